@@ -1,0 +1,13 @@
+"""Federated learning whose server decides by inference how much to trust each client.
+
+The rule alone needs NumPy and nothing else::
+
+    from fedcrf import ClientCRF
+    posterior = ClientCRF().infer(updates, num_examples)
+"""
+
+from fedcrf._version import __version__
+from fedcrf.crf import ClientCRF, Posterior, exact_marginals
+from fedcrf.errors import FedcrfError
+
+__all__ = ["ClientCRF", "FedcrfError", "Posterior", "__version__", "exact_marginals"]

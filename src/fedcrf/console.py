@@ -1,0 +1,160 @@
+"""What a run looks like while it goes on: bars on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from fedcrf.experiments.runner import (
+    CellFailed,
+    CellFinished,
+    CellStarted,
+    Event,
+    PartitionMade,
+    RoundFinished,
+)
+from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.store import CellSummary, PartitionRecord
+from fedcrf.experiments.tables import Table
+from fedcrf.simulation.records import RoundRecord
+
+SMALL_CLIENT = 10
+"""Examples below which a client is reported as small."""
+
+
+class RunDisplay:
+    """Shows the events of a run; a context manager and an observer of the runner."""
+
+    def __init__(self, spec: RunSpec, console: Console) -> None:
+        self._console = console
+        self._maximum = spec.rounds.maximum
+        self._bars: dict[str, TaskID] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[scores]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        cells = len(spec.methods) * len(spec.seeds)
+        self._all = self._progress.add_task("cells", total=cells, scores="")
+
+    def __enter__(self) -> RunDisplay:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        match event:
+            case PartitionMade(partition):
+                for line in remarks(partition):
+                    self._say(line)
+            case CellStarted(cell, rounds_done):
+                if rounds_done:
+                    self._say(f"{cell.name}: goes on after round {rounds_done}")
+                if self._live:
+                    self._bars[cell.name] = self._progress.add_task(
+                        cell.name, total=self._maximum, completed=rounds_done, scores=""
+                    )
+            case RoundFinished(cell, record):
+                if self._live:
+                    self._progress.update(
+                        self._bars[cell.name], completed=record.round, scores=_scores(record)
+                    )
+                else:
+                    self._say(
+                        f"{cell.name}: round {record.round}/{self._maximum}, {_scores(record)}"
+                    )
+                for client in record.excluded:
+                    self._say(
+                        f"{cell.name}: round {record.round}: the update of client {client} "
+                        "is not finite and was left out"
+                    )
+            case CellFinished(cell, summary):
+                self._remove(cell.name)
+                self._say(f"{cell.name}: {_outcome(summary)}")
+            case CellFailed(cell, reason):
+                self._remove(cell.name)
+                self._say(f"{cell.name}: failed: {reason}")
+
+    @property
+    def _live(self) -> bool:
+        return self._console.is_terminal
+
+    def _remove(self, name: str) -> None:
+        self._progress.advance(self._all)
+        if name in self._bars:
+            self._progress.remove_task(self._bars.pop(name))
+
+    def _say(self, line: str) -> None:
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def remarks(partition: PartitionRecord) -> list[str]:
+    """Return a line for each kind of client that holds too little, naming them."""
+    empty = [each.client for each in partition.clients if each.train == 0]
+    small = [
+        each.client
+        for each in partition.clients
+        if 0 < each.train + each.validation + each.test < SMALL_CLIENT
+    ]
+    lines = []
+    if empty:
+        lines.append(f"{_clients(empty)} no examples and will not take part")
+    if small:
+        lines.append(f"{_clients(small)} fewer than {SMALL_CLIENT} examples")
+    return [f"seed {partition.seed}: {line}" for line in lines]
+
+
+def partition_table(partition: PartitionRecord, title: str) -> Table:
+    """Return what each client holds as a table."""
+    rows = []
+    for each in partition.clients:
+        held = sorted(
+            ((count, name) for name, count in zip(partition.class_names, each.labels, strict=True)
+             if count),
+            reverse=True,
+        )  # fmt: skip
+        shown = ", ".join(f"{name}: {count}" for count, name in held[:6])
+        more = f", {len(held) - 6} more" if len(held) > 6 else ""
+        rows.append(
+            (str(each.client), str(each.train), str(each.validation), str(each.test), shown + more)
+        )
+    return Table(title, ("client", "train", "validation", "test", "labels (train)"), tuple(rows))
+
+
+def _clients(numbers: list[int]) -> str:
+    listed = ", ".join(map(str, numbers[:20])) + (", …" if len(numbers) > 20 else "")
+    return f"client {listed} holds" if len(numbers) == 1 else f"clients {listed} hold"
+
+
+def _scores(record: RoundRecord) -> str:
+    validation = record.validation
+    return f"validation loss {validation.loss:.4f}, accuracy {validation.accuracy:.4f}"
+
+
+def _outcome(summary: CellSummary) -> str:
+    end = "stopped early" if summary.stopped_early else "ended"
+    return (
+        f"{end} after {summary.rounds} rounds, test accuracy {summary.test_accuracy:.4f} "
+        f"(round {summary.best_round})"
+    )

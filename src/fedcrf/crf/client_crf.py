@@ -1,0 +1,203 @@
+"""The client CRF of the paper: from a round's updates to each client's weight, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.crf import potentials
+from fedcrf.crf.base_weights import base_weights
+from fedcrf.crf.mean_field import mean_field
+from fedcrf.errors import FedcrfError
+from fedcrf.statistics import EPSILON, UpdateStatistics, as_layers, update_statistics
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What the CRF inferred about the m clients of a round, and the causes. Arrays are read-only.
+
+    Attributes:
+        weights: (m,) aggregation weights α. They sum to 1; where no client with a finite update
+            has examples they are all 0, and the global model should stay as it is.
+        base_weights: (m,) the weights β that the CRF refined, over the clients not excluded.
+        reliability: (m,) reliabilities ρ in [0, 1]; ε for an excluded client.
+        marginals: (m, L) mean-field marginals Q.
+        expected_label: (m,) expected labels q̄.
+        affinity: (m, m) affinities A, zero on the diagonal and for excluded clients.
+        cosine: (m,) agreement c with the median update; NaN for an excluded client.
+        distance: (m,) distance d from the median update, in medians; NaN for an excluded client.
+        norm_anomaly: (m,) deviation h of the norm, in median absolute deviations; NaN likewise.
+        unary: (m, L) unary energies ψ_u.
+        excluded: (m,) bool; True where the update is not finite, which gives weight exactly 0.
+        fell_back: True where Σβq̄ is numerically zero and the weights are the base weights.
+    """
+
+    weights: NDArray[np.float64]
+    base_weights: NDArray[np.float64]
+    reliability: NDArray[np.float64]
+    marginals: NDArray[np.float64]
+    expected_label: NDArray[np.float64]
+    affinity: NDArray[np.float64]
+    cosine: NDArray[np.float64]
+    distance: NDArray[np.float64]
+    norm_anomaly: NDArray[np.float64]
+    unary: NDArray[np.float64]
+    excluded: NDArray[np.bool_]
+    fell_back: bool
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+
+@dataclass(frozen=True)
+class ClientCRF:
+    """A fully connected CRF over the clients of a round; its posterior gives their weights.
+
+    Attributes:
+        labels: Reliability labels 𝒬; a larger label means more weight. At least two, distinct,
+            finite, not negative.
+        pairwise_strength: λ ≥ 0, how strongly similar clients are drawn to the same label.
+        bandwidth: θ > 0, how fast affinity falls with the angle between two updates.
+        iterations: R ≥ 0, parallel mean-field updates.
+        reliability_gate: Whether affinities carry the factor min(ρ_i, ρ_j).
+        weight_by_examples: Whether the base weights β are the shares of examples (FedAvg's), or
+            1/m.
+
+    Raises:
+        FedcrfError: A setting outside its range.
+
+    References:
+        Fenoglio, Kirilenko, Gjoreski, Langheinrich, "Federated Learning with Energy-Based
+        Structured Probabilistic Inference", Method section and algorithm 1.
+
+    Examples:
+        >>> import numpy as np
+        >>> updates = np.array([[1.0, 0.9], [0.9, 1.0], [1.0, 1.0], [-1.0, -1.0]])
+        >>> posterior = ClientCRF().infer(updates, num_examples=[10, 10, 10, 10])
+        >>> posterior.weights.round(2).tolist()
+        [0.3, 0.3, 0.3, 0.09]
+    """
+
+    labels: tuple[float, ...] = (0.0, 0.25, 1.0)
+    pairwise_strength: float = 0.5
+    bandwidth: float = 0.5
+    iterations: int = 5
+    reliability_gate: bool = True
+    weight_by_examples: bool = True
+
+    def __post_init__(self) -> None:
+        if not np.iterable(self.labels):
+            raise FedcrfError(f"labels {self.labels!r}: give at least two different numbers")
+        labels = tuple(_number(label, "labels") for label in self.labels)
+        object.__setattr__(self, "labels", labels)
+        if len(labels) < 2 or len(set(labels)) < len(labels) or min(labels) < 0:
+            raise FedcrfError(
+                f"labels {labels}: give at least two different numbers, none negative"
+            )
+        if _number(self.pairwise_strength, "pairwise_strength") < 0:
+            raise FedcrfError(f"pairwise_strength {self.pairwise_strength}: give 0 or more")
+        if _number(self.bandwidth, "bandwidth") <= 0:
+            raise FedcrfError(f"bandwidth {self.bandwidth}: give a number above 0")
+        whole = isinstance(self.iterations, int | np.integer)
+        if not whole or isinstance(self.iterations, bool) or self.iterations < 0:
+            raise FedcrfError(f"iterations {self.iterations}: give a whole number, 0 or more")
+
+    def infer(self, updates: Any, num_examples: Any = None) -> Posterior:
+        """Infer every client's reliability and weight from the updates of one round.
+
+        Args:
+            updates: u_i = w_i − w: an (m, d) array or tensor, or a sequence of m vectors, or of m
+                lists of layers. NumPy or torch, float16 to float64 and bfloat16; one length and
+                dtype for all. Not changed.
+            num_examples: (m,) training examples n_i of each client, not negative, not all zero;
+                equal for all where left out.
+
+        Returns:
+            The posterior. A client whose update is not finite gets weight 0 and touches no other.
+
+        Raises:
+            FedcrfError: Updates that are empty, or differ in length or dtype; counts that are
+                negative, not finite, all zero or not m in number.
+        """
+        layers = as_layers(updates)
+        counts = np.ones(len(layers)) if num_examples is None else num_examples
+        return self.infer_from_statistics(update_statistics(layers), counts)
+
+    def infer_from_statistics(self, statistics: UpdateStatistics, num_examples: Any) -> Posterior:
+        """Infer as `infer` does, from the m-sized statistics of the updates.
+
+        Args:
+            statistics: Of `fedcrf.statistics.update_statistics`.
+            num_examples: (m,) training examples n_i of each client.
+
+        Raises:
+            FedcrfError: Counts that are negative, not finite, all zero or not m in number.
+        """
+        labels = np.asarray(self.labels)
+        finite = statistics.finite
+        base = base_weights(num_examples, finite, by_examples=self.weight_by_examples)
+
+        cosine = potentials.agreement(
+            statistics.median_inner, statistics.norms, statistics.median_norm
+        )
+        distance = potentials.relative_distance(statistics.median_distance, finite)
+        anomaly = potentials.norm_anomaly(statistics.norms, finite)
+        rho = potentials.reliability(cosine, distance, anomaly)
+
+        prior = potentials.label_prior(rho, labels)
+        unary = potentials.unary_energy(prior)
+        affinity = potentials.affinity(
+            statistics.cosines, rho, self.bandwidth, self.reliability_gate
+        )
+        marginals = mean_field(
+            prior,
+            unary,
+            affinity,
+            labels,
+            pairwise_strength=self.pairwise_strength,
+            iterations=self.iterations,
+        )
+        expected_label = marginals @ labels
+        weights, fell_back = _refine(base, expected_label)
+        return Posterior(
+            weights=weights,
+            base_weights=base,
+            reliability=rho,
+            marginals=marginals,
+            expected_label=expected_label,
+            affinity=affinity,
+            cosine=cosine,
+            distance=distance,
+            norm_anomaly=anomaly,
+            unary=unary,
+            excluded=~finite,
+            fell_back=fell_back,
+        )
+
+
+def _refine(
+    base: NDArray[np.float64], expected_label: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], bool]:
+    """Return α ∝ β q̄, and whether it fell back on β because the sum is numerically zero."""
+    refined = base * expected_label
+    total = refined.sum()
+    if total > EPSILON:
+        return np.asarray(refined / total), False
+    return base.copy(), bool(base.any())
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise FedcrfError(f"{name} {value!r}: give a number") from None
+    if not math.isfinite(number):
+        raise FedcrfError(f"{name} {value}: give a finite number")
+    return number

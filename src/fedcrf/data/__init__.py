@@ -1,0 +1,21 @@
+"""Data sets, their partition over clients, and each client's split."""
+
+from fedcrf.data.dataset import ImageDataset, LabelledImages, Normalisation
+from fedcrf.data.partition import PARTITIONS, PartitionScheme, PartitionSettings, partition
+from fedcrf.data.sources import DATASETS, DatasetSource, load_dataset
+from fedcrf.data.split import ClientSplit, split_client
+
+__all__ = [
+    "DATASETS",
+    "PARTITIONS",
+    "ClientSplit",
+    "DatasetSource",
+    "ImageDataset",
+    "LabelledImages",
+    "Normalisation",
+    "PartitionScheme",
+    "PartitionSettings",
+    "load_dataset",
+    "partition",
+    "split_client",
+]

@@ -1,0 +1,164 @@
+"""Decoded images with their labels: what every source of data ends in."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcrf.errors import FedcrfError
+
+# Enough images at once to keep NumPy busy, few enough that the int64 copies stay small.
+_BLOCK = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Normalisation:
+    """Per-channel mean and standard deviation of pixel values, in units of the raw pixel values.
+
+    Attributes:
+        mean: ``(C,)`` float64.
+        std: ``(C,)`` float64, the population standard deviation; 1 where it would be 0, so that
+            dividing by it is always allowed.
+    """
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """Images with their labels, and the pixel sums that make any subset's statistics instantaneous.
+
+    The arrays are read-only, and memory-mapped where they come from the cache: index first, then
+    convert.
+
+    Attributes:
+        images: ``(n, C, H, W)`` uint8.
+        labels: ``(n,)`` int64, from 0 to the number of classes less one.
+        pixel_sums: ``(n, C)`` int64, each image's sum of pixel values per channel.
+        pixel_square_sums: ``(n, C)`` int64, each image's sum of squared pixel values per channel.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    pixel_sums: NDArray[np.int64]
+    pixel_square_sums: NDArray[np.int64]
+
+    @classmethod
+    def from_arrays(cls, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> Self:
+        """Compute the pixel sums of ``images`` and freeze all four arrays.
+
+        Args:
+            images: ``(n, C, H, W)`` uint8.
+            labels: ``(n,)`` int64.
+        """
+        sums = np.empty(images.shape[:2], dtype=np.int64)
+        square_sums = np.empty(images.shape[:2], dtype=np.int64)
+        for rows in _blocks(len(images)):
+            block = images[rows].astype(np.int64)
+            sums[rows] = block.sum(axis=(2, 3))
+            square_sums[rows] = np.square(block).sum(axis=(2, 3))
+        for array in (images, labels, sums, square_sums):
+            array.flags.writeable = False
+        return cls(images, labels, sums, square_sums)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def normalisation(self, indices: ArrayLike | None = None) -> Normalisation:
+        """Return the exact per-channel mean and standard deviation over some of the images.
+
+        Args:
+            indices: Which images, as integer positions or a boolean mask; all of them by default.
+
+        Raises:
+            FedcrfError: If no image is chosen.
+        """
+        chosen = slice(None) if indices is None else _as_index(indices)
+        sums, square_sums = self.pixel_sums[chosen], self.pixel_square_sums[chosen]
+        count = len(sums) * math.prod(self.images.shape[2:])
+        if count == 0:
+            raise FedcrfError("no images to take the mean and standard deviation of.")
+        moments = [
+            _exact_moments(count, int(total), int(square_total))
+            for total, square_total in zip(sums.sum(axis=0), square_sums.sum(axis=0), strict=True)
+        ]
+        mean, std = np.array(moments, dtype=np.float64).T
+        return Normalisation(mean=mean, std=std)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDataset:
+    """A data set for image classification.
+
+    Attributes:
+        name: The name it was asked for by.
+        train: The images that the clients' parts are cut from.
+        held_out: The data set's own test images, where it has labelled ones.
+        class_names: One name per class, in the order of the labels.
+        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays, so that two
+            runs can tell whether they saw the same data.
+    """
+
+    name: str
+    train: LabelledImages
+    held_out: LabelledImages | None
+    class_names: tuple[str, ...]
+    fingerprint: str
+
+    @classmethod
+    def from_parts(
+        cls,
+        name: str,
+        train: LabelledImages,
+        held_out: LabelledImages | None,
+        class_names: tuple[str, ...],
+    ) -> Self:
+        """Compute the fingerprint of the parts and put them together."""
+        return cls(name, train, held_out, class_names, _fingerprint(train, held_out))
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are, whether or not each has an example."""
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        _, channels, height, width = self.train.images.shape
+        return channels, height, width
+
+
+def _blocks(length: int) -> Iterator[slice]:
+    for start in range(0, length, _BLOCK):
+        yield slice(start, start + _BLOCK)
+
+
+def _as_index(indices: ArrayLike) -> NDArray[np.int64] | NDArray[np.bool_]:
+    index = np.asarray(indices)
+    return index if index.dtype == np.bool_ else index.astype(np.int64)
+
+
+def _exact_moments(count: int, total: int, square_total: int) -> tuple[float, float]:
+    # Python's integers do not overflow, and the subtraction cancels nothing while all is whole.
+    scaled_variance = count * square_total - total * total
+    return total / count, math.sqrt(scaled_variance) / count or 1.0
+
+
+def _fingerprint(train: LabelledImages, held_out: LabelledImages | None) -> str:
+    digest = hashlib.sha256()
+    for part in (train, held_out):
+        if part is None:
+            continue
+        # Shapes keep two different sets of arrays with the same bytes apart.
+        digest.update(repr(part.images.shape).encode())
+        for rows in _blocks(len(part)):
+            digest.update(np.ascontiguousarray(part.images[rows]).tobytes())
+        digest.update(part.labels.astype("<i8").tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,249 @@
+"""Cutting one training set into clients' parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.errors import FedcrfError, unknown_name
+
+Labels = NDArray[np.int64]
+Indices = NDArray[np.int64]
+
+_MAX_DRAWS = 10_000
+# Far beyond any alpha whose shares differ from equal ones, far below where NumPy's sums overflow.
+_MAX_ALPHA = 1e100
+
+
+@dataclass(frozen=True)
+class PartitionSettings:
+    """How to cut a training set into clients' parts.
+
+    Attributes:
+        scheme: One of ``PARTITIONS``.
+        num_clients: K, how many parts.
+        alpha: α, the concentration of the Dirichlet distribution; the smaller, the more skewed.
+        min_examples: The fewest examples a client may have, where the scheme promises any.
+
+    Raises:
+        FedcrfError: If a value is out of range, under the name of its command-line flag.
+    """
+
+    scheme: str = "label-skew"
+    num_clients: int = 10
+    alpha: float = 0.5
+    min_examples: int = 10
+
+    def __post_init__(self) -> None:
+        if self.scheme not in PARTITIONS:
+            raise unknown_name("partition", self.scheme, PARTITIONS)
+        if self.num_clients < 1:
+            raise FedcrfError(f"--clients must be at least 1, not {self.num_clients}.")
+        if not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise FedcrfError(f"--alpha must be a finite number above 0, not {self.alpha}.")
+        if self.min_examples < 0:
+            raise FedcrfError(f"--min-examples must be at least 0, not {self.min_examples}.")
+
+
+@dataclass(frozen=True)
+class PartitionScheme:
+    """One way to cut a training set.
+
+    Attributes:
+        description: One line for a list of schemes.
+        assign: Returns each client's indices, in any order.
+        may_leave_empty: Whether clients may get fewer than the least number of examples.
+    """
+
+    description: str
+    assign: Callable[[Labels, PartitionSettings, np.random.Generator], list[Indices]]
+    may_leave_empty: bool = False
+
+
+def partition(
+    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+) -> tuple[Indices, ...]:
+    """Cut a training set into clients' parts: disjoint, and together all of it.
+
+    Args:
+        labels: ``(n,)`` int64, the label of every training example.
+        settings: The scheme and its numbers.
+        generator: The only source of randomness.
+
+    Returns:
+        For each client the sorted int64 indices of its examples into ``labels``.
+
+    Raises:
+        FedcrfError: If there are too few examples for the clients, or the skew asked for all but
+            rules out that every client has enough.
+    """
+    scheme = PARTITIONS[settings.scheme]
+    needed = settings.num_clients * settings.min_examples
+    if needed > len(labels) and not scheme.may_leave_empty:
+        raise FedcrfError(
+            f"{settings.num_clients} clients with at least {settings.min_examples} examples each "
+            f"need {needed} training examples, and there are {len(labels)}; lower --clients or "
+            "--min-examples."
+        )
+    parts = scheme.assign(np.asarray(labels, dtype=np.int64), settings, generator)
+    return tuple(np.sort(part) for part in parts)
+
+
+def _iid(
+    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+) -> list[Indices]:
+    """Shuffle, and cut into parts whose sizes differ by one at most."""
+    return np.array_split(generator.permutation(len(labels)), settings.num_clients)
+
+
+def _label_skew(
+    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+) -> list[Indices]:
+    """Dirichlet shares of each class, with closing and redrawing (Li et al., ICDE 2022).
+
+    For each class in turn the shares over the clients are drawn from Dir(α). A client that already
+    holds N/K examples gets nothing of later classes. All is redrawn until every client has enough.
+    The numbers are settled before any example is shuffled, so that a redraw costs next to nothing.
+    """
+    class_sizes = _class_sizes(labels)
+    for _ in range(_MAX_DRAWS):
+        counts = _closing_counts(class_sizes, settings, generator)
+        if counts.sum(axis=0).min() >= settings.min_examples:
+            return _deal(labels, counts, generator)
+    raise FedcrfError(
+        f"in {_MAX_DRAWS:,} draws at --alpha {settings.alpha:g}, never did all "
+        f"{settings.num_clients} clients get {settings.min_examples} examples; raise --alpha, or "
+        "lower --clients or --min-examples."
+    )
+
+
+def _closing_counts(
+    class_sizes: NDArray[np.int64], settings: PartitionSettings, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    counts = np.zeros((len(class_sizes), settings.num_clients), dtype=np.int64)
+    held = np.zeros(settings.num_clients, dtype=np.int64)
+    for row, size in zip(counts, class_sizes, strict=True):
+        shares = _dirichlet(settings.num_clients, settings, generator)
+        # Not all can be closed: they would then hold all N examples, and this class is still out.
+        is_open = held * settings.num_clients < class_sizes.sum()
+        row[is_open] = _cut(size, shares[is_open], generator)
+        held += row
+    return counts
+
+
+def _label_skew_unbalanced(
+    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+) -> list[Indices]:
+    """Dirichlet shares of each class, just as they fall: sizes differ, clients may be empty."""
+    class_sizes = _class_sizes(labels)
+    counts = [
+        _cut(size, _dirichlet(settings.num_clients, settings, generator), generator)
+        for size in class_sizes
+    ]
+    shape = (len(class_sizes), settings.num_clients)
+    return _deal(labels, np.array(counts, dtype=np.int64).reshape(shape), generator)
+
+
+def _label_mix(
+    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+) -> list[Indices]:
+    """Equal sizes, each client's labels mixed by its own draw from Dir(α).
+
+    Clients draw one after the other, without replacement. When a class runs out, a client's mix
+    goes on over the classes that are left, so that the last clients' mixes are the least their own.
+    """
+    remaining = _class_sizes(labels)
+    sizes = [len(part) for part in np.array_split(labels, settings.num_clients)]
+    counts = np.zeros((len(remaining), settings.num_clients), dtype=np.int64)
+    for client, size in enumerate(sizes):
+        mix = _dirichlet(len(remaining), settings, generator) if size else None
+        counts[:, client] = 0 if mix is None else _fill(size, mix, remaining, generator)
+        remaining = remaining - counts[:, client]
+    return _deal(labels, counts, generator)
+
+
+def _fill(
+    size: int,
+    mix: NDArray[np.float64],
+    remaining: NDArray[np.int64],
+    generator: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Draw ``size`` examples' classes by ``mix``, no more of a class than remain."""
+    taken = np.zeros_like(remaining)
+    while (missing := size - int(taken.sum())) > 0:
+        # Dropping what exceeds a class and drawing it again over the rest is the same as
+        # renormalising the mix at the moment the class runs out.
+        left = np.flatnonzero(taken < remaining)
+        drawn = generator.multinomial(missing, _normalised(mix[left], generator))
+        taken[left] += np.minimum(drawn, (remaining - taken)[left])
+    return taken
+
+
+def _class_sizes(labels: Labels) -> NDArray[np.int64]:
+    """Count the examples of each class that occurs, in the order of the labels."""
+    return np.unique(labels, return_counts=True)[1].astype(np.int64)
+
+
+def _dirichlet(
+    length: int, settings: PartitionSettings, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    return generator.dirichlet(np.full(length, min(settings.alpha, _MAX_ALPHA)))
+
+
+def _normalised(shares: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
+    """Scale shares to sum to 1; where all underflowed to zero, one of them at random gets all."""
+    total = float(shares.sum())
+    if total > 0:
+        return shares / total
+    winner = np.zeros_like(shares)
+    winner[generator.integers(len(shares))] = 1
+    return winner
+
+
+def _cut(
+    size: int, shares: NDArray[np.float64], generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Cut ``size`` examples at the rounded-down cumulative shares."""
+    cuts = (np.cumsum(_normalised(shares, generator))[:-1] * size).astype(np.int64)
+    # Rounding may carry the last sums a hair above 1.
+    bounds = np.concatenate(([0], np.minimum(cuts, size), [size]))
+    return np.diff(bounds)
+
+
+def _deal(
+    labels: Labels, counts: NDArray[np.int64], generator: np.random.Generator
+) -> list[Indices]:
+    """Shuffle each class and hand it out by ``counts``, ``(classes that occur, K)``."""
+    parts: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
+    for label, row in zip(np.unique(labels), counts, strict=True):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        for part, piece in zip(parts, np.split(members, np.cumsum(row)[:-1]), strict=True):
+            part.append(piece)
+    return [np.concatenate(part) if part else np.empty(0, dtype=np.int64) for part in parts]
+
+
+PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
+    {
+        "iid": PartitionScheme("shuffled and cut into equal parts.", _iid),
+        "label-skew": PartitionScheme(
+            "each class is shared out by Dir(alpha); clients that have their N/K are closed to "
+            "later classes.",
+            _label_skew,
+        ),
+        "label-skew-unbalanced": PartitionScheme(
+            "each class is shared out by Dir(alpha), and that is all: sizes differ and clients "
+            "may be empty.",
+            _label_skew_unbalanced,
+            may_leave_empty=True,
+        ),
+        "label-mix": PartitionScheme(
+            "each client draws its own mix of labels from Dir(alpha); equal sizes.", _label_mix
+        ),
+    }
+)
+"""The schemes by name; a new one is a function above and a line here."""

@@ -1,0 +1,189 @@
+"""Where data sets come from: the known names, local Parquet folders and the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.data.cache import cached_dataset
+from fedcrf.data.dataset import ImageDataset
+from fedcrf.data.origins import (
+    DATA_VARIABLE,
+    HELD_OUT_SPLITS,
+    EmbeddedOrigin,
+    HubOrigin,
+    LocalOrigin,
+    Origin,
+)
+from fedcrf.data.tables import ReadOptions
+from fedcrf.errors import FedcrfError, unknown_name
+
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_DIGITS_HELD_OUT = 360
+
+
+@dataclass(frozen=True)
+class EmbeddedSource:
+    """A data set that comes with an installed library.
+
+    Attributes:
+        description: One line for a list of data sets.
+        read: Returns grey images ``(n, H, W)`` uint8 and labels ``(n,)`` int64.
+        num_held_out: How many of the last images are the held-out ones.
+        class_names: The names of the classes, in the labels' order.
+    """
+
+    description: str
+    read: Callable[[], tuple[NDArray[np.uint8], NDArray[np.int64]]]
+    num_held_out: int
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A data set of the Hugging Face hub, or a local copy of its Parquet files.
+
+    Attributes:
+        description: One line for a list of data sets.
+        hub_name: ``"owner/name"``.
+        label_column: The label column to take where the data set has several.
+    """
+
+    description: str
+    hub_name: str
+    label_column: str | None = None
+
+
+DatasetSource = EmbeddedSource | HubSource
+
+
+def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return digits.images.astype(np.uint8), digits.target.astype(np.int64)
+
+
+DATASETS: Mapping[str, DatasetSource] = MappingProxyType(
+    {
+        "digits": EmbeddedSource(
+            "1,797 grey 8x8 digits that come with scikit-learn (values 0 to 16); needs no "
+            f"download. The last {_DIGITS_HELD_OUT} are the held-out test set.",
+            read=_read_digits,
+            num_held_out=_DIGITS_HELD_OUT,
+            class_names=tuple("0123456789"),
+        ),
+        "mnist": HubSource("MNIST: 70,000 grey 28x28 digits, 10 classes.", "ylecun/mnist"),
+        "cifar10": HubSource(
+            "CIFAR-10: 60,000 colour 32x32 photographs, 10 classes.", "uoft-cs/cifar10"
+        ),
+        "cifar100": HubSource(
+            "CIFAR-100: 60,000 colour 32x32 photographs, 100 (fine) classes.",
+            "uoft-cs/cifar100",
+            label_column="fine_label",
+        ),
+    }
+)
+
+
+def load_dataset(
+    name: str,
+    *,
+    data_dir: Path | None = None,
+    cache_dir: Path | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    image_size: int | None = None,
+) -> ImageDataset:
+    """Read a data set, decoded and with its classes numbered, through the cache.
+
+    With a data folder, by ``data_dir`` or the environment variable ``FEDCRF_DATA``, the set is
+    read from the Parquet files of a folder named like it there, and never from elsewhere: from
+    ``train*.parquet``, and for the held-out part from ``test*.parquet``, else
+    ``validation*.parquet``, ``valid*.parquet`` or ``val*.parquet``, if any. Without one it comes
+    from the Hugging Face hub. ``digits`` needs neither.
+
+    Args:
+        name: One of ``DATASETS``, a hub name ``"owner/name"``, or the name of a folder in the
+            data folder.
+        data_dir: The data folder.
+        cache_dir: Where decoded arrays are kept; by default the environment variable
+            ``FEDCRF_CACHE``, else the user's cache folder.
+        image_column: The column with the images; by default the only one there is.
+        label_column: The column with the labels; by default the only column of class labels, else
+            one named label, labels or fine_label.
+        image_size: Height and width to resize every image to; by default they stay as they are,
+            and must all be of one size.
+
+    Raises:
+        FedcrfError: If there is no such data set, or it cannot be read or understood; the message
+            names the mend.
+    """
+    options = ReadOptions(image_column, label_column, image_size)
+    origin = _find(name, data_dir)
+    identity = {**origin.identity(), "options": asdict(options)}
+    return cached_dataset(name, identity, lambda: origin.decode(options), cache_dir)
+
+
+def _find(name: str, data_dir: Path | None) -> Origin:
+    source = DATASETS.get(name)
+    if isinstance(source, EmbeddedSource):
+        return EmbeddedOrigin(name, source.read, source.num_held_out, source.class_names)
+    folder = data_dir or _folder_from_environment()
+    if folder is not None and not folder.is_dir():
+        raise FedcrfError(
+            f"the data folder '{folder}' does not exist; mend --data-dir or {DATA_VARIABLE}."
+        )
+    if source is None:
+        source = _unlisted(name, folder)
+    if folder is not None:
+        return _local_folder(name, folder, source)
+    return HubOrigin(name, source.hub_name, source.label_column)
+
+
+def _folder_from_environment() -> Path | None:
+    value = os.environ.get(DATA_VARIABLE)
+    return Path(value) if value else None
+
+
+def _unlisted(name: str, folder: Path | None) -> HubSource:
+    """Return the source of a name that is not in the registry."""
+    if _HUB_NAME.fullmatch(name):
+        return HubSource("", hub_name=name)
+    if "/" in name:
+        raise FedcrfError(
+            f"'{name}' is not a data set's name: a hub name has the form owner/name, and a folder "
+            f"is given by --data-dir or {DATA_VARIABLE}."
+        )
+    folders = [path.name for path in folder.iterdir() if path.is_dir()] if folder else []
+    if name not in folders:
+        raise unknown_name("data set", name, {*DATASETS, *folders})
+    return HubSource("", hub_name=name)
+
+
+def _local_folder(name: str, data_dir: Path, source: HubSource) -> LocalOrigin:
+    short_name = source.hub_name.rpartition("/")[2]
+    # An alias is looked for under its own name first, a hub name under its owner's first.
+    places = dict.fromkeys((name, source.hub_name, short_name))
+    folders = [data_dir / place for place in places]
+    for folder in folders:
+        train = _parquet_files(folder, "train")
+        if train:
+            held_out = (_parquet_files(folder, split) for split in HELD_OUT_SPLITS)
+            return LocalOrigin(name, train, next(filter(None, held_out), ()), source.label_column)
+    looked_in = " or ".join(f"'{folder}'" for folder in folders)
+    raise FedcrfError(
+        f"data set '{name}': there is no train*.parquet in {looked_in}; put "
+        f"its Parquet files there, or unset --data-dir and {DATA_VARIABLE} to use the hub."
+    )
+
+
+def _parquet_files(folder: Path, split: str) -> tuple[Path, ...]:
+    return tuple(sorted(path.absolute() for path in folder.glob(f"{split}*.parquet")))

@@ -1,0 +1,27 @@
+"""The error every user mistake ends in."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedcrfError(ValueError):
+    """A mistake the user can mend: one clear line that names the thing and the mend.
+
+    The command line prints the message without a traceback and exits with status 2.
+    """
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
+    """Build the error for a name that does not exist, naming the nearest one that does.
+
+    Args:
+        kind: What the name was meant to be, such as ``"data set"``.
+        name: What was given.
+        known: Every name that exists.
+    """
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    mend = f"did you mean '{nearest[0]}'?" if nearest else f"choose from {', '.join(names)}."
+    return FedcrfError(f"unknown {kind} '{name}': {mend}")

@@ -1,0 +1,1 @@
+"""Experiments: what to run, running it, keeping the results, and showing them."""

@@ -1,0 +1,157 @@
+"""Figures: progress over rounds, who was trusted, and who holds what; each as SVG and PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fedcrf.experiments.methods import find_method
+from fedcrf.experiments.store import PartitionRecord
+from fedcrf.simulation.checkpoint import atomic_write
+from fedcrf.simulation.records import RoundRecord
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, with a line style each.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+STYLES = ("-", "--", "-.", ":")
+
+Records = Mapping[str, Sequence[Sequence[RoundRecord]]]
+"""By method, the records of each of its seeds."""
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write a figure as ``stem.svg`` and ``stem.png`` and return the two paths."""
+    FigureCanvasAgg(figure)
+    paths = []
+    for suffix in ("svg", "png"):
+        path = stem.with_suffix(f".{suffix}")
+        metadata = {"Date": None} if suffix == "svg" else None  # the same run, the same file
+        with atomic_write(path) as file:
+            figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
+        paths.append(path)
+    return paths
+
+
+def accuracy_figure(records: Records, title: str) -> Figure:
+    """Draw the validation accuracy over rounds: mean and ± one standard deviation over seeds."""
+    return _progress(
+        records, title, "validation accuracy", lambda record: record.validation.accuracy
+    )
+
+
+def loss_figure(records: Records, title: str) -> Figure:
+    """Draw the validation loss over rounds: mean and ± one standard deviation over seeds."""
+    figure = _progress(records, title, "validation loss", lambda record: record.validation.loss)
+    figure.axes[0].set_yscale("log")
+    return figure
+
+
+def trust_figure(records: Records, title: str) -> Figure | None:
+    """Draw each client's CRF weight over rounds as a multiple of its FedAvg weight, one seed.
+
+    Returns:
+        None where no method of the run infers weights.
+    """
+    inferred = {
+        method: seeds[0]
+        for method, seeds in records.items()
+        if seeds and seeds[0] and seeds[0][0].reasons is not None
+    }
+    if not inferred:
+        return None
+    figure = Figure(figsize=(8, 0.9 + 2.6 * len(inferred)), layout="constrained")
+    axes = figure.subplots(len(inferred), 1, squeeze=False)[:, 0]
+    grids = {method: _log_ratio(rounds) for method, rounds in inferred.items()}
+    reach = max(1.0, *(float(np.nanmax(np.abs(grid))) for grid in grids.values()))
+    image = None
+    for axis, (method, grid) in zip(axes, grids.items(), strict=True):
+        image = axis.imshow(
+            grid, aspect="auto", cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest",
+            extent=(0.5, grid.shape[1] + 0.5, grid.shape[0] - 0.5, -0.5),
+        )  # fmt: skip
+        axis.set(title=find_method(method).title, ylabel="client")
+        axis.set_yticks(range(0, grid.shape[0], max(1, grid.shape[0] // 10)))
+    axes[-1].set_xlabel("round")
+    assert image is not None
+    bar = figure.colorbar(image, ax=list(axes), label="weight as a multiple of FedAvg's")
+    ticks = np.linspace(-reach, reach, 5)
+    bar.set_ticks(list(ticks), labels=[f"×{2.0**tick:.2g}" for tick in ticks])
+    figure.suptitle(title)
+    return figure
+
+
+def partition_figure(partition: PartitionRecord, title: str) -> Figure:
+    """Draw who holds which labels: training examples by client and label."""
+    counts = np.array([client.labels for client in partition.clients])
+    figure = Figure(
+        figsize=(max(5.0, 2.5 + 0.5 * counts.shape[1]), max(3.0, 1.5 + 0.32 * len(counts))),
+        layout="constrained",
+    )
+    axis = figure.subplots()
+    image = axis.imshow(np.where(counts > 0, counts, np.nan), aspect="auto", cmap="viridis_r")
+    if counts.size <= 400:
+        dark = counts.max() / 2
+        for (client, label), count in np.ndenumerate(counts):
+            if count:
+                colour = "white" if count > dark else "black"
+                axis.text(label, client, str(count), ha="center", va="center", fontsize=8,
+                          color=colour)  # fmt: skip
+    if counts.shape[1] <= 30:
+        axis.set_xticks(range(counts.shape[1]), partition.class_names,
+                        rotation=90 if max(map(len, partition.class_names)) > 3 else 0)  # fmt: skip
+    if len(counts) <= 30:
+        axis.set_yticks(range(len(counts)))
+    axis.set(xlabel="label", ylabel="client", title=title)
+    figure.colorbar(image, ax=axis, label="training examples")
+    return figure
+
+
+def _progress(
+    records: Records, title: str, label: str, value: Callable[[RoundRecord], float]
+) -> Figure:
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axis: Axes = figure.subplots()
+    for number, (method, seeds) in enumerate(records.items()):
+        curves = [[value(record) for record in rounds] for rounds in seeds if rounds]
+        if not curves:
+            continue
+        grid = _held(curves)
+        rounds = np.arange(1, grid.shape[1] + 1)
+        mean = grid.mean(axis=0)
+        colour = COLOURS[number % len(COLOURS)]
+        axis.plot(
+            rounds, mean, color=colour, linestyle=STYLES[number % len(STYLES)],
+            label=find_method(method).title,
+        )  # fmt: skip
+        if len(curves) > 1:
+            sd = grid.std(axis=0, ddof=1)
+            axis.fill_between(rounds, mean - sd, mean + sd, color=colour, alpha=0.12, linewidth=0)
+    axis.set(xlabel="round", ylabel=label, title=title)
+    axis.grid(alpha=0.3)
+    if axis.lines:
+        axis.legend()
+    return figure
+
+
+def _held(curves: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Return the curves as rows of one length; a run that has stopped keeps its last value."""
+    length = max(len(curve) for curve in curves)
+    return np.array([[*curve, *[curve[-1]] * (length - len(curve))] for curve in curves])
+
+
+def _log_ratio(rounds: Sequence[RoundRecord]) -> NDArray[np.float64]:
+    """Return log2 of weight over FedAvg weight, clients by rounds; NaN for one with no weight."""
+    num_clients = 1 + max(client for record in rounds for client in record.clients)
+    grid = np.full((num_clients, len(rounds)), np.nan)
+    for column, record in enumerate(rounds):
+        for client, weight, base in zip(
+            record.clients, record.weight, record.base_weight, strict=True
+        ):
+            if weight > 0 and base > 0:
+                grid[client, column] = np.log2(weight / base)
+    return grid

@@ -1,0 +1,75 @@
+"""Where a result comes from: versions, machine and commit, kept beside every number."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedcrf._version import __version__
+from fedcrf.simulation.records import Record
+
+
+class Provenance(Record):
+    """What a cell was run with.
+
+    ``commit`` is the source's git commit, with ``+changes`` where files differed from it; None
+    for an installed package.
+    """
+
+    fedcrf: str
+    commit: str | None
+    python: str
+    torch: str
+    numpy: str
+    system: str
+    processor: str
+    cores: int
+    device: str
+
+
+def provenance(device: torch.device) -> Provenance:
+    """Look up versions, machine and commit."""
+    return Provenance(
+        fedcrf=__version__,
+        commit=_commit(),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        numpy=np.__version__,
+        system=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        cores=os.cpu_count() or 1,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    )
+
+
+def _commit() -> str | None:
+    source = Path(__file__).resolve().parent
+    commit = _git(source, "rev-parse", "HEAD")
+    if commit is None or _git(source, "ls-files", "--error-unmatch", __file__) is None:
+        return None
+    changed = _git(source, "status", "--porcelain", "--untracked-files=no", "--", ":/src")
+    return commit + ("+changes" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

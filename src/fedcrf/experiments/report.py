@@ -1,0 +1,105 @@
+"""What a run has to show so far: its table and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.compare import compare
+from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
+from fedcrf.experiments.paper import published_column
+from fedcrf.experiments.spec import CellSpec, RunSpec
+from fedcrf.experiments.store import CellSummary, RunStore
+from fedcrf.experiments.tables import Table, details_table, results_table
+from fedcrf.simulation.checkpoint import atomic_write
+from fedcrf.simulation.records import RoundRecord
+
+
+@dataclass(frozen=True)
+class CellStanding:
+    """How far one cell is.
+
+    Attributes:
+        cell: Which.
+        records: Its rounds so far.
+        summary: Its result, where it is finished.
+        damage: What is wrong with its files, where something is.
+    """
+
+    cell: CellSpec
+    records: Sequence[RoundRecord]
+    summary: CellSummary | None
+    damage: str | None = None
+
+
+@dataclass(frozen=True)
+class RunStanding:
+    """How far a run is."""
+
+    spec: RunSpec
+    cells: Sequence[CellStanding]
+
+    @property
+    def title(self) -> str:
+        """What the run is about, in one line."""
+        partition = self.spec.partition
+        skew = "" if partition.scheme == "iid" else f", α = {partition.alpha:g}"
+        return (
+            f"{self.spec.data.dataset}, {self.spec.model['name']}, "
+            f"{partition.num_clients} clients, {partition.scheme}{skew}"
+        )
+
+    def tables(self) -> tuple[Table, Table]:
+        """Return the results over the finished cells, and what stands behind them."""
+        finished = [each.summary for each in self.cells if each.summary is not None]
+        results = compare(finished, self.spec.methods)
+        published = published_column(self.spec)
+        return results_table(self.title, results, published), details_table(results)
+
+    def records(self) -> dict[str, list[Sequence[RoundRecord]]]:
+        """Return the rounds of every cell by method, seed by seed."""
+        return {
+            method: [each.records for each in self.cells if each.cell.method.name == method]
+            for method in self.spec.methods
+        }
+
+
+def standing(store: RunStore) -> RunStanding:
+    """Read how far a run is; a damaged cell is named, and the rest still told.
+
+    Raises:
+        FedcrfError: The folder holds no run.
+    """
+    spec = store.read()
+    return RunStanding(spec, [_cell_standing(store, cell) for cell in spec.cells()])
+
+
+def write_report(store: RunStore) -> list[Path]:
+    """Write the run's tables (Markdown, CSV) and figures (SVG, PNG) into its folder."""
+    run = standing(store)
+    paths = []
+    for name, table in zip(("results", "details"), run.tables(), strict=True):
+        for suffix, text in (("md", table.as_markdown()), ("csv", table.as_csv())):
+            paths.append(store.path / f"{name}.{suffix}")
+            with atomic_write(paths[-1]) as file:
+                file.write(text.encode())
+    records = run.records()
+    figures = {
+        "accuracy": accuracy_figure(records, run.title),
+        "loss": loss_figure(records, run.title),
+        "trust": trust_figure(records, f"{run.title}, seed {run.spec.seeds[0]}"),
+    }
+    for name, figure in figures.items():
+        if figure is not None:
+            paths += save(figure, store.path / name)
+    return paths
+
+
+def _cell_standing(store: RunStore, cell: CellSpec) -> CellStanding:
+    folder = store.cell(cell)
+    try:
+        return CellStanding(cell, folder.records(), folder.summary())
+    except FedcrfError as error:
+        return CellStanding(cell, [], None, damage=str(error))

@@ -1,0 +1,330 @@
+"""What to run: the description of a run, from a TOML file and flags, checked and complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedcrf.data import PartitionSettings
+from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.methods import Method, find_method
+from fedcrf.experiments.presets import OTHERS, PRESETS
+from fedcrf.models import MODELS, ModelPlan
+from fedcrf.objectives import OBJECTIVES, Objective
+from fedcrf.rules import RULES, Rule
+from fedcrf.simulation.local_training import LocalTraining
+
+Options = Mapping[str, Any]
+
+DEFAULT_METHODS = ("fedavg", "fedprox", "crf-fedavg", "crf-fedprox")
+DEFAULT_SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which images; where they lie is no part of a run's description.
+
+    Attributes:
+        dataset: Name of a known data set, or of one on the Hugging Face hub.
+        image_column: Its column of images; detected where left out.
+        label_column: Its column of labels; detected where left out.
+        image_size: Resize all images to this many pixels square.
+    """
+
+    dataset: str = "digits"
+    image_column: str | None = None
+    label_column: str | None = None
+    image_size: int | None = None
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How long a run goes on, and how it is evaluated.
+
+    Attributes:
+        maximum: Rounds at most.
+        patience: Rounds without improvement of the validation loss before it stops.
+        min_improvement: What counts as an improvement; in units of the loss.
+        evaluation_batch_size: Examples evaluated at once.
+    """
+
+    maximum: int = 150
+    patience: int = 5
+    min_improvement: float = 1e-4
+    evaluation_batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("maximum", "patience", "evaluation_batch_size"):
+            if getattr(self, name) < 1:
+                raise FedcrfError(f"{name} {getattr(self, name)}: give 1 or more")
+        if not 0 <= self.min_improvement < float("inf"):
+            raise FedcrfError(f"min_improvement {self.min_improvement}: give 0 or more")
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """One cell of a run's grid: one method with one seed, everything resolved.
+
+    Attributes:
+        method: Objective and rule, by name.
+        seed: Fixes partition, initial model and client shuffles.
+        data: Which images.
+        partition: How they are dealt out.
+        model_name: The model's name.
+        model: Its plan.
+        objective: What the clients minimise.
+        rule: How the server aggregates.
+        training: The clients' local training.
+        rounds: How long, and evaluated how.
+    """
+
+    method: Method
+    seed: int
+    data: DataSettings
+    partition: PartitionSettings
+    model_name: str
+    model: ModelPlan
+    objective: Objective
+    rule: Rule
+    training: LocalTraining
+    rounds: RoundSettings
+
+    @property
+    def name(self) -> str:
+        """The cell's name, and its folder's."""
+        return f"{self.method.name}-seed-{self.seed}"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the whole description as plain values; equal for equal cells."""
+        return {
+            "method": self.method.name,
+            "seed": self.seed,
+            "data": _plain(self.data),
+            "partition": _plain(self.partition),
+            "model": {"name": self.model_name, **_plain(self.model)},
+            "objective": {"name": self.method.objective, **_plain(self.objective)},
+            "rule": {"name": self.method.rule, **_plain(self.rule)},
+            "training": _plain(self.training),
+            "rounds": _plain(self.rounds),
+        }
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """The description of a run: methods × seeds on one data set and partition.
+
+    Attributes:
+        methods: Names of methods.
+        seeds: Seeds; each gives its own partition, initial model and shuffles.
+        data: Which images.
+        partition: How they are dealt out.
+        model: The model's name and settings.
+        training: The clients' local training.
+        rounds: How long, and evaluated how.
+        rules: Settings of the rules in use, by rule.
+        objectives: Settings of the objectives in use, by objective.
+    """
+
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    data: DataSettings
+    partition: PartitionSettings
+    model: Options
+    training: LocalTraining
+    rounds: RoundSettings
+    rules: Mapping[str, Options]
+    objectives: Mapping[str, Options]
+
+    def cells(self) -> list[CellSpec]:
+        """Return the cells of the grid, seed by seed, so that paired results come early."""
+        return [self.cell(method, seed) for seed in self.seeds for method in self.methods]
+
+    def cell(self, method_name: str, seed: int) -> CellSpec:
+        """Return one cell of the grid."""
+        method = find_method(method_name)
+        return CellSpec(
+            method=method,
+            seed=seed,
+            data=self.data,
+            partition=self.partition,
+            model_name=self.model["name"],
+            model=_build(MODELS[self.model["name"]], _without_name(self.model), "model"),
+            objective=_named(OBJECTIVES, self.objectives, method.objective, "objectives"),
+            rule=_named(RULES, self.rules, method.rule, "rules"),
+            training=self.training,
+            rounds=self.rounds,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the whole description as plain values, as it stands in a run file."""
+        cells = [self.cell(method, 0) for method in self.methods]
+        return {
+            "methods": list(self.methods),
+            "seeds": list(self.seeds),
+            "data": _plain(self.data),
+            "partition": _plain(self.partition),
+            "model": {"name": self.model["name"], **_plain(cells[0].model)},
+            "training": _plain(self.training),
+            "rounds": _plain(self.rounds),
+            "rules": {cell.method.rule: _plain(cell.rule) for cell in cells},
+            "objectives": {cell.method.objective: _plain(cell.objective) for cell in cells},
+        }
+
+
+def read_run_file(path: Path) -> dict[str, Any]:
+    """Read a run file.
+
+    Raises:
+        FedcrfError: No such file, or not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FedcrfError(f"run file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedcrfError(f"run file {path} is not valid TOML: {error}") from None
+
+
+def resolve(*layers: Options) -> RunSpec:
+    """Return the checked and complete description from layers of a run file's shape.
+
+    Args:
+        layers: Nested mappings such as a run file's content and what the flags say; later ones
+            win, and all of them win over the data set's preset.
+
+    Raises:
+        FedcrfError: A key that does not exist, or a value that cannot be; the one at fault and
+            the nearest key are named.
+    """
+    given = merge(*layers)
+    known = [field.name for field in dataclasses.fields(RunSpec)]
+    for key, value in given.items():
+        if key not in known:
+            raise unknown_name("key", key, known)
+        if key not in ("methods", "seeds") and not isinstance(value, Mapping):
+            raise FedcrfError(f"{key} is a section: write [{key}] and its settings below")
+    dataset = given.get("data", {}).get("dataset", DataSettings.dataset)
+    preset = PRESETS.get(str(dataset), OTHERS)
+    merged = merge(preset, given)
+    model = merged["model"]
+    if model["name"] != preset["model"]["name"]:
+        model = given["model"]  # the preset's settings are for another model
+    if model["name"] not in MODELS:
+        raise unknown_name("model", str(model["name"]), MODELS)
+    for section, registry in (("rules", RULES), ("objectives", OBJECTIVES)):
+        for name in merged.get(section, {}):
+            if name not in registry:
+                raise unknown_name(section.removesuffix("s"), name, registry)
+    spec = RunSpec(
+        methods=_distinct(
+            _convert(tuple[str, ...], merged.get("methods", DEFAULT_METHODS), "methods")
+        ),
+        seeds=_distinct(_convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
+        data=_build(DataSettings, merged.get("data", {}), "data"),
+        partition=_build(PartitionSettings, merged.get("partition", {}), "partition"),
+        model=model,
+        training=_build(LocalTraining, merged.get("training", {}), "training"),
+        rounds=_build(RoundSettings, merged.get("rounds", {}), "rounds"),
+        rules=merged.get("rules", {}),
+        objectives=merged.get("objectives", {}),
+    )
+    if not spec.methods or not spec.seeds:
+        raise FedcrfError("a run needs at least one method and one seed")
+    if min(spec.seeds) < 0:
+        raise FedcrfError(f"seed {min(spec.seeds)}: give seeds of 0 or more")
+    for name in spec.rules:
+        _named(RULES, spec.rules, name, "rules")
+    for name in spec.objectives:
+        _named(OBJECTIVES, spec.objectives, name, "objectives")
+    spec.cells()  # every name and setting is looked at before anything runs
+    return spec
+
+
+def merge(*layers: Options) -> dict[str, Any]:
+    """Return the layers as one nested dictionary; later ones win, key by key."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+                merged[key] = merge(merged[key], value)
+            else:
+                merged[key] = merge(value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def setting(text: str) -> dict[str, Any]:
+    """Return ``section.key=value`` as a nested dictionary; the value is read as TOML.
+
+    Raises:
+        FedcrfError: Not of that form.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise FedcrfError(f"--set {text}: write --set section.key=value")
+    for candidate in (value, f'"{value}"'):
+        try:
+            return tomllib.loads(f"{key.strip()} = {candidate}")
+        except tomllib.TOMLDecodeError:
+            continue
+    raise FedcrfError(f"--set {text}: write --set section.key=value")
+
+
+T = TypeVar("T")
+
+
+def _named(
+    registry: Mapping[str, type[Any]], options: Mapping[str, Options], name: str, section: str
+) -> Any:
+    return _build(registry[name], options.get(name, {}), f"{section}.{name}")
+
+
+def _build(kind: type[T], options: Options, where: str) -> T:
+    """Build a settings dataclass from plain values, naming what is wrong."""
+    if not isinstance(options, Mapping):
+        raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for key in options:
+        if key not in known:
+            raise (
+                unknown_name(f"key in [{where}]", key, known)
+                if known
+                else FedcrfError(f"unknown key in [{where}] '{key}': it has no settings")
+            )
+    built: T = _convert(kind, dict(options), where)
+    return built
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, FedcrfError):
+            raise FedcrfError(f"[{where}] {cause}") from None
+        place = ".".join(str(part) for part in (where, *first["loc"]) if not isinstance(part, int))
+        said = first["msg"].removeprefix("Input should be ")
+        raise FedcrfError(f"{place} is {first['input']!r}: give {said}") from None
+
+
+def _without_name(options: Options) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != "name"}
+
+
+def _distinct(values: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _plain(settings: Any) -> dict[str, Any]:
+    """Return a settings dataclass as TOML and JSON know it; what is None is left out."""
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in dataclasses.asdict(settings).items()
+        if value is not None
+    }

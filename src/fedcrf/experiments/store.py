@@ -1,0 +1,333 @@
+"""Results on disk: a folder for each run, and in it one for each cell of its grid.
+
+::
+
+    RUN/run.toml                     the whole resolved description
+    RUN/partitions/seed-S.json       what each client holds
+    RUN/cells/METHOD-seed-S/rounds.jsonl     one record a round, appended
+                            checkpoint.pt    to go on from; gone when the cell is finished
+                            model.pt         the reported model, when the cell is finished
+                            summary.json     the cell's result; its presence means finished
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from fedcrf.data import ClientSplit
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.provenance import Provenance
+from fedcrf.experiments.spec import CellSpec, RunSpec, merge, read_run_file, resolve
+from fedcrf.simulation.checkpoint import (
+    atomic_write,
+    load_checkpoint,
+    save_checkpoint,
+    save_model,
+)
+from fedcrf.simulation.records import Number, Record, RoundRecord
+from fedcrf.simulation.rounds import RunState
+
+
+class CellSummary(Record):
+    """The result of a finished cell. Accuracies are shares in [0, 1].
+
+    ``test_accuracy``, ``client_mean``, ``worst_client`` and ``held_out_accuracy`` belong to the
+    round with the lowest validation loss, ``last_test_accuracy`` to the last round.
+    """
+
+    method: str
+    seed: int
+    rounds: int
+    best_round: int
+    stopped_early: bool
+    validation_loss: Number
+    test_accuracy: Number
+    client_mean: Number
+    worst_client: Number
+    held_out_accuracy: Number | None
+    last_test_accuracy: Number
+    seconds_per_round: Number
+    aggregation_share: Number
+    description: dict[str, Any]
+    fingerprint: str
+    provenance: Provenance
+
+
+class ClientHoldings(Record):
+    """What one client holds: examples in each part, and training examples of each label."""
+
+    client: int
+    train: int
+    validation: int
+    test: int
+    labels: list[int]
+
+
+class PartitionRecord(Record):
+    """What the clients of one seed hold."""
+
+    seed: int
+    class_names: list[str]
+    clients: list[ClientHoldings]
+
+
+@dataclass(frozen=True)
+class CellStore:
+    """The folder of one cell."""
+
+    path: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the state of an unfinished cell lies."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def _rounds(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    @property
+    def _summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the cell for writing; waits a minute for the round of a process that is ending."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with _lock(self.path, timeout=60.0):
+            yield
+
+    def records(self) -> list[RoundRecord]:
+        """Return the rounds so far; a line still being written is left out.
+
+        Raises:
+            FedcrfError: A line that is no record.
+        """
+        try:
+            text = self._rounds.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise FedcrfError(f"records {self._rounds} cannot be read: {error}") from None
+        records = []
+        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+            if not line.endswith("\n"):
+                break
+            try:
+                records.append(RoundRecord.model_validate_json(line))
+            except ValidationError:
+                raise FedcrfError(
+                    f"{self._rounds}, line {number}, is not a round's record: "
+                    "move the cell's folder away to run it anew"
+                ) from None
+        return records
+
+    def summary(self) -> CellSummary | None:
+        """Return the cell's result where it is finished.
+
+        Raises:
+            FedcrfError: The file is damaged or no summary.
+        """
+        try:
+            return CellSummary.model_validate_json(self._summary.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError):
+            raise FedcrfError(
+                f"{self._summary} is not a cell's summary: "
+                "move the cell's folder away to run it anew"
+            ) from None
+
+    def resume(self) -> RunState | None:
+        """Return the state to go on from; records of a later, lost round are dropped.
+
+        Raises:
+            FedcrfError: Checkpoint or records are damaged, or do not belong together.
+        """
+        state = load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
+        done = 0 if state is None else state.round
+        records = self.records()
+        if [record.round for record in records[:done]] != list(range(1, done + 1)):
+            raise FedcrfError(
+                f"{self._rounds} does not hold rounds 1 to {done} of its checkpoint: "
+                "move the cell's folder away to run it anew"
+            )
+        if self._rounds.exists():
+            with atomic_write(self._rounds) as file:
+                for record in records[:done]:
+                    file.write(_line(record))
+        return state
+
+    def append(self, state: RunState, record: RoundRecord) -> None:
+        """Keep one more round: its record first, then the state that makes it count."""
+        with self._rounds.open("ab") as file:
+            file.write(_line(record))
+        save_checkpoint(self.checkpoint, state)
+
+    def finish(self, state: RunState, summary: CellSummary) -> None:
+        """Keep the result and the reported model; the checkpoint is no longer needed."""
+        save_model(self.path / "model.pt", state.best_model)
+        with atomic_write(self._summary) as file:
+            file.write(summary.model_dump_json(indent=1).encode() + b"\n")
+        self.checkpoint.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class RunStore:
+    """The folder of a run."""
+
+    path: Path
+
+    def cell(self, cell: CellSpec) -> CellStore:
+        """Return the folder of a cell."""
+        return CellStore(self.path / "cells" / cell.name)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run for writing.
+
+        Raises:
+            FedcrfError: Another process holds it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FedcrfError(f"results folder {self.path}: {error.strerror}") from None
+        with _lock(self.path, timeout=0.5):
+            yield
+
+    def read(self) -> RunSpec:
+        """Return the description of the run in this folder.
+
+        Raises:
+            FedcrfError: There is none, or it is damaged.
+        """
+        if not self._description.exists():
+            raise FedcrfError(f"{self.path} holds no run (no run.toml): name a run's folder")
+        return resolve(read_run_file(self._description))
+
+    def check(self, spec: RunSpec) -> RunSpec:
+        """Return the description of this folder with the new methods and seeds added.
+
+        Raises:
+            FedcrfError: The folder holds something else, or a run of other settings.
+        """
+        if not self._description.exists():
+            if self.path.is_dir() and any(entry.name != LOCK_NAME for entry in self.path.iterdir()):
+                raise FedcrfError(
+                    f"results folder {self.path} is not empty and holds no run: "
+                    "choose another with --output"
+                )
+            return spec
+        earlier = self.read()
+        before, now = earlier.describe(), spec.describe()
+        for where, old, new in _shared_sections(before, now):
+            difference = _first_difference(old, new)
+            if difference is not None:
+                key, was, is_now = difference
+                raise FedcrfError(
+                    f"results folder {self.path} is of another run ({where}.{key} is {was} "
+                    f"there, {is_now} here): choose another with --output"
+                )
+        return resolve(
+            merge(before, now),
+            {
+                "methods": list(dict.fromkeys([*earlier.methods, *spec.methods])),
+                "seeds": sorted({*earlier.seeds, *spec.seeds}),
+            },
+        )
+
+    def write(self, spec: RunSpec) -> None:
+        """Save the whole resolved description."""
+        with atomic_write(self._description) as file:
+            tomli_w.dump(spec.describe(), file)
+
+    def write_partition(
+        self, seed: int, splits: Sequence[ClientSplit], labels: Any, class_names: Iterable[str]
+    ) -> PartitionRecord:
+        """Save what each client of a seed holds."""
+        record = partition_record(seed, splits, labels, class_names)
+        folder = self.path / "partitions"
+        folder.mkdir(exist_ok=True)
+        with atomic_write(folder / f"seed-{seed}.json") as file:
+            file.write(record.model_dump_json().encode() + b"\n")
+        return record
+
+    @property
+    def _description(self) -> Path:
+        return self.path / "run.toml"
+
+
+def partition_record(
+    seed: int, splits: Sequence[ClientSplit], labels: Any, class_names: Iterable[str]
+) -> PartitionRecord:
+    """Count what each client of a seed holds."""
+    names = list(class_names)
+    clients = []
+    for client, split in enumerate(splits):
+        counts = [0] * len(names)
+        for label in labels[split.train]:
+            counts[int(label)] += 1
+        clients.append(
+            ClientHoldings(
+                client=client,
+                train=len(split.train),
+                validation=len(split.validation),
+                test=len(split.test),
+                labels=counts,
+            )
+        )
+    return PartitionRecord(seed=seed, class_names=names, clients=clients)
+
+
+LOCK_NAME = ".lock"
+
+
+@contextmanager
+def _lock(folder: Path, timeout: float) -> Iterator[None]:
+    lock = FileLock(folder / LOCK_NAME, timeout=timeout)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise FedcrfError(
+            f"{folder} is being written by another process: wait for it, or choose another --output"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _line(record: RoundRecord) -> bytes:
+    return record.model_dump_json(exclude_none=True).encode() + b"\n"
+
+
+def _shared_sections(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield the sections two descriptions must agree on: all, and the rules both of them use."""
+    for section in ("data", "partition", "model", "training", "rounds"):
+        yield section, before[section], now[section]
+    for section in ("rules", "objectives"):
+        for name in before[section].keys() & now[section].keys():
+            yield f"{section}.{name}", before[section][name], now[section][name]
+
+
+def _first_difference(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> tuple[str, Any, Any] | None:
+    """Return the first key with different values, and the two; None where all are alike."""
+    for key in {**before, **now}:
+        old, new = before.get(key, "unset"), now.get(key, "unset")
+        if json.dumps(old) != json.dumps(new):
+            return key, old, new
+    return None

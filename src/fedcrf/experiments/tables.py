@@ -1,0 +1,102 @@
+"""Tables of results: one set of rows, written for the terminal, Markdown or a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fedcrf.experiments.compare import Estimate, MethodResult, PairedDifference
+from fedcrf.experiments.methods import find_method
+from fedcrf.experiments.paper import Published
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a header and rows of text; the first column is left-aligned, the others right."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def for_terminal(self) -> RichTable:
+        """Return the table as the terminal shows it."""
+        table = RichTable(title=self.title, title_justify="left", title_style="bold")
+        for number, name in enumerate(self.header):
+            table.add_column(name, justify="right" if number else "left", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*(Text(cell) for cell in row))
+        return table
+
+    def as_markdown(self) -> str:
+        """Return the table in Markdown."""
+        rule = ["---", *("---:" for _ in self.header[1:])]
+        lines = [self.header, rule, *self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+    def as_csv(self) -> str:
+        """Return the table as comma-separated values."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.header, *self.rows])
+        return text.getvalue()
+
+
+def results_table(
+    title: str, results: Sequence[MethodResult], published: Mapping[str, Published]
+) -> Table:
+    """Return who won and by how much: test accuracy and the paired difference to FedAvg.
+
+    Args:
+        title: Stands above it.
+        results: One a method.
+        published: The paper's numbers by method; no such column where empty.
+    """
+    columns = {
+        "method": [find_method(result.method).title for result in results],
+        "seeds": [str(result.test.seeds) for result in results],
+        "test accuracy": [_estimate(result.test) for result in results],
+        "Δ to FedAvg [95 %]": [_difference(result.difference) for result in results],
+    }
+    if published:
+        columns["paper"] = [str(published.get(result.method, "–")) for result in results]
+    return _table(title, columns)
+
+
+def details_table(results: Sequence[MethodResult]) -> Table:
+    """Return what stands behind a result: means of other accuracies, of rounds and of cost."""
+    return _table(
+        "details",
+        {
+            "method": [find_method(result.method).title for result in results],
+            "client mean": [f"{result.client_mean.mean:.3f}" for result in results],
+            "worst client": [f"{result.worst_client.mean:.3f}" for result in results],
+            "held-out": [
+                f"{result.held_out.mean:.3f}" if result.held_out else "–" for result in results
+            ],
+            "rounds": [f"{result.rounds:.0f}" for result in results],
+            "s/round": [f"{result.seconds_per_round:.2f}" for result in results],
+            "server": [f"{result.aggregation_share:.1%}" for result in results],
+        },
+    )
+
+
+def _table(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
+    return Table(title, tuple(columns), tuple(zip(*columns.values(), strict=True)))
+
+
+def _estimate(value: Estimate) -> str:
+    return f"{value.mean:.3f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.3f}")
+
+
+def _difference(value: PairedDifference | None) -> str:
+    if value is None:
+        return "–"
+    if math.isnan(value.half_width):
+        return f"{value.mean:+.3f}"
+    low, high = value.mean - value.half_width, value.mean + value.half_width
+    return f"{value.mean:+.3f} [{low:+.3f}, {high:+.3f}]"

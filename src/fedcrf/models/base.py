@@ -1,0 +1,24 @@
+"""What a model plan is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import nn
+
+ImageShape = tuple[int, int, int]
+"""Channels, height, width."""
+
+
+class ModelPlan(Protocol):
+    """The settings of a model, from which it is built for a data set's images and classes."""
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return a freshly initialised classifier, (n, C, H, W) float to (n, classes) logits.
+
+        Initialisation draws from torch's global generator, which the caller seeds.
+
+        Raises:
+            FedcrfError: Images the model cannot take.
+        """
+        ...

@@ -1,0 +1,18 @@
+"""The plain objective: cross-entropy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Cross-entropy on the client's own examples."""
+
+    def correct_gradients(
+        self, parameters: Sequence[Tensor], global_parameters: Sequence[Tensor]
+    ) -> None:
+        """Add nothing; see `Objective.correct_gradients`."""

@@ -1,0 +1,35 @@
+"""The proximal objective of FedProx."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedcrf.errors import FedcrfError
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """Cross-entropy plus (μ/2)‖w − w_t‖² over all parameters (Li et al., MLSys 2020).
+
+    Attributes:
+        mu: μ ≥ 0; the norm is squared, so the added gradient is μ(w − w_t).
+    """
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.mu) and self.mu >= 0):
+            raise FedcrfError(f"mu {self.mu}: give a number of 0 or more")
+
+    def correct_gradients(
+        self, parameters: Sequence[Tensor], global_parameters: Sequence[Tensor]
+    ) -> None:
+        """Add μ(w − w_t) to the gradients; see `Objective.correct_gradients`."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        torch._foreach_add_(gradients, list(parameters), alpha=self.mu)
+        torch._foreach_sub_(gradients, list(global_parameters), alpha=self.mu)

@@ -1,0 +1,36 @@
+"""The CRF as a server rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedcrf.crf import ClientCRF, base_weights
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    State,
+    average_states,
+    floating_layers,
+)
+from fedcrf.statistics import update_statistics
+
+
+@dataclass(frozen=True)
+class CRF(ClientCRF):
+    """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s."""
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
+        counts = [report.num_examples for report in reports]
+        statistics = update_statistics(
+            [floating_layers(report.state) for report in reports], floating_layers(global_state)
+        )
+        posterior = self.infer_from_statistics(statistics, counts)
+        return AggregationResult(
+            state=average_states(global_state, reports, posterior.weights),
+            weights=posterior.weights,
+            base_weights=base_weights(counts, statistics.finite),
+            excluded=posterior.excluded,
+            posterior=posterior,
+        )

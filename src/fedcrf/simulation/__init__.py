@@ -1,0 +1,1 @@
+"""The federated simulation: the clients' data, their local training, and the rounds."""

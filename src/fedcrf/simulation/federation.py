@@ -1,0 +1,154 @@
+"""The federation: what every client holds, as tensors ready to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcrf.data import (
+    ClientSplit,
+    ImageDataset,
+    LabelledImages,
+    Normalisation,
+    PartitionSettings,
+    partition,
+    split_client,
+)
+from fedcrf.errors import FedcrfError
+from fedcrf.models import ImageShape
+from fedcrf.simulation.randomness import Stream, generator
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Images and labels on one device.
+
+    Attributes:
+        images: (n, C, H, W) float32, normalised by channel.
+        labels: (n,) int64.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class PooledExamples(Examples):
+    """The clients' parts put together.
+
+    Attributes:
+        owners: (n,) int64; the client each example belongs to.
+    """
+
+    owners: Tensor
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What the clients of one seed hold.
+
+    Attributes:
+        clients: Each client's training part; empty ones are there too.
+        validation: Union of the clients' validation parts.
+        test: Union of the clients' test parts.
+        held_out: The data set's own test set, where it has one.
+        image_shape: Channels, height, width.
+        num_classes: Number of labels.
+    """
+
+    clients: tuple[Examples, ...]
+    validation: PooledExamples
+    test: PooledExamples
+    held_out: Examples | None
+    image_shape: ImageShape
+    num_classes: int
+
+
+def client_splits(
+    labels: NDArray[np.int64], settings: PartitionSettings, seed: int
+) -> tuple[ClientSplit, ...]:
+    """Return every client's train, validation and test parts for one seed.
+
+    Args:
+        labels: (n,) labels of the training set.
+        settings: How the examples are dealt out.
+        seed: The run's seed.
+
+    Raises:
+        FedcrfError: The data cannot be dealt out so.
+    """
+    parts = partition(labels, settings, generator(seed, Stream.PARTITION))
+    return tuple(
+        split_client(indices, labels, generator(seed, Stream.SPLIT, client))
+        for client, indices in enumerate(parts)
+    )
+
+
+def build_federation(
+    dataset: ImageDataset,
+    splits: Sequence[ClientSplit],
+    device: torch.device | None = None,
+) -> Federation:
+    """Put every client's part on the device, normalised by the union of the training parts.
+
+    Args:
+        dataset: The images.
+        splits: What each client holds, from `client_splits`.
+        device: Where the tensors go; the CPU by default.
+
+    Raises:
+        FedcrfError: Nothing to train on or nothing to validate on.
+    """
+    training = np.concatenate([split.train for split in splits])
+    if len(training) == 0 or sum(len(split.validation) for split in splits) == 0:
+        raise FedcrfError(
+            "the clients hold too few examples to train and validate on: "
+            "use fewer clients (--clients) or a larger data set"
+        )
+    scale = dataset.train.normalisation(training)
+    validation = [split.validation for split in splits]
+    test = [split.test for split in splits]
+    return Federation(
+        clients=tuple(_examples(dataset.train, split.train, scale, device) for split in splits),
+        validation=_pooled(dataset.train, validation, scale, device),
+        test=_pooled(dataset.train, test, scale, device),
+        held_out=None
+        if dataset.held_out is None
+        else _examples(dataset.held_out, np.arange(len(dataset.held_out)), scale, device),
+        image_shape=dataset.image_shape,
+        num_classes=dataset.num_classes,
+    )
+
+
+def _examples(
+    source: LabelledImages,
+    indices: NDArray[np.int64],
+    scale: Normalisation,
+    device: torch.device | None,
+) -> Examples:
+    images = torch.from_numpy(source.images[indices]).to(device, torch.float32)
+    mean, std = (
+        torch.from_numpy(values).to(device, torch.float32)[:, None, None]
+        for values in (scale.mean, scale.std)
+    )
+    labels = torch.from_numpy(source.labels[indices]).to(device)
+    return Examples(images.sub_(mean).div_(std), labels)
+
+
+def _pooled(
+    source: LabelledImages,
+    parts: Sequence[NDArray[np.int64]],
+    scale: Normalisation,
+    device: torch.device | None,
+) -> PooledExamples:
+    union = _examples(source, np.concatenate(parts), scale, device)
+    owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return PooledExamples(union.images, union.labels, torch.from_numpy(owners).to(device))

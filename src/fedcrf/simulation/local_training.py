@@ -1,0 +1,81 @@
+"""One client's local training: plain SGD with momentum over its own examples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedcrf.errors import FedcrfError
+from fedcrf.objectives import Objective
+from fedcrf.simulation.federation import Examples
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a client trains in a round; momentum starts at zero each round.
+
+    Attributes:
+        learning_rate: Step size, above 0.
+        momentum: In [0, 1).
+        batch_size: Examples in a step; the last step of an epoch may have fewer.
+        local_epochs: Passes over the client's examples in a round.
+    """
+
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    batch_size: int = 64
+    local_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise FedcrfError(f"learning_rate {self.learning_rate}: give a number above 0")
+        if not 0 <= self.momentum < 1:
+            raise FedcrfError(f"momentum {self.momentum}: give a number in [0, 1)")
+        for name in ("batch_size", "local_epochs"):
+            if getattr(self, name) < 1:
+                raise FedcrfError(f"{name} {getattr(self, name)}: give 1 or more")
+
+
+def train_client(
+    model: nn.Module,
+    examples: Examples,
+    objective: Objective,
+    settings: LocalTraining,
+    shuffle: np.random.Generator,
+) -> float:
+    """Train ``model`` in place, from the global model it holds, for one round.
+
+    Args:
+        model: Holds the global model; holds the client's model afterwards.
+        examples: The client's training part; at least one.
+        objective: What is added to the cross-entropy's gradients.
+        settings: Step size, momentum, batches, epochs.
+        shuffle: Gives the order of the examples, drawn anew each epoch.
+
+    Returns:
+        The mean cross-entropy over the round's steps, each example as its batch saw it.
+    """
+    model.train()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    start = [parameter.detach().clone() for parameter in parameters]
+    optimizer = torch.optim.SGD(
+        parameters, lr=settings.learning_rate, momentum=settings.momentum, fused=True
+    )
+    total = torch.zeros((), dtype=torch.float64, device=examples.labels.device)
+    for _ in range(settings.local_epochs):
+        order = torch.from_numpy(shuffle.permutation(len(examples))).to(examples.labels.device)
+        for batch in torch.split(order, settings.batch_size):
+            logits = model(examples.images.index_select(0, batch))
+            loss = functional.cross_entropy(logits, examples.labels.index_select(0, batch))
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            with torch.no_grad():
+                objective.correct_gradients(parameters, start)
+                total += loss.detach() * len(batch)
+            optimizer.step()
+    return float(total) / (settings.local_epochs * len(examples))

@@ -1,0 +1,132 @@
+"""The record of a round: what happened, and why every client got its weight. One JSON line each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from fedcrf.rules import AggregationResult
+from fedcrf.simulation.evaluation import ClientEvaluation, Evaluation
+
+LARGEST_AFFINITY = 100
+"""Clients up to which the whole affinity matrix is kept: 4,950 numbers a round."""
+
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A float that JSON writes as null where it is not finite."""
+
+
+class Record(BaseModel):
+    """An immutable piece of a record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Metrics(Record):
+    """Loss and accuracy on a set of examples."""
+
+    loss: Number
+    accuracy: Number
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> Metrics:
+        """Take over an evaluation."""
+        return cls(loss=evaluation.loss, accuracy=evaluation.accuracy)
+
+
+class ClientMetrics(Metrics):
+    """Loss and accuracy on the clients' examples, and accuracy client by client."""
+
+    client_mean: Number
+    worst_client: Number
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> ClientMetrics:
+        """Take over an evaluation."""
+        assert isinstance(evaluation, ClientEvaluation)
+        return cls(
+            loss=evaluation.loss,
+            accuracy=evaluation.accuracy,
+            client_mean=evaluation.client_mean,
+            worst_client=evaluation.worst_client,
+        )
+
+
+class Seconds(Record):
+    """Wall time of a round by phase, in seconds."""
+
+    training: Number
+    aggregation: Number
+    evaluation: Number
+
+    @property
+    def total(self) -> float:
+        """The whole round."""
+        return self.training + self.aggregation + self.evaluation
+
+
+class Reasons(Record):
+    """Why the clients got their weights; the lists run over the clients of the round.
+
+    ``affinity`` holds row i of the affinity matrix from column i + 1 on (it is symmetric), where
+    the round has at most 100 clients.
+    """
+
+    reliability: list[Number]
+    cosine: list[Number]
+    distance: list[Number]
+    norm_anomaly: list[Number]
+    expected_label: list[Number]
+    affinity: list[list[Number]] | None = None
+    fell_back: bool = False
+
+
+class RoundRecord(Record):
+    """One round; the lists run over the clients that took part, in the order of ``clients``.
+
+    ``validation`` and ``test`` are over the union of the clients' parts, ``held_out`` over the
+    data set's own test set. ``excluded`` names clients whose update was not finite.
+    """
+
+    round: int
+    training_loss: Number
+    validation: Metrics
+    test: ClientMetrics
+    held_out: Metrics | None = None
+    clients: list[int]
+    num_examples: list[int]
+    client_training_loss: list[Number]
+    weight: list[Number]
+    base_weight: list[Number]
+    excluded: list[int] = []
+    kept_model: bool = False
+    reasons: Reasons | None = None
+    seconds: Seconds
+
+
+def reasons_of(result: AggregationResult) -> Reasons | None:
+    """Return the CRF's reasons for the weights, to six significant digits."""
+    posterior = result.posterior
+    if posterior is None:
+        return None
+    m = len(posterior.weights)
+    return Reasons(
+        reliability=brief(posterior.reliability),
+        cosine=brief(posterior.cosine),
+        distance=brief(posterior.distance),
+        norm_anomaly=brief(posterior.norm_anomaly),
+        expected_label=brief(posterior.expected_label),
+        affinity=[brief(posterior.affinity[i, i + 1 :]) for i in range(m - 1)]
+        if m <= LARGEST_AFFINITY
+        else None,
+        fell_back=posterior.fell_back,
+    )
+
+
+def brief(values: NDArray[np.float64] | Sequence[float]) -> list[Any]:
+    """Return the values to six significant digits, which is plenty to explain and short to keep."""
+    return [float(f"{value:.6g}") for value in values]

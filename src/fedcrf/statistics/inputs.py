@@ -1,0 +1,128 @@
+"""What a person may hand in as updates, turned into one shape: rows of flat NumPy layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.errors import FedcrfError
+
+Layers = list[NDArray[Any]]
+"""One client's update: flat real-valued arrays, one a layer."""
+
+
+def is_torch_tensor(value: object) -> bool:
+    """Tell whether ``value`` is a torch tensor, without importing torch."""
+    return any(base.__module__.startswith("torch") for base in type(value).__mro__[:-1])
+
+
+def as_numpy(value: Any) -> NDArray[Any]:
+    """Return ``value`` as a NumPy array; a view where the memory allows it.
+
+    Torch tensors are detached and brought to the host; ``bfloat16``, which NumPy lacks, becomes
+    ``float32`` (an exact conversion).
+    """
+    if is_torch_tensor(value):
+        tensor = value.detach()
+        if str(tensor.dtype) == "torch.bfloat16":
+            tensor = tensor.float()
+        return np.asarray(tensor.cpu().numpy())
+    return np.asarray(value)
+
+
+def as_layers(updates: Any) -> list[Layers]:
+    """Return the updates as one list of flat layers for each client, checked against each other.
+
+    Args:
+        updates: An (m, d) array or tensor; or a sequence of m vectors; or a sequence of m lists
+            of layers, of any shapes but the same for every client. NumPy arrays, torch tensors or
+            nested lists of numbers. Integers and booleans are read as float64.
+
+    Returns:
+        m lists of 1-D arrays of floats. The arrays are views of the input where possible.
+
+    Raises:
+        FedcrfError: No updates, no numbers in them, different lengths or dtypes, or not numbers.
+    """
+    if isinstance(updates, np.ndarray) or is_torch_tensor(updates):
+        if updates.ndim < 2:
+            raise FedcrfError(
+                f"updates have shape {tuple(updates.shape)}: give an (m, d) array, "
+                "or a sequence of m vectors"
+            )
+        rows: Sequence[Any] = [[row] for row in as_numpy(updates)]
+    elif isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
+        rows = [_layers_of(update, client) for client, update in enumerate(updates)]
+    else:
+        raise FedcrfError(
+            f"updates are a {type(updates).__name__}: give an (m, d) array, "
+            "or a sequence of m vectors"
+        )
+    if len(rows) == 0:
+        raise FedcrfError("there are no updates: give one vector for each client")
+    shaped = [[_floats(layer, client) for layer in row] for client, row in enumerate(rows)]
+    _check_alike(shaped)
+    clients = [[layer.reshape(-1) for layer in layers] for layers in shaped]
+    if sum(layer.size for layer in clients[0]) == 0:
+        raise FedcrfError("the updates hold no numbers (d = 0): give vectors of at least one")
+    return clients
+
+
+def _layers_of(update: Any, client: int) -> list[Any]:
+    """Split one client's update into layers: itself, or the arrays it is a list of."""
+    if isinstance(update, list | tuple):
+        if any(isinstance(part, np.ndarray) or is_torch_tensor(part) for part in update):
+            if all(np.ndim(part) == 0 for part in update):
+                return [[float(part) for part in update]]
+            return list(update)
+        return [update]
+    if isinstance(update, np.ndarray) or is_torch_tensor(update):
+        if update.ndim == 0:
+            raise FedcrfError(
+                f"the update of client {client} is a single number: give a sequence of m vectors"
+            )
+        return [update]
+    raise FedcrfError(
+        f"the update of client {client} is a {type(update).__name__}: "
+        "give a vector, or a list of layers"
+    )
+
+
+def _floats(layer: Any, client: int) -> NDArray[Any]:
+    try:
+        array = as_numpy(layer)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise FedcrfError(f"the update of client {client} is not a vector: {error}") from None
+    if array.dtype.kind in "biu":
+        array = array.astype(np.float64)
+    if array.dtype.kind != "f":
+        raise FedcrfError(
+            f"the update of client {client} has dtype {array.dtype}: give real numbers"
+        )
+    return array
+
+
+def _check_alike(clients: list[Layers]) -> None:
+    """Refuse updates that differ from the first client's in length, shape or dtype."""
+    first = clients[0]
+    for client, layers in enumerate(clients[1:], start=1):
+        length, expected = (sum(layer.size for layer in each) for each in (layers, first))
+        if length != expected:
+            raise FedcrfError(
+                f"the update of client {client} has length {length}, client 0's has {expected}: "
+                "all updates must have one length"
+            )
+        if [layer.shape for layer in layers] != [layer.shape for layer in first]:
+            raise FedcrfError(
+                f"the layers of client {client} differ in shape from client 0's: "
+                "give the same layers in the same order"
+            )
+        for layer, reference in zip(layers, first, strict=True):
+            if layer.dtype != reference.dtype:
+                raise FedcrfError(
+                    f"the update of client {client} has dtype {layer.dtype}, client 0's has "
+                    f"{reference.dtype}: all updates must have one dtype"
+                )

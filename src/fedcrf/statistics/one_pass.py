@@ -1,0 +1,145 @@
+"""Everything a decision needs to know of the updates, from one pass over their coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.statistics.inputs import Layers
+from fedcrf.statistics.median import coordinate_median
+
+EPSILON = 1e-12
+"""The paper's ε, the same everywhere it appears."""
+
+BLOCK_NUMBERS = 1 << 16
+"""Numbers in a block over all clients: 512 KiB in float64, which stays in a second-level cache."""
+
+
+@dataclass(frozen=True)
+class UpdateStatistics:
+    """What the m updates of a round look like, without the updates; nothing here has size d.
+
+    Rows and columns of clients that are not ``finite`` are NaN, and the median ũ is over the
+    finite clients alone.
+
+    Attributes:
+        dimension: d, the numbers in an update.
+        finite: (m,) bool; False where an update holds NaN or infinity, or its squared norm
+            overflows float64.
+        gram: (m, m) float64; inner products ⟨u_i, u_j⟩.
+        median_inner: (m,) float64; ⟨u_i, ũ⟩ with ũ the coordinate-wise median of the updates.
+        median_distance: (m,) float64; ‖u_i − ũ‖, summed directly (the Gram matrix would cancel).
+        median_norm: ‖ũ‖; NaN where no update is finite.
+    """
+
+    dimension: int
+    finite: NDArray[np.bool_]
+    gram: NDArray[np.float64]
+    median_inner: NDArray[np.float64]
+    median_distance: NDArray[np.float64]
+    median_norm: float
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients, m."""
+        return len(self.finite)
+
+    @property
+    def norms(self) -> NDArray[np.float64]:
+        """(m,) Euclidean norms ‖u_i‖."""
+        return np.asarray(np.sqrt(np.diagonal(self.gram)))
+
+    @property
+    def cosines(self) -> NDArray[np.float64]:
+        """(m, m) cosines ⟨u_i, u_j⟩ / (‖u_i‖ ‖u_j‖ + ε)."""
+        norms = self.norms
+        return np.asarray(self.gram / (np.outer(norms, norms) + EPSILON))
+
+
+def update_statistics(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None = None
+) -> UpdateStatistics:
+    """Gather the statistics of the updates block by block; accumulates in float64.
+
+    Args:
+        clients: For each of m clients its flat layers, alike in number, size and dtype.
+        origin: The flat layers of the global model, where ``clients`` are models and not yet
+            updates; the difference is taken in float64, a block at a time.
+
+    Returns:
+        The statistics. Memory beyond the result is O(m · block).
+    """
+    finite = np.ones(len(clients), dtype=np.bool_)
+    while True:
+        candidates = np.flatnonzero(finite)
+        sums = _sum_over_blocks([clients[int(i)] for i in candidates], origin)
+        broken = ~np.isfinite(np.diagonal(sums.gram))
+        if not broken.any():
+            break
+        finite[candidates[broken]] = False  # and once more without them: they must not touch ũ
+    return UpdateStatistics(
+        dimension=sum(layer.size for layer in clients[0]),
+        finite=finite,
+        gram=_spread(sums.gram, finite, np.ix_(finite, finite)),
+        median_inner=_spread(sums.inner, finite, finite),
+        median_distance=_spread(np.sqrt(sums.squared_distance), finite, finite),
+        median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
+    )
+
+
+@dataclass
+class _Sums:
+    gram: NDArray[np.float64]
+    inner: NDArray[np.float64]
+    squared_distance: NDArray[np.float64]
+    median_square: float
+
+
+def _sum_over_blocks(clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None) -> _Sums:
+    m = len(clients)
+    sums = _Sums(np.zeros((m, m)), np.zeros(m), np.zeros(m), 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in _blocks(clients, origin):
+            gram = block @ block.T
+            # The diagonal by one routine a row: equal updates get norms equal to the last bit.
+            np.fill_diagonal(gram, np.einsum("ij,ij->i", block, block))
+            sums.gram += gram
+            if not np.isfinite(np.diagonal(sums.gram)).all():
+                return sums
+            median = coordinate_median(block)
+            sums.inner += np.einsum("ij,j->i", block, median)
+            sums.median_square += float(np.einsum("j,j->", median, median))
+            block -= median
+            sums.squared_distance += np.einsum("ij,ij->i", block, block)
+    return sums
+
+
+def _blocks(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
+) -> Iterator[NDArray[np.float64]]:
+    """Yield the updates' columns as fresh (m, b) float64 blocks that fit in cache."""
+    if not clients:
+        return
+    width = max(1, BLOCK_NUMBERS // len(clients))
+    for number, first in enumerate(clients[0]):
+        for start in range(0, first.size, width):
+            columns = slice(start, min(start + width, first.size))
+            block = np.empty((len(clients), columns.stop - columns.start))
+            for row, layers in zip(block, clients, strict=True):
+                row[:] = layers[number][columns]
+            if origin is not None:
+                block -= origin[number][columns].astype(np.float64)
+            yield block
+
+
+def _spread(
+    values: NDArray[np.float64], finite: NDArray[np.bool_], where: Any
+) -> NDArray[np.float64]:
+    """Place the finite clients' values among all clients; NaN elsewhere."""
+    whole = np.full((len(finite),) * values.ndim, np.nan)
+    whole[where] = values
+    return whole
