@@ -6,9 +6,8 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import click
 import typer
 from rich.console import Console
 
@@ -30,6 +29,9 @@ app = typer.Typer(
     "The same command again goes on where a stopped run was.",
 )
 console = Console()
+# Typer carries a click of its own in new versions and uses the installed one in old ones; this is
+# the ClickException of whichever it is.
+ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 
 WHAT = "What to run"
 DATA = "Data and clients"
@@ -379,11 +381,12 @@ def main() -> None:
     """Run the command line; every mistake of the user ends in one line and a non-zero status."""
     try:
         status = app(standalone_mode=False)
-    except click.ClickException as error:
-        status = _fail(f"{error.format_message()} See --help.", 2)
+    except ClickException as error:
+        said = error.format_message()  # nothing where no command was given: the help is out by then
+        status = _fail(f"{said} See --help.", 2) if said else 2
     except FedcrfError as error:
         status = _fail(str(error), 2)
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         status = _fail("interrupted; give the same command again to go on", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -31,7 +32,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     for suffix in ("svg", "png"):
         path = stem.with_suffix(f".{suffix}")
         metadata = {"Date": None} if suffix == "svg" else None  # the same run, the same file
-        with atomic_write(path) as file:
+        with atomic_write(path) as file, matplotlib.rc_context({"svg.hashsalt": "fedcrf"}):
             figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
         paths.append(path)
     return paths

@@ -33,6 +33,13 @@ METHODS: Mapping[str, Method] = {
         Method("fedavg", rule="fedavg", objective="plain", title="FedAvg"),
         Method("fedprox", rule="fedavg", objective="proximal", title="FedProx"),
         Method("uniform", rule="uniform", objective="plain", title="Uniform"),
+        Method("fednova", rule="fednova", objective="plain", title="FedNova"),
+        Method("coordinate-median", "coordinate-median", "plain", title="Coord. median"),
+        Method("trimmed-mean", rule="trimmed-mean", objective="plain", title="Trimmed mean"),
+        Method("geometric-median", "geometric-median", "plain", title="Geom. median"),
+        Method("rfa", rule="rfa", objective="plain", title="RFA"),
+        Method("krum", rule="krum", objective="plain", title="Krum"),
+        Method("multi-krum", rule="multi-krum", objective="plain", title="Multi-Krum"),
         Method("crf-fedavg", rule="crf", objective="plain", title="CRF-FedAvg"),
         Method("crf-fedprox", rule="crf", objective="proximal", title="CRF-FedProx"),
     )

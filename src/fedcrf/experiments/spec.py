@@ -215,7 +215,7 @@ def resolve(*layers: Options) -> RunSpec:
     model = merged["model"]
     if model["name"] != preset["model"]["name"]:
         model = given["model"]  # the preset's settings are for another model
-    if model["name"] not in MODELS:
+    if str(model["name"]) not in MODELS:
         raise unknown_name("model", str(model["name"]), MODELS)
     for section, registry in (("rules", RULES), ("objectives", OBJECTIVES)):
         for name in merged.get(section, {}):

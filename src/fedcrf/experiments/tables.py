@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -26,7 +27,13 @@ class Table:
 
     def for_terminal(self) -> RichTable:
         """Return the table as the terminal shows it."""
-        table = RichTable(title=self.title, title_justify="left", title_style="bold")
+        table = RichTable(
+            title=self.title,
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+        )
         for number, name in enumerate(self.header):
             table.add_column(name, justify="right" if number else "left", no_wrap=True)
         for row in self.rows:

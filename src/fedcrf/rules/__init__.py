@@ -7,22 +7,40 @@ settings, and a run's description may set them by name.
 from collections.abc import Mapping
 
 from fedcrf.rules.base import AggregationResult, ClientReport, Rule, State
+from fedcrf.rules.coordinatewise import CoordinateMedian, TrimmedMean
 from fedcrf.rules.crf import CRF
+from fedcrf.rules.geometric import RFA, GeometricMedian
+from fedcrf.rules.krum import Krum, MultiKrum
 from fedcrf.rules.mean import FedAvg, Uniform
+from fedcrf.rules.nova import FedNova
 
 RULES: Mapping[str, type[Rule]] = {
     "fedavg": FedAvg,
     "uniform": Uniform,
+    "fednova": FedNova,
+    "coordinate-median": CoordinateMedian,
+    "trimmed-mean": TrimmedMean,
+    "geometric-median": GeometricMedian,
+    "rfa": RFA,
+    "krum": Krum,
+    "multi-krum": MultiKrum,
     "crf": CRF,
 }
 
 __all__ = [
     "CRF",
+    "RFA",
     "RULES",
     "AggregationResult",
     "ClientReport",
+    "CoordinateMedian",
     "FedAvg",
+    "FedNova",
+    "GeometricMedian",
+    "Krum",
+    "MultiKrum",
     "Rule",
     "State",
+    "TrimmedMean",
     "Uniform",
 ]

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.crf import Posterior
-from fedcrf.statistics import weighted_average
+from fedcrf.crf import Posterior, base_weights
+from fedcrf.statistics import UpdateGeometry, update_geometry, weighted_average
 from fedcrf.statistics.inputs import Layers
 
 State = Mapping[str, NDArray[Any]]
@@ -25,11 +25,14 @@ class ClientReport:
         client: The client's stable identity.
         state: Its model, with the names, shapes and dtypes of the global model.
         num_examples: Its training examples n_i.
+        effective_steps: ‖a_i‖₁ of its local solver, the steps that its update is worth (FedNova);
+            above 0.
     """
 
     client: int
     state: State
     num_examples: int
+    effective_steps: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class AggregationResult:
 
     Attributes:
         state: The next global model; the present one where no report was usable.
-        weights: (m,) float64; the share of each report in the model. All 0 where none was usable.
+        weights: (m,) float64; the share of each report in the model. All 0 where none was usable;
+            NaN where the rule picks coordinate by coordinate and no report has one weight.
         base_weights: (m,) float64; FedAvg's shares of the same reports, to compare with.
         excluded: (m,) bool; True where a report was left out because it is not finite.
         posterior: The CRF's reasons, where the rule is one.
@@ -82,6 +86,18 @@ def finite_reports(reports: Sequence[ClientReport]) -> NDArray[np.bool_]:
     )
 
 
+def num_examples(reports: Sequence[ClientReport]) -> list[int]:
+    """Return the counts n_i of the reports."""
+    return [report.num_examples for report in reports]
+
+
+def report_geometry(global_state: State, reports: Sequence[ClientReport]) -> UpdateGeometry:
+    """Return lengths and angles of the updates w_i − w_t."""
+    return update_geometry(
+        [floating_layers(report.state) for report in reports], floating_layers(global_state)
+    )
+
+
 def average_states(
     global_state: State, reports: Sequence[ClientReport], weights: NDArray[np.float64]
 ) -> State:
@@ -95,3 +111,18 @@ def average_states(
         name: weighted_average([report.state[name] for report in reports], weights)
         for name in global_state
     }
+
+
+def weighted_result(
+    global_state: State,
+    reports: Sequence[ClientReport],
+    weights: NDArray[np.float64],
+    finite: NDArray[np.bool_],
+) -> AggregationResult:
+    """Return what a rule that only weighs the reports decided."""
+    return AggregationResult(
+        state=average_states(global_state, reports, weights),
+        weights=weights,
+        base_weights=base_weights(num_examples(reports), finite),
+        excluded=~finite,
+    )

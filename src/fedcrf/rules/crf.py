@@ -12,6 +12,7 @@ from fedcrf.rules.base import (
     State,
     average_states,
     floating_layers,
+    num_examples,
 )
 from fedcrf.statistics import update_statistics
 
@@ -22,7 +23,7 @@ class CRF(ClientCRF):
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
-        counts = [report.num_examples for report in reports]
+        counts = num_examples(reports)
         statistics = update_statistics(
             [floating_layers(report.state) for report in reports], floating_layers(global_state)
         )

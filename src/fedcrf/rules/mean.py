@@ -10,8 +10,9 @@ from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
     State,
-    average_states,
     finite_reports,
+    num_examples,
+    weighted_result,
 )
 
 
@@ -21,7 +22,9 @@ class FedAvg:
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the sample-weighted mean of the clients' models; see `Rule.aggregate`."""
-        return _mean(global_state, reports, by_examples=True)
+        finite = finite_reports(reports)
+        weights = base_weights(num_examples(reports), finite)
+        return weighted_result(global_state, reports, weights, finite)
 
 
 @dataclass(frozen=True)
@@ -30,19 +33,6 @@ class Uniform:
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the plain mean of the clients' models; see `Rule.aggregate`."""
-        return _mean(global_state, reports, by_examples=False)
-
-
-def _mean(
-    global_state: State, reports: Sequence[ClientReport], *, by_examples: bool
-) -> AggregationResult:
-    finite = finite_reports(reports)
-    counts = [report.num_examples for report in reports]
-    shares = base_weights(counts, finite)
-    weights = shares if by_examples else base_weights(counts, finite, by_examples=False)
-    return AggregationResult(
-        state=average_states(global_state, reports, weights),
-        weights=weights,
-        base_weights=shares,
-        excluded=~finite,
-    )
+        finite = finite_reports(reports)
+        weights = base_weights(num_examples(reports), finite, by_examples=False)
+        return weighted_result(global_state, reports, weights, finite)

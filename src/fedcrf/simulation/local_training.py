@@ -40,13 +40,22 @@ class LocalTraining:
             if getattr(self, name) < 1:
                 raise FedcrfError(f"{name} {getattr(self, name)}: give 1 or more")
 
+    def effective_steps(self, num_examples: int) -> float:
+        """Return ‖a_i‖₁ of FedNova for SGD with momentum ρ whose buffers start at zero.
+
+        It is [τ − ρ(1 − ρ^τ)/(1 − ρ)]/(1 − ρ) after τ steps (Wang et al., NeurIPS 2020).
+        """
+        steps = self.local_epochs * math.ceil(num_examples / self.batch_size)
+        rho = self.momentum
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+
 
 def train_client(
     model: nn.Module,
     examples: Examples,
     objective: Objective,
-    settings: LocalTraining,
     shuffle: np.random.Generator,
+    settings: LocalTraining,
 ) -> float:
     """Train ``model`` in place, from the global model it holds, for one round.
 
@@ -54,8 +63,8 @@ def train_client(
         model: Holds the global model; holds the client's model afterwards.
         examples: The client's training part; at least one.
         objective: What is added to the cross-entropy's gradients.
-        settings: Step size, momentum, batches, epochs.
         shuffle: Gives the order of the examples, drawn anew each epoch.
+        settings: Step size, momentum, batches, epochs.
 
     Returns:
         The mean cross-entropy over the round's steps, each example as its batch saw it.

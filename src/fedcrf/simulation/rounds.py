@@ -17,7 +17,7 @@ from fedcrf.objectives import Objective
 from fedcrf.rules import ClientReport, Rule, State
 from fedcrf.simulation.evaluation import evaluate, evaluate_clients
 from fedcrf.simulation.federation import Federation
-from fedcrf.simulation.local_training import LocalTraining, train_client
+from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.randomness import Stream, generator, torch_seed
 from fedcrf.simulation.records import (
     ClientMetrics,
@@ -28,6 +28,7 @@ from fedcrf.simulation.records import (
     reasons_of,
 )
 from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.training import Trainer, trainer
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,9 @@ class Simulation:
     def rounds(self, state: RunState) -> Iterator[tuple[RunState, RoundRecord]]:
         """Run the rounds after ``state``, to the end; yield each one's state and record."""
         network = self._network()
+        train = trainer(network, self.training)
         while not self.finished(state):
-            state, record = self._round(network, state)
+            state, record = self._round(network, train, state)
             yield state, record
 
     def _network(self) -> nn.Module:
@@ -96,10 +98,12 @@ class Simulation:
             network = self.model.build(self.federation.image_shape, self.federation.num_classes)
         return network.to(self.federation.validation.labels.device)
 
-    def _round(self, network: nn.Module, state: RunState) -> tuple[RunState, RoundRecord]:
+    def _round(
+        self, network: nn.Module, train: Trainer, state: RunState
+    ) -> tuple[RunState, RoundRecord]:
         number = state.round + 1
         started = time.perf_counter()
-        reports, losses = self._train(network, state.model, number)
+        reports, losses = self._train(network, train, state.model, number)
         trained = time.perf_counter()
         result = self.rule.aggregate(state.model, reports)
         aggregated = time.perf_counter()
@@ -143,7 +147,7 @@ class Simulation:
         return after, record
 
     def _train(
-        self, network: nn.Module, model: State, number: int
+        self, network: nn.Module, train: Trainer, model: State, number: int
     ) -> tuple[list[ClientReport], list[float]]:
         """Train every client that has examples, from the global model."""
         reports, losses = [], []
@@ -154,10 +158,15 @@ class Simulation:
             shuffle = generator(self.seed, Stream.SHUFFLE, number, client)
             with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
                 torch.manual_seed(torch_seed(self.seed, Stream.TRAINING, number, client))
-                losses.append(
-                    train_client(network, examples, self.objective, self.training, shuffle)
+                losses.append(train(examples, self.objective, shuffle))
+            reports.append(
+                ClientReport(
+                    client=client,
+                    state=_state_of(network),
+                    num_examples=len(examples),
+                    effective_steps=self.training.effective_steps(len(examples)),
                 )
-            reports.append(ClientReport(client, _state_of(network), len(examples)))
+            )
         return reports, losses
 
 

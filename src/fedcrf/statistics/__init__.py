@@ -1,14 +1,26 @@
 """d-sized work: one pass over the clients' updates, and the weighted average after it."""
 
-from fedcrf.statistics.average import weighted_average
+from fedcrf.statistics.average import coordinatewise, weighted_average
 from fedcrf.statistics.inputs import as_layers, as_numpy
-from fedcrf.statistics.one_pass import EPSILON, UpdateStatistics, update_statistics
+from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
+from fedcrf.statistics.one_pass import (
+    EPSILON,
+    UpdateGeometry,
+    UpdateStatistics,
+    update_geometry,
+    update_statistics,
+)
 
 __all__ = [
     "EPSILON",
+    "UpdateGeometry",
     "UpdateStatistics",
     "as_layers",
     "as_numpy",
+    "coordinate_median",
+    "coordinate_trimmed_mean",
+    "coordinatewise",
+    "update_geometry",
     "update_statistics",
     "weighted_average",
 ]

@@ -20,28 +20,21 @@ BLOCK_NUMBERS = 1 << 16
 
 
 @dataclass(frozen=True)
-class UpdateStatistics:
-    """What the m updates of a round look like, without the updates; nothing here has size d.
+class UpdateGeometry:
+    """Lengths and angles of the m updates of a round; nothing here has size d.
 
-    Rows and columns of clients that are not ``finite`` are NaN, and the median ũ is over the
-    finite clients alone.
+    Rows and columns of clients that are not ``finite`` are NaN.
 
     Attributes:
         dimension: d, the numbers in an update.
         finite: (m,) bool; False where an update holds NaN or infinity, or its squared norm
             overflows float64.
         gram: (m, m) float64; inner products ⟨u_i, u_j⟩.
-        median_inner: (m,) float64; ⟨u_i, ũ⟩ with ũ the coordinate-wise median of the updates.
-        median_distance: (m,) float64; ‖u_i − ũ‖, summed directly (the Gram matrix would cancel).
-        median_norm: ‖ũ‖; NaN where no update is finite.
     """
 
     dimension: int
     finite: NDArray[np.bool_]
     gram: NDArray[np.float64]
-    median_inner: NDArray[np.float64]
-    median_distance: NDArray[np.float64]
-    median_norm: float
 
     @property
     def num_clients(self) -> int:
@@ -60,6 +53,21 @@ class UpdateStatistics:
         return np.asarray(self.gram / (np.outer(norms, norms) + EPSILON))
 
 
+@dataclass(frozen=True)
+class UpdateStatistics(UpdateGeometry):
+    """The geometry of the updates, and how they lie to their coordinate-wise median ũ.
+
+    Attributes:
+        median_inner: (m,) float64; ⟨u_i, ũ⟩ with ũ the median over the finite clients alone.
+        median_distance: (m,) float64; ‖u_i − ũ‖, summed directly (the Gram matrix would cancel).
+        median_norm: ‖ũ‖; NaN where no update is finite.
+    """
+
+    median_inner: NDArray[np.float64]
+    median_distance: NDArray[np.float64]
+    median_norm: float
+
+
 def update_statistics(
     clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None = None
 ) -> UpdateStatistics:
@@ -73,14 +81,7 @@ def update_statistics(
     Returns:
         The statistics. Memory beyond the result is O(m · block).
     """
-    finite = np.ones(len(clients), dtype=np.bool_)
-    while True:
-        candidates = np.flatnonzero(finite)
-        sums = _sum_over_blocks([clients[int(i)] for i in candidates], origin)
-        broken = ~np.isfinite(np.diagonal(sums.gram))
-        if not broken.any():
-            break
-        finite[candidates[broken]] = False  # and once more without them: they must not touch ũ
+    finite, sums = _pass_over_finite(clients, origin, median=True)
     return UpdateStatistics(
         dimension=sum(layer.size for layer in clients[0]),
         finite=finite,
@@ -88,6 +89,18 @@ def update_statistics(
         median_inner=_spread(sums.inner, finite, finite),
         median_distance=_spread(np.sqrt(sums.squared_distance), finite, finite),
         median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
+    )
+
+
+def update_geometry(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None = None
+) -> UpdateGeometry:
+    """Gather the geometry of the updates alone, without their median; as `update_statistics`."""
+    finite, sums = _pass_over_finite(clients, origin, median=False)
+    return UpdateGeometry(
+        dimension=sum(layer.size for layer in clients[0]),
+        finite=finite,
+        gram=_spread(sums.gram, finite, np.ix_(finite, finite)),
     )
 
 
@@ -99,29 +112,52 @@ class _Sums:
     median_square: float
 
 
-def _sum_over_blocks(clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None) -> _Sums:
+def _pass_over_finite(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, *, median: bool
+) -> tuple[NDArray[np.bool_], _Sums]:
+    """Return which clients are finite and the sums over them; one pass where all of them are."""
+    finite = np.ones(len(clients), dtype=np.bool_)
+    while True:
+        candidates = np.flatnonzero(finite)
+        sums = _sum_over_blocks([clients[int(i)] for i in candidates], origin, median=median)
+        broken = ~np.isfinite(np.diagonal(sums.gram))
+        if not broken.any():
+            return finite, sums
+        finite[candidates[broken]] = False  # and once more without them: they must not touch ũ
+
+
+def _sum_over_blocks(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, *, median: bool
+) -> _Sums:
     m = len(clients)
     sums = _Sums(np.zeros((m, m)), np.zeros(m), np.zeros(m), 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in _blocks(clients, origin):
+        for block in blocks(clients, origin):
             gram = block @ block.T
             # The diagonal by one routine a row: equal updates get norms equal to the last bit.
             np.fill_diagonal(gram, np.einsum("ij,ij->i", block, block))
             sums.gram += gram
             if not np.isfinite(np.diagonal(sums.gram)).all():
                 return sums
-            median = coordinate_median(block)
-            sums.inner += np.einsum("ij,j->i", block, median)
-            sums.median_square += float(np.einsum("j,j->", median, median))
-            block -= median
+            if not median:
+                continue
+            middle = coordinate_median(block)
+            sums.inner += np.einsum("ij,j->i", block, middle)
+            sums.median_square += float(np.einsum("j,j->", middle, middle))
+            block -= middle
             sums.squared_distance += np.einsum("ij,ij->i", block, block)
     return sums
 
 
-def _blocks(
+def blocks(
     clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield the updates' columns as fresh (m, b) float64 blocks that fit in cache."""
+    """Yield the updates' columns as fresh (m, b) float64 blocks that fit in cache.
+
+    Args:
+        clients: For each of m clients its flat layers.
+        origin: Flat layers to take away from each client's.
+    """
     if not clients:
         return
     width = max(1, BLOCK_NUMBERS // len(clients))

@@ -1,0 +1,78 @@
+"""Rules that pick every coordinate on its own: the median and the trimmed mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.crf import base_weights
+from fedcrf.errors import FedcrfError
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    State,
+    finite_reports,
+    num_examples,
+)
+from fedcrf.statistics import coordinate_median, coordinate_trimmed_mean, coordinatewise
+
+
+@dataclass(frozen=True)
+class CoordinateMedian:
+    """Coordinate-wise median, the mean of the middle two if even in number (Yin et al., 2018)."""
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        """Return the median of the clients' models in every coordinate; see `Rule.aggregate`."""
+        return _pick(global_state, reports, lambda m: coordinate_median)
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    """Coordinate-wise mean without the ⌊βm⌋ smallest and largest values (Yin et al., 2018).
+
+    Attributes:
+        fraction: β in [0, 0.5).
+    """
+
+    fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction < 0.5:
+            raise FedcrfError(f"fraction {self.fraction}: give a number in [0, 0.5)")
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        """Return the trimmed mean of the clients' models; see `Rule.aggregate`."""
+        return _pick(
+            global_state,
+            reports,
+            # ⌊0.29 · 100⌋ must be 29, which binary fractions alone do not give.
+            lambda m: partial(
+                coordinate_trimmed_mean, trim=math.floor(round(self.fraction * m, 9))
+            ),
+        )
+
+
+Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+def _pick(
+    global_state: State,
+    reports: Sequence[ClientReport],
+    statistic_for: Callable[[int], Statistic],
+) -> AggregationResult:
+    finite = finite_reports(reports)
+    shares = base_weights(num_examples(reports), finite)
+    used = [report for report, kept in zip(reports, finite, strict=True) if kept]
+    if not used:
+        return AggregationResult(global_state, np.zeros(len(reports)), shares, ~finite)
+    statistic = statistic_for(len(used))
+    state = {
+        name: coordinatewise([report.state[name] for report in used], statistic)
+        for name in global_state
+    }
+    return AggregationResult(state, np.where(finite, np.nan, 0.0), shares, ~finite)

@@ -1,0 +1,97 @@
+"""Krum and Multi-Krum: keep the updates that lie closest to their neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.errors import FedcrfError
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    State,
+    report_geometry,
+    weighted_result,
+)
+from fedcrf.statistics import UpdateGeometry
+
+
+@dataclass(frozen=True)
+class Krum:
+    """The update with the least sum of squared distances to its nearest (Blanchard et al., 2017).
+
+    Attributes:
+        num_byzantine: f; the score is over the m − f − 2 nearest others, but at least one.
+    """
+
+    num_byzantine: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.num_byzantine)
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        """Return the model of the chosen client; see `Rule.aggregate`."""
+        return _select(global_state, reports, self.num_byzantine, 1)
+
+
+@dataclass(frozen=True)
+class MultiKrum:
+    """The plain mean of the m − f updates with the best Krum scores (Blanchard et al., 2017).
+
+    Attributes:
+        num_byzantine: f; the score is over the m − f − 2 nearest others, but at least one.
+    """
+
+    num_byzantine: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.num_byzantine)
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
+        return _select(global_state, reports, self.num_byzantine, None)
+
+
+def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> NDArray[np.float64]:
+    """Return each update's sum of squared distances to its m − f − 2 nearest others.
+
+    Args:
+        geometry: Of the updates, so that what the models have in common does not cancel.
+        num_byzantine: f.
+
+    Returns:
+        (m,) scores; infinite for an update that is not finite, and m counts only the others.
+    """
+    used = np.flatnonzero(geometry.finite)
+    gram = geometry.gram[np.ix_(used, used)]
+    squares = np.diagonal(gram)
+    squared = np.maximum(squares[:, None] + squares - 2.0 * gram, 0.0)
+    np.fill_diagonal(squared, np.inf)
+    neighbours = min(max(1, len(used) - num_byzantine - 2), max(0, len(used) - 1))
+    scores = np.full(geometry.num_clients, np.inf)
+    scores[used] = np.sort(squared, axis=1)[:, :neighbours].sum(axis=1)
+    return scores
+
+
+def _select(
+    global_state: State,
+    reports: Sequence[ClientReport],
+    num_byzantine: int,
+    num_selected: int | None,
+) -> AggregationResult:
+    geometry = report_geometry(global_state, reports)
+    finite = geometry.finite
+    available = int(finite.sum())
+    count = max(1, available - num_byzantine) if num_selected is None else num_selected
+    best = np.argsort(krum_scores(geometry, num_byzantine), kind="stable")[: min(count, available)]
+    weights = np.zeros(len(reports))
+    weights[best] = 1.0 / max(1, len(best))
+    return weighted_result(global_state, reports, weights, finite)
+
+
+def _check(num_byzantine: int) -> None:
+    if num_byzantine < 0:
+        raise FedcrfError(f"num_byzantine {num_byzantine}: give 0 or more")

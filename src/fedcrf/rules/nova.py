@@ -1,0 +1,65 @@
+"""FedNova: normalised averaging for clients that took different numbers of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedcrf.crf import base_weights
+from fedcrf.errors import FedcrfError
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    State,
+    finite_reports,
+    num_examples,
+)
+from fedcrf.statistics import weighted_average
+
+
+@dataclass(frozen=True)
+class FedNova:
+    """w ← w + τ_eff Σ p_i u_i / a_i with τ_eff = Σ p_i a_i (Wang et al., NeurIPS 2020).
+
+    The coefficients τ_eff p_i / a_i need not sum to 1, which the result's weights show.
+
+    Attributes:
+        normalise_buffers: Whether buffers go through τ_eff as well. They then get weights that do
+            not sum to 1, and a running variance can turn negative; by default they are averaged
+            as FedAvg does.
+        buffers: Last parts of the names of tensors that are not trained: batch norm's.
+    """
+
+    normalise_buffers: bool = False
+    buffers: tuple[str, ...] = ("running_mean", "running_var", "num_batches_tracked")
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        """Return the normalised average of the updates; see `Rule.aggregate`.
+
+        Raises:
+            FedcrfError: Also for effective steps that are not above 0.
+        """
+        finite = finite_reports(reports)
+        shares = base_weights(num_examples(reports), finite)
+        steps = np.array([report.effective_steps for report in reports])
+        if not (np.isfinite(steps) & (steps > 0)).all():
+            raise FedcrfError(f"effective_steps {steps.tolist()}: give numbers above 0")
+        coefficients = float(shares @ steps) * shares / steps
+        # w + Σ c_i (w_i − w) is an average that the global model is part of.
+        with_global = np.array([1.0 - coefficients.sum(), *coefficients])
+        averaged = np.array([0.0, *shares])
+        state = {}
+        for name, array in global_state.items():
+            plain = self._is_buffer(name) and not self.normalise_buffers
+            state[name] = weighted_average(
+                [array, *(report.state[name] for report in reports)],
+                averaged if plain and shares.any() else with_global,
+            )
+        return AggregationResult(
+            state=state, weights=coefficients, base_weights=shares, excluded=~finite
+        )
+
+    def _is_buffer(self, name: str) -> bool:
+        return name.rpartition(".")[2] in self.buffers

@@ -1,0 +1,25 @@
+"""Which code trains a network: the fast one where it is simple enough, else the general one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from torch import nn
+
+from fedcrf.objectives import Objective
+from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.local_training import LocalTraining, train_client
+from fedcrf.simulation.mlp_training import MLPTraining, linear_layers
+
+Trainer = Callable[[Examples, Objective, np.random.Generator], float]
+"""Trains the network it was made for on a client's examples; returns the mean cross-entropy."""
+
+
+def trainer(network: nn.Module, settings: LocalTraining) -> Trainer:
+    """Return what trains ``network`` in place, client after client."""
+    layers = linear_layers(network)
+    if layers is not None:
+        return MLPTraining(layers, settings).train
+    return partial(train_client, network, settings=settings)

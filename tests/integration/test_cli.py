@@ -1,0 +1,508 @@
+"""The command line from end to end, on data that need no download."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+import fedcrf as package
+from integration.command_line import CommandLine, Result, command, environment, fedcrf
+
+METHODS = ("fedavg", "crf-fedavg")
+CELLS = tuple(f"{method}-seed-{seed}" for seed in (0, 1) for method in METHODS)
+ROUNDS = 25
+# Every cell does all its rounds, so that a kill can be placed in the middle of one.
+RUN = (
+    "run", "--dataset", "digits", "--methods", ",".join(METHODS), "--seeds", "0-1",
+    "--rounds", ROUNDS, "--patience", ROUNDS,
+)  # fmt: skip
+# Two rounds of one cell: for tests that need a run and not its numbers.
+SMALL_RUN = ("run", "--methods", "fedavg", "--seeds", "0", "--rounds", "2", "--jobs", "1")
+
+
+def rounds_of(folder: Path, cell: str) -> list[dict[str, Any]]:
+    """Return a cell's records without the wall times, which no two runs share."""
+    lines = (folder / "cells" / cell / "rounds.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        assert set(record.pop("seconds")) == {"training", "aggregation", "evaluation"}
+    return records
+
+
+def summary_of(folder: Path, cell: str) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((folder / "cells" / cell / "summary.json").read_text())
+    for of_this_execution in ("seconds_per_round", "aggregation_share", "provenance"):
+        summary.pop(of_this_execution)
+    return summary
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return every file of a folder with its time of change and content; empty where none is."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+# One run, looked at from all sides
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """An unbroken run in a fresh interpreter: its folder and what it printed."""
+    home = tmp_path_factory.mktemp("finished")
+    arguments = (*RUN, "--jobs", "1", "--output", "results")
+    return home / "results", fedcrf(*arguments, cwd=home, env=environment(home / "cache"))
+
+
+def test_run_prints_every_round_and_the_table(finished: tuple[Path, Result]) -> None:
+    _, result = finished
+    assert (result.rc, result.err) == (0, "")
+    assert "results: results\n" in result.out
+    for cell in CELLS:
+        assert f"{cell}: round 1/{ROUNDS}, validation loss " in result.out
+        assert f"{cell}: ended after {ROUNDS} rounds, test accuracy " in result.out
+    for title in ("digits, mlp, 10 clients", "FedAvg", "CRF-FedAvg", "Δ to FedAvg [95 %]"):
+        assert title in result.out
+    assert "\x1b" not in result.out, "a pipe gets no terminal codes"
+
+
+def test_run_writes_what_it_says(finished: tuple[Path, Result]) -> None:
+    folder, result = finished
+    written = [line.removeprefix("wrote ") for line in result.out.splitlines() if "wrote" in line]
+    figures = [
+        f"{name}.{kind}" for name in ("accuracy", "loss", "trust") for kind in ("svg", "png")
+    ]
+    tables = [f"{name}.{kind}" for name in ("results", "details") for kind in ("md", "csv")]
+    assert sorted(written) == sorted(f"results/{name}" for name in figures + tables)
+    assert all((folder.parent / name).stat().st_size > 0 for name in written)
+    for cell in CELLS:
+        names = {path.name for path in (folder / "cells" / cell).iterdir()} - {".lock"}
+        assert names == {"rounds.jsonl", "summary.json", "model.pt"}
+    assert {path.name for path in (folder / "partitions").iterdir()} == {
+        "seed-0.json",
+        "seed-1.json",
+    }
+
+
+def test_run_is_described_whole(finished: tuple[Path, Result], command_line: CommandLine) -> None:
+    # The saved description alone repeats the run: same first rounds, with no flag but the output.
+    folder, _ = finished
+    again = command_line(
+        "run", folder / "run.toml", "--jobs", 1, "-o", folder.parent / "again",
+        "--rounds", 2, "--seeds", 1, "--methods", "crf-fedavg",
+    )  # fmt: skip
+    assert (again.rc, again.err) == (0, "")
+    cell = "crf-fedavg-seed-1"
+    assert rounds_of(folder.parent / "again", cell) == rounds_of(folder, cell)[:2]
+
+
+def test_run_learns_and_explains_its_weights(finished: tuple[Path, Result]) -> None:
+    folder, _ = finished
+    for cell in CELLS:
+        records = rounds_of(folder, cell)
+        assert [record["round"] for record in records] == list(range(1, ROUNDS + 1))
+        for record in records:
+            assert sum(record["weight"]) == pytest.approx(1.0, abs=1e-4)  # six digits are kept
+            assert sum(record["base_weight"]) == pytest.approx(1.0, abs=1e-4)
+            reasons = record.get("reasons")
+            assert (reasons is not None) == cell.startswith("crf")
+            for name in ("reliability", "cosine", "distance", "norm_anomaly", "expected_label"):
+                assert reasons is None or len(reasons[name]) == len(record["clients"])
+        summary = summary_of(folder, cell)
+        # Ten classes: three times chance is what no untrained model reaches.
+        assert summary["test_accuracy"] > 0.3
+        best = min(records, key=lambda record: record["validation"]["loss"])
+        assert summary["best_round"] == best["round"]
+        assert summary["test_accuracy"] == best["test"]["accuracy"]
+
+
+def test_tables_on_disk_hold_the_summaries(finished: tuple[Path, Result]) -> None:
+    folder, _ = finished
+    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == ["FedAvg", "CRF-FedAvg"]
+    for row, method in zip(rows, METHODS, strict=True):
+        accuracies = [
+            summary_of(folder, f"{method}-seed-{seed}")["test_accuracy"] for seed in (0, 1)
+        ]
+        assert row["test accuracy"].startswith(f"{sum(accuracies) / 2:.3f} ± ")
+
+
+def test_show_prints_the_run_s_table(
+    finished: tuple[Path, Result], command_line: CommandLine
+) -> None:
+    folder, ran = finished
+    before = snapshot(folder)
+    shown = command_line("show", folder)
+    assert (shown.rc, shown.err) == (0, "")
+    table = shown.out.strip()
+    assert "CRF-FedAvg" in table
+    assert table in ran.out, "the run printed the same table when it ended"
+    markdown = command_line("show", folder, "--markdown")
+    assert markdown.out.startswith((folder / "results.md").read_text(encoding="utf-8"))
+    assert snapshot(folder) == before, "showing writes nothing"
+
+
+def test_a_second_run_does_nothing_new(
+    finished: tuple[Path, Result], command_line: CommandLine
+) -> None:
+    folder, _ = finished
+    cells = snapshot(folder / "cells")
+    again = command_line(*RUN, "--jobs", "1", "--output", folder)
+    assert (again.rc, again.err) == (0, "")
+    assert "validation loss" not in again.out, "no round was run"
+    assert "CRF-FedAvg" in again.out
+    assert snapshot(folder / "cells") == cells
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_killed_run_goes_on_and_ends_as_if_never_killed(
+    jobs: int, finished: tuple[Path, Result], command_line: CommandLine, tmp_path: Path
+) -> None:
+    unbroken, _ = finished
+    folder = tmp_path / "killed"
+    arguments = (*RUN, "--jobs", jobs, "--output", folder)
+    running = subprocess.Popen(
+        command(*arguments), env=command_line.env, stdout=subprocess.DEVNULL, cwd=tmp_path
+    )
+    # The second cell is some rounds along; two more are to come, so this is no close finish.
+    records = folder / "cells" / CELLS[1] / "rounds.jsonl"
+    deadline = time.monotonic() + 120
+    while not records.exists() or records.read_bytes().count(b"\n") < 3:
+        assert running.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline, "the run does not get on"
+        time.sleep(0.005)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert not (folder / "cells" / CELLS[-1] / "summary.json").exists()
+
+    shown = command_line("show", folder)
+    assert shown.rc == 0
+    assert f"{CELLS[-1]}: not finished" in shown.out
+    assert shown.err == ""
+    resumed = command_line(*RUN, "--jobs", 1, "--output", folder)
+    assert (resumed.rc, resumed.err) == (0, "")
+    for cell in CELLS:
+        assert rounds_of(folder, cell) == rounds_of(unbroken, cell)
+        assert summary_of(folder, cell) == summary_of(unbroken, cell)
+        assert (folder / "cells" / cell / "model.pt").exists()
+        assert not (folder / "cells" / cell / "checkpoint.pt").exists()
+
+
+# The other commands
+
+
+def test_partition_shows_and_draws_what_each_client_holds(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    result = command_line("partition", "--clients", 4, "--alpha", 0.1, cwd=tmp_path)
+    assert (result.rc, result.err) == (0, "")
+    rows = [line for line in result.out.splitlines() if line.startswith("│")]
+    numbers = [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
+    assert [row[0] for row in numbers] == ["0", "1", "2", "3"]
+    assert sum(int(part) for row in numbers for part in row[1:4]) == 1437  # digits' training set
+    for kind in ("svg", "png"):
+        assert (tmp_path / f"runs/partition-digits-seed-0.{kind}").stat().st_size > 0
+
+
+def test_partition_names_empty_clients(command_line: CommandLine, tmp_path: Path) -> None:
+    scheme = ("--partition", "label-skew-unbalanced", "--clients", 30, "--alpha", 0.001)
+    result = command_line("partition", *scheme, "-o", tmp_path / "picture")
+    assert (result.rc, result.err) == (0, "")
+    assert "no examples and will not take part" in result.out
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"),
+    [
+        (
+            "methods",
+            ["fedavg", "fedprox", "uniform", "crf-fedavg", "crf-fedprox", "RULE+OBJECTIVE"],
+        ),
+        ("datasets", ["digits", "mnist", "cifar10", "cifar100", "label-skew-unbalanced", "iid"]),
+        ("models", ["mlp", "resnet9", "resnet18"]),
+    ],
+)
+def test_lists_have_one_line_each(
+    name: str, listed: Sequence[str], command_line: CommandLine
+) -> None:
+    result = command_line(name)
+    assert (result.rc, result.err) == (0, "")
+    for each in listed:
+        assert (
+            sum(each in line.replace(":", " ").split()[:1] for line in result.out.splitlines())
+            == (0 if each == "RULE+OBJECTIVE" else result.out.splitlines().count(each) or 1)
+            or each in result.out
+        )
+
+
+def test_help_is_quick_to_import(tmp_path: Path) -> None:
+    # What makes help slow is importing these; a test may not look at the clock.
+    env = environment(tmp_path, PYTHONPROFILEIMPORTTIME="1")
+    result = fedcrf("--help", cwd=tmp_path, env=env)
+    assert result.rc == 0
+    for name in ("run", "show", "partition", "methods", "datasets", "models", "demo"):
+        assert name in result.out
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in result.err.splitlines()
+    }
+    assert "fedcrf" in imported, "the import times are there to be read"
+    assert not imported & {"torch", "scipy", "sklearn", "matplotlib", "datasets", "pyarrow"}
+
+
+def test_version_and_help_of_commands(command_line: CommandLine) -> None:
+    version = command_line("--version")
+    assert version == Result(0, f"fedcrf {package.__version__}\n", "")
+    run = command_line("run", "--help")
+    assert (run.rc, run.err) == (0, "")
+    for flag in ("--methods", "--seeds", "--alpha", "--set", "--output", "--jobs", "--data-dir"):
+        assert flag in run.out
+
+
+def test_no_command_shows_the_help(command_line: CommandLine) -> None:
+    result = command_line()
+    assert result.rc != 0
+    assert "Usage" in result.out + result.err
+    assert "Traceback" not in result.err
+
+
+# Bad input: one line that names the thing, a status, and nothing written
+
+
+def a_file(name: str, text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(text) and None
+
+
+def a_parquet_cut_short(folder: Path) -> None:
+    mine = folder / "data" / "mine"
+    mine.mkdir(parents=True)
+    table = pyarrow.table({"image": [b"x" * 40] * 50, "label": list(range(50))})
+    pyarrow.parquet.write_table(table, mine / "train.parquet")
+    whole = (mine / "train.parquet").read_bytes()
+    (mine / "train.parquet").write_bytes(whole[: len(whole) // 2])
+
+
+def an_empty_data_folder(folder: Path) -> None:
+    (folder / "data").mkdir()
+
+
+def a_foreign_folder(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "thesis.tex").write_text("years of work")
+
+
+def a_run_with(text: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        (folder / "out").mkdir()
+        (folder / "out" / "run.toml").write_text(text)
+
+    return make
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+MINE = ("run", "--dataset", "mine", "--data-dir", "data")
+
+BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[str]]] = {
+    "data set": (nothing, ("run", "--dataset", "digit"), ("digit", "digits")),
+    "method": (nothing, ("run", "--methods", "fedavgg"), ("fedavgg", "fedavg")),
+    "empty method": (nothing, ("run", "--methods", "fedavg,"), ("method",)),
+    "rule": (nothing, ("run", "--methods", "cfr+plain"), ("cfr", "crf")),
+    "objective": (nothing, ("run", "--methods", "crf+plan"), ("plan", "plain")),
+    "model": (nothing, ("run", "--model", "resnet"), ("resnet", "resnet9")),
+    "model of a list": (nothing, ("run", "--set", 'model.name=["mlp"]'), ("model", "mlp")),
+    "flag": (nothing, ("run", "--alhpa", "1"), ("--alhpa", "--alpha")),
+    "flag without value": (nothing, ("run", "--alpha"), ("--alpha",)),
+    "command": (nothing, ("rnu",), ("rnu",)),
+    "data folder not there": (nothing, MINE, ("data",)),
+    "data folder without files": (an_empty_data_folder, MINE, ("mine",)),
+    "mnist not in data folder": (
+        an_empty_data_folder,
+        ("run", "--dataset", "mnist", "--data-dir", "data"),
+        ("mnist", "train*.parquet"),
+    ),
+    "cut Parquet": (a_parquet_cut_short, MINE, ("train.parquet",)),
+    "alpha 0": (nothing, ("run", "--alpha", "0"), ("--alpha", "0")),
+    "alpha -1": (nothing, ("run", "--alpha", "-1"), ("--alpha", "-1")),
+    "alpha nan": (nothing, ("run", "--alpha", "nan"), ("--alpha", "nan")),
+    "alpha inf": (nothing, ("run", "--alpha", "inf"), ("--alpha", "inf")),
+    "alpha abc": (nothing, ("run", "--alpha", "abc"), ("--alpha", "abc")),
+    "no clients": (nothing, ("run", "--clients", "0"), ("--clients", "0")),
+    "too many clients": (nothing, ("run", "--clients", "200"), ("200", "1437")),
+    # Each has one example and so nothing to validate on: known before anything is written.
+    "clients too small": (
+        nothing,
+        ("run", "--clients", "1437", "--partition", "iid", "--min-examples", "0", "--jobs", "1"),
+        ("--clients",),
+    ),
+    "partition": (nothing, ("run", "--partition", "label-skwe"), ("label-skwe", "label-skew")),
+    "seeds backwards": (nothing, ("run", "--seeds", "3-1"), ("--seeds", "3-1")),
+    "seeds of words": (nothing, ("run", "--seeds", "one"), ("--seeds", "one")),
+    "seeds empty": (nothing, ("run", "--seeds", ""), ("seeds",)),
+    "seed negative": (nothing, ("run", "--seeds", "-1"), ("--seeds", "-1")),
+    "rounds 0": (nothing, ("run", "--rounds", "0"), ("0",)),
+    "patience 0": (nothing, ("run", "--patience", "0"), ("patience", "0")),
+    "learning rate nan": (nothing, ("run", "--learning-rate", "nan"), ("learning_rate", "nan")),
+    "batch size 0": (nothing, ("run", "--batch-size", "0"), ("batch_size", "0")),
+    "local epochs 0": (nothing, ("run", "--local-epochs", "0"), ("local_epochs", "0")),
+    "mu negative": (nothing, ("run", "--mu", "-1"), ("mu", "-1")),
+    "mu negative, not in use": (
+        nothing,
+        ("run", "--mu", "-1", "--methods", "fedavg"),
+        ("mu", "-1"),
+    ),
+    "image size": (nothing, ("run", "--image-size", "0"), ("--image-size", "0")),
+    "jobs 0": (nothing, ("run", "--jobs", "0"), ("--jobs", "0")),
+    "device": (nothing, ("run", "--device", "gpu"), ("--device", "gpu")),
+    "no CUDA": (nothing, ("run", "--device", "cuda"), ("CUDA", "--device cpu")),
+    "set without value": (nothing, ("run", "--set", "training"), ("training",)),
+    "set an unknown key": (
+        nothing,
+        ("run", "--set", "training.momentun=0.5"),
+        ("momentun", "momentum"),
+    ),
+    "set a rule's setting": (
+        nothing,
+        ("run", "--set", "rules.crf.bandwidth=0"),
+        ("rules.crf", "bandwidth", "0"),
+    ),
+    "key that does not exist": (
+        a_file("run.toml", "[partition]\nalfa = 1\n"),
+        ("run", "run.toml"),
+        ("alfa", "alpha"),
+    ),
+    "section that does not exist": (
+        a_file("run.toml", "[trainning]\nmomentum = 0\n"),
+        ("run", "run.toml"),
+        ("trainning", "training"),
+    ),
+    "value of another type": (
+        a_file("run.toml", '[partition]\nnum_clients = "many"\n'),
+        ("run", "run.toml"),
+        ("partition.num_clients", "many"),
+    ),
+    "broken TOML": (a_file("run.toml", "methods = [\n"), ("run", "run.toml"), ("run.toml", "TOML")),
+    "no run file": (nothing, ("run", "gone.toml"), ("gone.toml",)),
+    "run file is a folder": (an_empty_data_folder, ("run", "data"), ("data",)),
+    "another run's folder": (
+        a_run_with("[partition]\nalpha = 0.25\n"),
+        ("run", "--alpha", "0.5"),
+        ("out", "alpha", "0.25", "0.5", "--output"),
+    ),
+    "damaged run folder": (a_run_with("methods = ["), ("run",), ("run.toml",)),
+    "foreign folder": (a_foreign_folder, ("run",), ("out", "--output")),
+    "output is a file": (a_file("out", "a file"), ("run",), ("out",)),
+    "output below a file": (a_file("f", "a file"), ("run", "--output", "f/out"), ("f",)),
+    "show a foreign folder": (a_foreign_folder, ("show", "out"), ("out",)),
+    "show nothing": (nothing, ("show", "out"), ("out",)),
+    "show without a folder": (nothing, ("show",), ("RUN",)),
+    "partition alpha": (nothing, ("partition", "--alpha", "0"), ("--alpha", "0")),
+    "partition clients": (nothing, ("partition", "--clients", "2000"), ("2000", "1437")),
+    "partition seed": (nothing, ("partition", "--seed", "-1"), ("--seed", "-1")),
+}  # fmt: skip
+
+
+def is_one_clear_line(result: Result, named: Sequence[str]) -> None:
+    assert result.rc not in (0, None)
+    assert result.rc > 0, "no signal, no abort"
+    lines = result.err.splitlines()
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith("fedcrf: error: "), result.err
+    message = lines[0].removeprefix("fedcrf: error: ")
+    for name in named:
+        assert name in message
+    assert "Traceback" not in result.out
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_clear_line_and_writes_nothing(
+    case: str, command_line: CommandLine, tmp_path: Path
+) -> None:
+    prepare, arguments, named = BAD_INPUT[case]
+    prepare(tmp_path)
+    if arguments[0] == "run" and "--output" not in arguments:
+        arguments = (*arguments, "--output", "out")
+    before = snapshot(tmp_path)
+    is_one_clear_line(command_line(*arguments, cwd=tmp_path), named)
+    assert snapshot(tmp_path) == before
+    assert case == "output is a file" or (tmp_path / "out").exists() == any(
+        name.startswith("out") for name in before
+    )
+
+
+def test_bad_input_in_a_fresh_interpreter(tmp_path: Path) -> None:
+    # The table above runs in forks; here is one as the shell starts it, to tie the two together.
+    result = fedcrf("run", "--alpha", "abc", cwd=tmp_path, env=environment(tmp_path / "cache"))
+    is_one_clear_line(result, ("--alpha", "abc"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_folder_of_the_environment(command_line: CommandLine, tmp_path: Path) -> None:
+    an_empty_data_folder(tmp_path)
+    where = {"FEDCRF_DATA": str(tmp_path / "data")}
+    result = command_line("run", "--dataset", "mnist", cwd=tmp_path, **where)
+    is_one_clear_line(result, ("mnist", str(tmp_path / "data"), "FEDCRF_DATA"))
+
+
+def test_two_processes_on_one_folder(command_line: CommandLine, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    assert command_line(*SMALL_RUN, "-o", folder).rc == 0
+    before = snapshot(folder)
+    with filelock.FileLock(folder / ".lock"):  # as another fedcrf holds it
+        result = command_line(*SMALL_RUN, "-o", folder)
+    is_one_clear_line(result, (str(folder), "another process"))
+    assert snapshot(folder) == before
+
+
+def test_other_data_under_a_finished_run(command_line: CommandLine, tmp_path: Path) -> None:
+    # A finished cell of other data must not stand in a table beside new ones.
+    folder = tmp_path / "out"
+    assert command_line(*SMALL_RUN, "-o", folder).rc == 0
+    summary = folder / "cells" / "fedavg-seed-0" / "summary.json"
+    content = json.loads(summary.read_text())
+    summary.write_text(json.dumps(content | {"fingerprint": "0" * 16}))
+    before = snapshot(folder)
+    result = command_line(*SMALL_RUN, "--seeds", "0,1", "-o", folder)
+    is_one_clear_line(result, ("fedavg-seed-0", "--output"))
+    assert snapshot(folder) == before, "the description and partitions are as they were"
+
+
+def test_a_failed_cell_is_an_error_and_the_others_stand(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    assert command_line(*SMALL_RUN, "-o", folder).rc == 0
+    cell = folder / "cells" / "fedavg-seed-1"
+    cell.mkdir()
+    (cell / "checkpoint.pt").write_bytes(b"not a checkpoint")
+    result = command_line(*SMALL_RUN, "--seeds", "1,2", "-o", folder)
+    is_one_clear_line(result, ("fedavg-seed-1", "checkpoint.pt"))
+    assert "fedavg-seed-2: ended after 2 rounds" in result.out
+    assert "FedAvg" in result.out, "what there is, is shown"
+    assert (folder / "cells" / "fedavg-seed-2" / "summary.json").exists()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_output_that_may_not_be_written(command_line: CommandLine, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        result = command_line(*SMALL_RUN, "-o", tmp_path / "out")
+    finally:
+        tmp_path.chmod(0o700)
+    is_one_clear_line(result, (str(tmp_path),))
