@@ -16,6 +16,7 @@ from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
     from fedcrf.experiments.report import RunStanding
+    from fedcrf.experiments.runner import CellFailed, Workplace
     from fedcrf.experiments.spec import RunSpec
 
 app = typer.Typer(
@@ -88,6 +89,18 @@ def _print_version(asked: bool) -> None:
     if asked:
         print(f"fedcrf {__version__}")
         raise typer.Exit
+
+
+JobsFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        help="Cells run at once, one thread each; else one for each core.",
+        rich_help_panel=WHERE,
+    ),
+]
+DeviceFlag = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=WHERE)]
 
 
 @app.callback()
@@ -167,16 +180,8 @@ def run(
             "--output", "-o", help="Results folder; else one under runs/.", rich_help_panel=WHERE
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            help="Cells run at once, one thread each; else one for each core.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=WHERE)] = "auto",
+    jobs: JobsFlag = None,
+    device: DeviceFlag = "auto",
     cache_dir: CacheDirFlag = None,
 ) -> None:
     """Run methods × seeds on one data set and partition; go on where an earlier run stopped."""
@@ -217,7 +222,7 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Results folder.")] = Path(
         "runs/demo"
     ),
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Cells run at once.")] = None,
+    jobs: JobsFlag = None,
 ) -> None:
     """Run the demonstration: digits, ten clients of few labels each, four methods, three seeds."""
     from importlib import resources
@@ -227,6 +232,64 @@ def demo(
     with resources.as_file(resources.files("fedcrf.experiments") / "demo.toml") as path:
         spec = resolve(read_run_file(path))
     _run(spec, output, None, None, jobs, "cpu")
+
+
+@app.command()
+def reproduce(
+    table: Annotated[
+        str, typer.Option(help="noniid (table 1), iid (table 2) or all.", rich_help_panel=WHAT)
+    ] = "all",
+    dataset: Annotated[
+        str,
+        typer.Option(
+            help="Columns to run, comma-separated: mnist, cifar10, cifar100.", rich_help_panel=WHAT
+        ),
+    ] = "mnist",
+    seeds: Annotated[
+        str, typer.Option(help="Seeds, such as 0-2; the paper has three.", rich_help_panel=WHAT)
+    ] = "0-2",
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Methods; else the paper's eight.", rich_help_panel=WHAT),
+    ] = None,
+    run: Annotated[
+        bool,
+        typer.Option(help="Run what is missing, or only write the tables.", rich_help_panel=WHAT),
+    ] = True,
+    data_dir: DataDirFlag = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Results folder.", rich_help_panel=WHERE)
+    ] = Path("results/paper"),
+    jobs: JobsFlag = None,
+    device: DeviceFlag = "auto",
+    cache_dir: CacheDirFlag = None,
+) -> None:
+    """Make the paper's tables and figures: run what is missing, say which cells are not run."""
+    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    from fedcrf.console import RunDisplay
+    from fedcrf.experiments import reproduce as paper
+    from fedcrf.experiments.report import write_report
+    from fedcrf.experiments.runner import run_grids
+
+    names = methods.split(",") if methods else list(paper.PAPER_METHODS)
+    chosen = paper.columns(output, table, dataset.split(","))
+    specs = [column.spec(names, parse_seeds(seeds)) for column in chosen]
+    failed: list[CellFailed] = []
+    if run:
+        runs = [(spec, column.store) for spec, column in zip(specs, chosen, strict=True)]
+        with RunDisplay(specs, console) as display:
+            failed = run_grids(runs, workplace, display)
+        for spec, column in zip(specs, chosen, strict=True):
+            if display.ran(spec) or not (column.store.path / "results.md").exists():
+                write_report(column.store)
+    everything = paper.columns(output, "all")
+    for column in everything:
+        console.print(paper.column_table(column).for_terminal())
+        differences = paper.differences_table(column)
+        if differences.rows:
+            console.print(differences.for_terminal())
+    _list_files(paper.write_tables(output, everything))
+    _raise_if_failed(failed)
 
 
 @app.command()
@@ -404,22 +467,34 @@ def _run(
     jobs: int | None,
     device: str,
 ) -> None:
+    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    from fedcrf.console import RunDisplay
+    from fedcrf.experiments.report import standing, write_report
+    from fedcrf.experiments.runner import run_grid
+    from fedcrf.experiments.store import RunStore
+
+    store = RunStore(output or default_folder(spec))
+    _say(f"results: {store.path}")
+    with RunDisplay([spec], console) as display:
+        failed = run_grid(spec, store, workplace, display)
+    _print_tables(standing(store))
+    _list_files(write_report(store))
+    _raise_if_failed(failed)
+
+
+def _workplace(
+    data_dir: Path | None, cache_dir: Path | None, jobs: int | None, device: str
+) -> Workplace:
     if device not in ("cpu", "cuda", "auto"):
         raise FedcrfError(f"--device {device}: choose cpu, cuda or auto")
     if jobs is not None and jobs < 1:
         raise FedcrfError(f"--jobs {jobs}: give 1 or more")
-    from fedcrf.console import RunDisplay
-    from fedcrf.experiments.report import standing, write_report
-    from fedcrf.experiments.runner import Workplace, run_grid
-    from fedcrf.experiments.store import RunStore
+    from fedcrf.experiments.runner import Workplace
 
-    store = RunStore(output or default_folder(spec))
-    workplace = Workplace(data_dir, cache_dir, device, jobs or _cores())
-    _say(f"results: {store.path}")
-    with RunDisplay(spec, console) as display:
-        failed = run_grid(spec, store, workplace, display)
-    _print_tables(standing(store))
-    _list_files(write_report(store))
+    return Workplace(data_dir, cache_dir, device, jobs or _cores())
+
+
+def _raise_if_failed(failed: list[CellFailed]) -> None:
     if failed:
         names = ", ".join(each.cell.name for each in failed)
         raise FedcrfError(f"{len(failed)} of the cells failed: {names}; {failed[0].reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from fedcrf.experiments.runner import (
     PartitionMade,
     RoundFinished,
 )
-from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import CellSummary, PartitionRecord
 from fedcrf.experiments.tables import Table
 from fedcrf.simulation.records import RoundRecord
@@ -34,10 +35,12 @@ SMALL_CLIENT = 10
 class RunDisplay:
     """Shows the events of a run; a context manager and an observer of the runner."""
 
-    def __init__(self, spec: RunSpec, console: Console) -> None:
+    def __init__(self, specs: Sequence[RunSpec], console: Console) -> None:
         self._console = console
-        self._maximum = spec.rounds.maximum
-        self._bars: dict[str, TaskID] = {}
+        self._several = len(specs) > 1
+        self._bars: dict[CellSpec, TaskID] = {}
+        self._started: set[CellSpec] = set()
+        self._finished_before = 0
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -47,7 +50,7 @@ class RunDisplay:
             console=console,
             disable=not console.is_terminal,
         )
-        cells = len(spec.methods) * len(spec.seeds)
+        cells = sum(len(spec.methods) * len(spec.seeds) for spec in specs)
         self._all = self._progress.add_task("cells", total=cells, scores="")
 
     def __enter__(self) -> RunDisplay:
@@ -69,41 +72,57 @@ class RunDisplay:
                 for line in remarks(partition):
                     self._say(line)
             case CellStarted(cell, rounds_done):
+                if not self._started and self._finished_before:
+                    self._say(f"{self._finished_before} cells were finished before")
+                self._started.add(cell)
                 if rounds_done:
-                    self._say(f"{cell.name}: goes on after round {rounds_done}")
+                    self._say(f"{self._name(cell)}: goes on after round {rounds_done}")
                 if self._live:
-                    self._bars[cell.name] = self._progress.add_task(
-                        cell.name, total=self._maximum, completed=rounds_done, scores=""
-                    )
+                    self._bars[cell] = self._progress.add_task(
+                        self._name(cell), total=cell.rounds.maximum, completed=rounds_done,
+                        scores="",
+                    )  # fmt: skip
             case RoundFinished(cell, record):
+                name = self._name(cell)
                 if self._live:
                     self._progress.update(
-                        self._bars[cell.name], completed=record.round, scores=_scores(record)
+                        self._bars[cell], completed=record.round, scores=_scores(record)
                     )
                 else:
-                    self._say(
-                        f"{cell.name}: round {record.round}/{self._maximum}, {_scores(record)}"
-                    )
+                    done = f"round {record.round}/{cell.rounds.maximum}"
+                    self._say(f"{name}: {done}, {_scores(record)}")
                 for client in record.excluded:
                     self._say(
-                        f"{cell.name}: round {record.round}: the update of client {client} "
+                        f"{name}: round {record.round}: the update of client {client} "
                         "is not finite and was left out"
                     )
             case CellFinished(cell, summary):
-                self._remove(cell.name)
-                self._say(f"{cell.name}: {_outcome(summary)}")
+                self._remove(cell)
+                if cell in self._started:
+                    self._say(f"{self._name(cell)}: {_outcome(summary)}")
+                else:
+                    self._finished_before += 1
             case CellFailed(cell, reason):
-                self._remove(cell.name)
-                self._say(f"{cell.name}: failed: {reason}")
+                self._remove(cell)
+                self._say(f"{self._name(cell)}: failed: {reason}")
+
+    def ran(self, spec: RunSpec) -> bool:
+        """Tell whether a cell of this run was started."""
+        return not self._started.isdisjoint(spec.cells())
+
+    def _name(self, cell: CellSpec) -> str:
+        if not self._several:
+            return cell.name
+        return f"{cell.data.dataset} {cell.partition.scheme} {cell.name}"
 
     @property
     def _live(self) -> bool:
         return self._console.is_terminal
 
-    def _remove(self, name: str) -> None:
+    def _remove(self, cell: CellSpec) -> None:
         self._progress.advance(self._all)
-        if name in self._bars:
-            self._progress.remove_task(self._bars.pop(name))
+        if cell in self._bars:
+            self._progress.remove_task(self._bars.pop(cell))
 
     def _say(self, line: str) -> None:
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)

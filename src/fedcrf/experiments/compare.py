@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,15 +81,12 @@ def compare(
         methods: The methods to list, in order; those without a finished cell are left out.
         baseline: The method the paired differences are to.
     """
-    by_method: Mapping[str, Mapping[int, CellSummary]] = {
-        method: {each.seed: each for each in summaries if each.method == method}
-        for method in methods
-    }
-    reference = by_method.get(baseline, {})
     return [
-        _result(method, cells, {} if method == baseline else reference)
-        for method, cells in by_method.items()
-        if cells
+        _result(
+            method, cells, None if method == baseline else pair_methods(summaries, method, baseline)
+        )
+        for method in methods
+        if (cells := [each for each in summaries if each.method == method])
     ]
 
 
@@ -111,26 +108,30 @@ def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Pa
     return PairedDifference(differences.mean, half, n)
 
 
+def pair_methods(
+    summaries: Sequence[CellSummary], method: str, baseline: str
+) -> PairedDifference | None:
+    """Return the paired difference of two methods; None where they share no finished seed."""
+    ours = {each.seed: each.test_accuracy for each in summaries if each.method == method}
+    theirs = {each.seed: each.test_accuracy for each in summaries if each.method == baseline}
+    shared = sorted(ours.keys() & theirs.keys())
+    if not shared:
+        return None
+    return paired_difference([ours[seed] for seed in shared], [theirs[seed] for seed in shared])
+
+
 def _result(
-    method: str, cells: Mapping[int, CellSummary], reference: Mapping[int, CellSummary]
+    method: str, cells: Sequence[CellSummary], difference: PairedDifference | None
 ) -> MethodResult:
-    shared = sorted(cells.keys() & reference.keys())
-    held_out = [
-        cell.held_out_accuracy for cell in cells.values() if cell.held_out_accuracy is not None
-    ]
+    held_out = [cell.held_out_accuracy for cell in cells if cell.held_out_accuracy is not None]
     return MethodResult(
         method=method,
-        test=estimate([cell.test_accuracy for cell in cells.values()]),
+        test=estimate([cell.test_accuracy for cell in cells]),
         held_out=estimate(held_out) if held_out else None,
-        client_mean=estimate([cell.client_mean for cell in cells.values()]),
-        worst_client=estimate([cell.worst_client for cell in cells.values()]),
-        rounds=float(np.mean([cell.rounds for cell in cells.values()])),
-        seconds_per_round=float(np.median([cell.seconds_per_round for cell in cells.values()])),
-        aggregation_share=float(np.median([cell.aggregation_share for cell in cells.values()])),
-        difference=paired_difference(
-            [cells[seed].test_accuracy for seed in shared],
-            [reference[seed].test_accuracy for seed in shared],
-        )
-        if shared
-        else None,
+        client_mean=estimate([cell.client_mean for cell in cells]),
+        worst_client=estimate([cell.worst_client for cell in cells]),
+        rounds=float(np.mean([cell.rounds for cell in cells])),
+        seconds_per_round=float(np.median([cell.seconds_per_round for cell in cells])),
+        aggregation_share=float(np.median([cell.aggregation_share for cell in cells])),
+        difference=difference,
     )

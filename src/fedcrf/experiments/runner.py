@@ -6,14 +6,15 @@ import contextlib
 import multiprocessing
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import torch
 
-from fedcrf.data import ImageDataset, load_dataset
+from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.spec import CellSpec, DataSettings, RunSpec
@@ -106,14 +107,28 @@ Event = PartitionMade | CellStarted | RoundFinished | CellFinished | CellFailed
 Observer = Callable[[Event], None]
 
 
+@dataclass(frozen=True)
+class Job:
+    """One cell to run, and where its results go."""
+
+    cell: CellSpec
+    store: CellStore
+
+
 def run_grid(
     spec: RunSpec, store: RunStore, workplace: Workplace, observer: Observer
 ) -> list[CellFailed]:
-    """Run every cell of the grid that is not finished yet.
+    """Run every cell of one grid that is not finished yet; see `run_grids`."""
+    return run_grids([(spec, store)], workplace, observer)
+
+
+def run_grids(
+    runs: Sequence[tuple[RunSpec, RunStore]], workplace: Workplace, observer: Observer
+) -> list[CellFailed]:
+    """Run every cell of the grids that is not finished yet, grid by grid.
 
     Args:
-        spec: What to run.
-        store: Where the results go; may hold an earlier part of the same run.
+        runs: What to run and where the results go; a folder may hold an earlier part of its run.
         workplace: Where the data lie, on what device, how many at once.
         observer: Is told everything that happens, in this process.
 
@@ -121,35 +136,60 @@ def run_grid(
         The cells that failed; empty where all is well.
 
     Raises:
-        FedcrfError: Anything the user can mend; nothing is written in that case.
+        FedcrfError: Anything the user can mend; nothing is run in that case.
     """
     workplace.torch_device()
+    checked = [_check(spec, store, workplace) for spec, store in runs]
+    with ExitStack() as locks:
+        for each in checked:
+            locks.enter_context(each.store.locked())
+        pending = [job for each in checked for job in _claim(each, observer)]
+        jobs = min(workplace.jobs, len(pending))
+        if jobs <= 1:
+            return _run_here(pending, workplace, observer)
+        return _run_in_processes(pending, workplace, jobs, observer)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A grid that fits its data and its folder."""
+
+    spec: RunSpec
+    store: RunStore
+    dataset: ImageDataset
+    splits: Mapping[int, Sequence[ClientSplit]]
+
+
+def _check(spec: RunSpec, store: RunStore, workplace: Workplace) -> _Checked:
+    """Look at everything that can be wrong before anything is written."""
     dataset = workplace.load(spec.data)
-    whole = store.check(spec)
+    store.check(spec)
+    spec.cells()[0].model.build(dataset.image_shape, dataset.num_classes)
     splits = {
         seed: client_splits(dataset.train.labels, spec.partition, seed) for seed in spec.seeds
     }
+    return _Checked(spec, store, dataset, splits)
+
+
+def _claim(checked: _Checked, observer: Observer) -> list[Job]:
+    """Write the description into the folder, which is locked, and return the cells to run."""
+    spec, store, dataset = checked.spec, checked.store, checked.dataset
+    store.write(store.check(spec))
+    for seed in spec.seeds:
+        made = store.write_partition(
+            seed, checked.splits[seed], dataset.train.labels, dataset.class_names
+        )
+        observer(PartitionMade(made))
+    pending = []
     for cell in spec.cells():
-        cell.model.build(dataset.image_shape, dataset.num_classes)
-    with store.locked():
-        store.write(whole)
-        for seed in spec.seeds:
-            made = store.write_partition(
-                seed, splits[seed], dataset.train.labels, dataset.class_names
-            )
-            observer(PartitionMade(made))
-        pending = []
-        for cell in spec.cells():
-            summary = store.cell(cell).summary()
-            if summary is None:
-                pending.append(cell)
-                continue
-            _check_same(store.cell(cell), summary, cell, dataset)
-            observer(CellFinished(cell, summary))
-        jobs = min(workplace.jobs, len(pending))
-        if jobs <= 1:
-            return _run_here(pending, store, workplace, dataset, observer)
-        return _run_in_processes(pending, store, workplace, jobs, observer)
+        job = Job(cell, store.cell(cell))
+        summary = job.store.summary()
+        if summary is None:
+            pending.append(job)
+            continue
+        _check_same(job.store, summary, cell, dataset)
+        observer(CellFinished(cell, summary))
+    return pending
 
 
 def run_cell(
@@ -225,22 +265,23 @@ def _check_same(
         )
 
 
-def _run_here(
-    cells: Sequence[CellSpec],
-    store: RunStore,
-    workplace: Workplace,
-    dataset: ImageDataset,
-    observer: Observer,
-) -> list[CellFailed]:
+def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> list[CellFailed]:
     failed = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    datasets = _Datasets(workplace)
     try:
-        for cell in cells:
+        for job in jobs:
             try:
-                run_cell(cell, store.cell(cell), dataset, workplace.torch_device(), observer)
+                run_cell(
+                    job.cell,
+                    job.store,
+                    datasets.get(job.cell.data),
+                    workplace.torch_device(),
+                    observer,
+                )
             except FedcrfError as error:
-                failed.append(CellFailed(cell, str(error)))
+                failed.append(CellFailed(job.cell, str(error)))
                 observer(failed[-1])
     finally:
         torch.set_num_threads(threads)
@@ -248,14 +289,10 @@ def _run_here(
 
 
 def _run_in_processes(
-    cells: Sequence[CellSpec],
-    store: RunStore,
-    workplace: Workplace,
-    jobs: int,
-    observer: Observer,
+    jobs: Sequence[Job], workplace: Workplace, num_workers: int, observer: Observer
 ) -> list[CellFailed]:
     """Hand the cells to worker processes, one at a time each; replace a worker that dies."""
-    waiting = list(cells)
+    waiting = list(jobs)
     workers: dict[Connection, _Worker] = {}
     failed: list[CellFailed] = []
 
@@ -265,10 +302,9 @@ def _run_in_processes(
 
     try:
         while waiting or workers:
-            while waiting and len(workers) < jobs:
-                worker = _Worker(store, workplace)
+            while waiting and len(workers) < num_workers:
+                worker = _Worker(workplace, waiting.pop(0))
                 workers[worker.connection] = worker
-                worker.give(waiting.pop(0))
             for connection in wait(list(workers)):
                 assert isinstance(connection, Connection)
                 worker = workers[connection]
@@ -278,7 +314,7 @@ def _run_in_processes(
                     del workers[connection]
                     worker.end()
                     fail(
-                        worker.cell,
+                        worker.job.cell,
                         f"its worker process died (exit code {worker.exit_code}): "
                         "give the same command again to go on from its last round",
                     )
@@ -299,25 +335,38 @@ def _run_in_processes(
     return failed
 
 
+class _Datasets:
+    """The data set that was used last; the cells of one run come one after the other."""
+
+    def __init__(self, workplace: Workplace) -> None:
+        self._workplace = workplace
+        self._last: tuple[DataSettings, ImageDataset] | None = None
+
+    def get(self, settings: DataSettings) -> ImageDataset:
+        if self._last is None or self._last[0] != settings:
+            self._last = (settings, self._workplace.load(settings))
+        return self._last[1]
+
+
 class _Worker:
     """A process that runs the cells it is given, one after the other."""
 
-    def __init__(self, store: RunStore, workplace: Workplace) -> None:
+    def __init__(self, workplace: Workplace, job: Job) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, store, workplace), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, workplace), daemon=True)
         self._process.start()
         theirs.close()
-        self.cell: CellSpec
+        self.give(job)
 
     @property
     def exit_code(self) -> int | None:
         return self._process.exitcode
 
-    def give(self, cell: CellSpec) -> None:
-        self.cell = cell
+    def give(self, job: Job) -> None:
+        self.job = job
         with contextlib.suppress(OSError):  # dead already? the next look at the connection tells
-            self.connection.send(cell)
+            self.connection.send(job)
 
     def end(self, now: bool = False) -> None:
         self.connection.close()
@@ -326,21 +375,26 @@ class _Worker:
         self._process.join()
 
 
-def _work(connection: Connection, store: RunStore, workplace: Workplace) -> None:
+def _work(connection: Connection, workplace: Workplace) -> None:
     """Run cells until the connection closes; a lost parent ends it at the next round."""
     torch.set_num_threads(1)
-    dataset: ImageDataset | None = None
+    datasets = _Datasets(workplace)
     try:
         while True:
-            cell: CellSpec = connection.recv()
+            job: Job = connection.recv()
             try:
-                dataset = dataset or workplace.load(cell.data)
-                run_cell(cell, store.cell(cell), dataset, workplace.torch_device(), connection.send)
+                run_cell(
+                    job.cell,
+                    job.store,
+                    datasets.get(job.cell.data),
+                    workplace.torch_device(),
+                    connection.send,
+                )
             except FedcrfError as error:
-                connection.send(CellFailed(cell, str(error)))
+                connection.send(CellFailed(job.cell, str(error)))
             except BrokenPipeError:
                 raise
             except Exception as error:
-                connection.send(CellFailed(cell, f"{type(error).__name__}: {error}"))
+                connection.send(CellFailed(job.cell, f"{type(error).__name__}: {error}"))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         os._exit(0)  # the parent is gone, or is going: nothing is left to say

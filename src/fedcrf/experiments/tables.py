@@ -46,6 +46,19 @@ class Table:
         lines = [self.header, rule, *self.rows]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
+    def as_latex(self) -> str:
+        """Return the table as a LaTeX ``tabular`` with booktabs rules."""
+        lines = [
+            f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}",
+            r"\toprule",
+            _latex_row(self.header),
+            r"\midrule",
+            *(_latex_row(row) for row in self.rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        return "\n".join(lines) + "\n"
+
     def as_csv(self) -> str:
         """Return the table as comma-separated values."""
         text = io.StringIO()
@@ -66,8 +79,8 @@ def results_table(
     columns = {
         "method": [find_method(result.method).title for result in results],
         "seeds": [str(result.test.seeds) for result in results],
-        "test accuracy": [_estimate(result.test) for result in results],
-        "Δ to FedAvg [95 %]": [_difference(result.difference) for result in results],
+        "test accuracy": [estimate_text(result.test) for result in results],
+        "Δ to FedAvg [95 %]": [difference_text(result.difference) for result in results],
     }
     if published:
         columns["paper"] = [str(published.get(result.method, "–")) for result in results]
@@ -81,7 +94,7 @@ def details_table(results: Sequence[MethodResult]) -> Table:
         {
             "method": [find_method(result.method).title for result in results],
             "client mean": [f"{result.client_mean.mean:.3f}" for result in results],
-            "worst client": [f"{result.worst_client.mean:.3f}" for result in results],
+            "worst": [f"{result.worst_client.mean:.3f}" for result in results],
             "held-out": [
                 f"{result.held_out.mean:.3f}" if result.held_out else "–" for result in results
             ],
@@ -96,14 +109,25 @@ def _table(title: str, columns: Mapping[str, Sequence[str]]) -> Table:
     return Table(title, tuple(columns), tuple(zip(*columns.values(), strict=True)))
 
 
-def _estimate(value: Estimate) -> str:
+def estimate_text(value: Estimate) -> str:
+    """Return mean ± standard deviation; the mean alone for one seed."""
     return f"{value.mean:.3f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.3f}")
 
 
-def _difference(value: PairedDifference | None) -> str:
+def difference_text(value: PairedDifference | None) -> str:
+    """Return the mean and its 95 % interval; the mean alone for one seed."""
     if value is None:
         return "–"
     if math.isnan(value.half_width):
         return f"{value.mean:+.3f}"
     low, high = value.mean - value.half_width, value.mean + value.half_width
     return f"{value.mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+LATEX = str.maketrans(
+    {"±": r"$\pm$", "–": "--", "%": r"\%", "Δ": r"$\Delta$", "&": r"\&", "_": r"\_"}
+)
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
