@@ -10,12 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.simulation.checkpoint import atomic_write
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, reported_round
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, with a line style each.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
@@ -48,7 +49,10 @@ def accuracy_figure(records: Records, title: str) -> Figure:
 def loss_figure(records: Records, title: str) -> Figure:
     """Draw the validation loss over rounds: mean and ± one standard deviation over seeds."""
     figure = _progress(records, title, "validation loss", lambda record: record.validation.loss)
-    figure.axes[0].set_yscale("log")
+    axis = figure.axes[0]
+    axis.set_yscale("log")
+    for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
     return figure
 
 
@@ -118,10 +122,10 @@ def _progress(
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axis: Axes = figure.subplots()
     for number, (method, seeds) in enumerate(records.items()):
-        curves = [[value(record) for record in rounds] for rounds in seeds if rounds]
-        if not curves:
+        begun = [rounds for rounds in seeds if rounds]
+        if not begun:
             continue
-        grid = _held(curves)
+        grid = _held(begun, value)
         rounds = np.arange(1, grid.shape[1] + 1)
         mean = grid.mean(axis=0)
         colour = COLOURS[number % len(COLOURS)]
@@ -129,20 +133,28 @@ def _progress(
             rounds, mean, color=colour, linestyle=STYLES[number % len(STYLES)],
             label=find_method(method).title,
         )  # fmt: skip
-        if len(curves) > 1:
+        if len(begun) > 1:
             sd = grid.std(axis=0, ddof=1)
             axis.fill_between(rounds, mean - sd, mean + sd, color=colour, alpha=0.12, linewidth=0)
-    axis.set(xlabel="round", ylabel=label, title=title)
+    axis.set(xlabel="round (a run that has stopped keeps its best round's value)")
+    axis.set(ylabel=label, title=title)
     axis.grid(alpha=0.3)
     if axis.lines:
         axis.legend()
     return figure
 
 
-def _held(curves: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    """Return the curves as rows of one length; a run that has stopped keeps its last value."""
-    length = max(len(curve) for curve in curves)
-    return np.array([[*curve, *[curve[-1]] * (length - len(curve))] for curve in curves])
+def _held(
+    seeds: Sequence[Sequence[RoundRecord]], value: Callable[[RoundRecord], float]
+) -> NDArray[np.float64]:
+    """Return the curves as rows of one length; beyond its end a run keeps its reported value."""
+    length = max(len(rounds) for rounds in seeds)
+    return np.array(
+        [
+            [*map(value, rounds), *[value(reported_round(rounds))] * (length - len(rounds))]
+            for rounds in seeds
+        ]
+    )
 
 
 def _log_ratio(rounds: Sequence[RoundRecord]) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.spec import CellSpec, DataSettings, RunSpec
 from fedcrf.experiments.store import CellStore, CellSummary, PartitionRecord, RunStore
 from fedcrf.simulation.federation import build_federation, client_splits
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, reported_round
 from fedcrf.simulation.rounds import Simulation
 from fedcrf.simulation.stopping import EarlyStopping
 
@@ -231,9 +231,7 @@ def run_cell(
 def _summarise(
     cell: CellSpec, records: Sequence[RoundRecord], dataset: ImageDataset, device: torch.device
 ) -> CellSummary:
-    # A run whose loss was never finite has no best round: its last one is reported.
-    finite = [record for record in records if record.validation.loss < float("inf")]
-    best = min(finite, key=lambda record: record.validation.loss) if finite else records[-1]
+    best = reported_round(records)
     seconds = [record.seconds for record in records]
     return CellSummary(
         method=cell.method.name,

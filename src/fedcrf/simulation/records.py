@@ -108,6 +108,15 @@ class RoundRecord(Record):
     seconds: Seconds
 
 
+def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
+    """Return the round whose model is reported: that with the lowest validation loss.
+
+    A run whose loss was never finite has none; its last round stands in.
+    """
+    finite = [record for record in records if math.isfinite(record.validation.loss)]
+    return min(finite, key=lambda record: record.validation.loss) if finite else records[-1]
+
+
 def reasons_of(result: AggregationResult) -> Reasons | None:
     """Return the CRF's reasons for the weights, to six significant digits."""
     posterior = result.posterior
