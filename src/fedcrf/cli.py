@@ -64,6 +64,9 @@ LabelColumnFlag = Annotated[
 ImageSizeFlag = Annotated[
     int | None, typer.Option(help="Resize images to N pixels square.", rich_help_panel=DATA)
 ]
+LimitFlag = Annotated[
+    int | None, typer.Option(help="Use only N training images.", rich_help_panel=DATA)
+]
 PartitionFlag = Annotated[
     str | None,
     typer.Option(
@@ -91,6 +94,15 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+SettingsFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Any key of a run file, such as rules.crf.bandwidth=0.3; may be repeated.",
+        rich_help_panel=WHAT,
+    ),
+]
 JobsFlag = Annotated[
     int | None,
     typer.Option(
@@ -136,20 +148,13 @@ def run(
         str | None,
         typer.Option(help="Model: a name of [bold]fedcrf models[/bold].", rich_help_panel=WHAT),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SECTION.KEY=VALUE",
-            help="Any key of a run file, such as rules.crf.bandwidth=0.3; may be repeated.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
+    settings: SettingsFlag = None,
     dataset: DatasetFlag = None,
     data_dir: DataDirFlag = None,
     image_column: ImageColumnFlag = None,
     label_column: LabelColumnFlag = None,
     image_size: ImageSizeFlag = None,
+    limit: LimitFlag = None,
     partition: PartitionFlag = None,
     clients: ClientsFlag = None,
     alpha: AlphaFlag = None,
@@ -194,6 +199,7 @@ def run(
             "image_column": image_column,
             "label_column": label_column,
             "image_size": image_size,
+            "limit": limit,
         },
         "partition": {
             "scheme": partition,
@@ -277,7 +283,7 @@ def reproduce(
     failed: list[CellFailed] = []
     if run:
         runs = [(spec, column.store) for spec, column in zip(specs, chosen, strict=True)]
-        with RunDisplay(specs, console) as display:
+        with RunDisplay(runs, console) as display:
             failed = run_grids(runs, workplace, display)
         for spec, column in zip(specs, chosen, strict=True):
             if display.ran(spec) or not (column.store.path / "results.md").exists():
@@ -289,6 +295,58 @@ def reproduce(
         if differences.rows:
             console.print(differences.for_terminal())
     _list_files(paper.write_tables(output, everything))
+    _raise_if_failed(failed)
+
+
+@app.command()
+def sweep(
+    over: Annotated[
+        list[str],
+        typer.Option(
+            metavar="SECTION.KEY=V1,V2,…",
+            help="A setting of a run and its values; give it twice for a heat map.",
+            rich_help_panel=WHAT,
+        ),
+    ],
+    run_file: Annotated[
+        Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods, comma-separated.", rich_help_panel=WHAT)
+    ] = "crf-fedavg",
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds, such as 0-2.", rich_help_panel=WHAT)
+    ] = None,
+    dataset: DatasetFlag = None,
+    settings: SettingsFlag = None,
+    data_dir: DataDirFlag = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Results folder.", rich_help_panel=WHERE)
+    ] = Path("runs/sweep"),
+    jobs: JobsFlag = None,
+    device: DeviceFlag = "auto",
+    cache_dir: CacheDirFlag = None,
+) -> None:
+    """Run every combination of some settings' values: a table, and a heat map of two settings."""
+    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    from fedcrf.console import RunDisplay
+    from fedcrf.experiments.runner import run_grids
+    from fedcrf.experiments.spec import read_run_file, setting
+    from fedcrf.experiments.sweep import Sweep, parse_axis, sweep_table, write_sweep
+
+    flags = {
+        "methods": methods.split(","),
+        "seeds": seeds and parse_seeds(seeds),
+        "data": {"dataset": dataset},
+    }
+    described = [] if run_file is None else [read_run_file(run_file)]
+    layers = [*described, _given(flags), *(setting(text) for text in settings or [])]
+    plan = Sweep(output, tuple(layers), tuple(parse_axis(text) for text in over))
+    runs = [(point.spec, point.store) for point in plan.points()]
+    with RunDisplay(runs, console) as display:
+        failed = run_grids(runs, workplace, display)
+    console.print(sweep_table(plan).for_terminal())
+    _list_files(write_sweep(plan))
     _raise_if_failed(failed)
 
 
@@ -332,6 +390,7 @@ def partition(
     image_column: ImageColumnFlag = None,
     label_column: LabelColumnFlag = None,
     image_size: ImageSizeFlag = None,
+    limit: LimitFlag = None,
     scheme: Annotated[
         str | None,
         typer.Option("--partition", help=PartitionFlag.__metadata__[0].help, rich_help_panel=DATA),
@@ -365,6 +424,7 @@ def partition(
             "image_column": image_column,
             "label_column": label_column,
             "image_size": image_size,
+            "limit": limit,
         },
         "partition": {
             "scheme": scheme,
@@ -475,7 +535,7 @@ def _run(
 
     store = RunStore(output or default_folder(spec))
     _say(f"results: {store.path}")
-    with RunDisplay([spec], console) as display:
+    with RunDisplay([(spec, store)], console) as display:
         failed = run_grid(spec, store, workplace, display)
     _print_tables(standing(store))
     _list_files(write_report(store))

@@ -24,7 +24,7 @@ from fedcrf.experiments.runner import (
     RoundFinished,
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import CellSummary, PartitionRecord
+from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
 from fedcrf.experiments.tables import Table
 from fedcrf.simulation.records import RoundRecord
 
@@ -35,9 +35,13 @@ SMALL_CLIENT = 10
 class RunDisplay:
     """Shows the events of a run; a context manager and an observer of the runner."""
 
-    def __init__(self, specs: Sequence[RunSpec], console: Console) -> None:
+    def __init__(self, runs: Sequence[tuple[RunSpec, RunStore]], console: Console) -> None:
         self._console = console
-        self._several = len(specs) > 1
+        self._names = {
+            cell: f"{store.path.name}/{cell.name}" if len(runs) > 1 else cell.name
+            for spec, store in runs
+            for cell in spec.cells()
+        }
         self._bars: dict[CellSpec, TaskID] = {}
         self._started: set[CellSpec] = set()
         self._finished_before = 0
@@ -50,8 +54,7 @@ class RunDisplay:
             console=console,
             disable=not console.is_terminal,
         )
-        cells = sum(len(spec.methods) * len(spec.seeds) for spec in specs)
-        self._all = self._progress.add_task("cells", total=cells, scores="")
+        self._all = self._progress.add_task("cells", total=len(self._names), scores="")
 
     def __enter__(self) -> RunDisplay:
         self._progress.start()
@@ -76,14 +79,14 @@ class RunDisplay:
                     self._say(f"{self._finished_before} cells were finished before")
                 self._started.add(cell)
                 if rounds_done:
-                    self._say(f"{self._name(cell)}: goes on after round {rounds_done}")
+                    self._say(f"{self._names[cell]}: goes on after round {rounds_done}")
                 if self._live:
                     self._bars[cell] = self._progress.add_task(
-                        self._name(cell), total=cell.rounds.maximum, completed=rounds_done,
+                        self._names[cell], total=cell.rounds.maximum, completed=rounds_done,
                         scores="",
                     )  # fmt: skip
             case RoundFinished(cell, record):
-                name = self._name(cell)
+                name = self._names[cell]
                 if self._live:
                     self._progress.update(
                         self._bars[cell], completed=record.round, scores=_scores(record)
@@ -99,21 +102,16 @@ class RunDisplay:
             case CellFinished(cell, summary):
                 self._remove(cell)
                 if cell in self._started:
-                    self._say(f"{self._name(cell)}: {_outcome(summary)}")
+                    self._say(f"{self._names[cell]}: {_outcome(summary)}")
                 else:
                     self._finished_before += 1
             case CellFailed(cell, reason):
                 self._remove(cell)
-                self._say(f"{self._name(cell)}: failed: {reason}")
+                self._say(f"{self._names[cell]}: failed: {reason}")
 
     def ran(self, spec: RunSpec) -> bool:
         """Tell whether a cell of this run was started."""
         return not self._started.isdisjoint(spec.cells())
-
-    def _name(self, cell: CellSpec) -> str:
-        if not self._several:
-            return cell.name
-        return f"{cell.data.dataset} {cell.partition.scheme} {cell.name}"
 
     @property
     def _live(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -133,6 +133,22 @@ class ImageDataset:
         """Channels, height and width of every image."""
         _, channels, height, width = self.train.images.shape
         return channels, height, width
+
+    def limited(self, count: int) -> Self:
+        """Return the data set with only ``count`` training images, spread evenly over all of them.
+
+        Raises:
+            FedcrfError: If there are not so many, or none is asked for.
+        """
+        if not 0 < count <= len(self.train):
+            raise FedcrfError(
+                f"--limit {count}: {self.name} has {len(self.train)} training images, "
+                "give 1 to as many"
+            )
+        kept = np.arange(count) * len(self.train) // count
+        train = LabelledImages.from_arrays(self.train.images[kept], self.train.labels[kept])
+        fingerprint = f"{self.fingerprint}-{count}"
+        return replace(self, train=train, fingerprint=fingerprint)
 
 
 def _blocks(length: int) -> Iterator[slice]:

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
@@ -113,6 +114,47 @@ def partition_figure(partition: PartitionRecord, title: str) -> Figure:
         axis.set_yticks(range(len(counts)))
     axis.set(xlabel="label", ylabel="client", title=title)
     figure.colorbar(image, ax=axis, label="training examples")
+    return figure
+
+
+def heat_map_figure(
+    values: Sequence[Sequence[float]],
+    rows: tuple[str, Sequence[str]],
+    columns: tuple[str, Sequence[str]],
+    title: str,
+    marked: tuple[int, int] | None,
+) -> Figure:
+    """Draw a table of accuracies as colours, each with its number.
+
+    Args:
+        values: Row by row; NaN where there is none.
+        rows: What the rows are, and each one's name.
+        columns: What the columns are, and each one's name.
+        title: Stands above it.
+        marked: Row and column of the cell to frame: the defaults.
+    """
+    grid = np.array(values, dtype=np.float64)
+    size = (3 + 0.9 * grid.shape[1], 1.8 + 0.6 * grid.shape[0])
+    figure = Figure(figsize=size, layout="constrained")
+    axis = figure.subplots()
+    image = axis.imshow(grid, aspect="auto", cmap="viridis")
+    low, high = (np.nanmin(grid), np.nanmax(grid)) if np.isfinite(grid).any() else (0.0, 1.0)
+    for (row, column), value in np.ndenumerate(grid):
+        text = "not run" if np.isnan(value) else f"{value:.3f}"
+        colour = "white" if value < (low + high) / 2 else "black"
+        axis.text(column, row, text, ha="center", va="center", color=colour)
+    if marked is not None:
+        row, column = marked
+        axis.add_patch(
+            Rectangle(
+                (column - 0.48, row - 0.46), 0.96, 0.92, fill=False, edgecolor="#D55E00", lw=3
+            )
+        )
+        title += " (framed: the default)"
+    axis.set_xticks(range(grid.shape[1]), columns[1])
+    axis.set_yticks(range(grid.shape[0]), rows[1])
+    axis.set(xlabel=columns[0], ylabel=rows[0], title=title)
+    figure.colorbar(image, ax=axis)
     return figure
 
 

@@ -17,7 +17,7 @@ import torch
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import provenance
-from fedcrf.experiments.spec import CellSpec, DataSettings, RunSpec
+from fedcrf.experiments.spec import CellSpec, DataSettings, RunSpec, cell_of
 from fedcrf.experiments.store import CellStore, CellSummary, PartitionRecord, RunStore
 from fedcrf.simulation.federation import build_federation, client_splits
 from fedcrf.simulation.records import RoundRecord, reported_round
@@ -43,7 +43,7 @@ class Workplace:
 
     def load(self, settings: DataSettings) -> ImageDataset:
         """Load a data set from here."""
-        return load_dataset(
+        dataset = load_dataset(
             settings.dataset,
             data_dir=self.data_dir,
             cache_dir=self.cache_dir,
@@ -51,6 +51,7 @@ class Workplace:
             label_column=settings.label_column,
             image_size=settings.image_size,
         )
+        return dataset if settings.limit is None else dataset.limited(settings.limit)
 
     def torch_device(self) -> torch.device:
         """Return the device to train on.
@@ -256,7 +257,8 @@ def _summarise(
 def _check_same(
     store: CellStore, summary: CellSummary, cell: CellSpec, dataset: ImageDataset
 ) -> None:
-    if summary.description != cell.describe() or summary.fingerprint != dataset.fingerprint:
+    same = cell_of(summary.description) == cell and summary.fingerprint == dataset.fingerprint
+    if not same:
         raise FedcrfError(
             f"{store.path} holds the result of another description or other data: "
             "choose another folder with --output"

@@ -35,12 +35,14 @@ class DataSettings:
         image_column: Its column of images; detected where left out.
         label_column: Its column of labels; detected where left out.
         image_size: Resize all images to this many pixels square.
+        limit: Use only so many training images; all of them where left out.
     """
 
     dataset: str = "digits"
     image_column: str | None = None
     label_column: str | None = None
     image_size: int | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,30 @@ def resolve(*layers: Options) -> RunSpec:
         _named(OBJECTIVES, spec.objectives, name, "objectives")
     spec.cells()  # every name and setting is looked at before anything runs
     return spec
+
+
+def cell_of(description: Options) -> CellSpec:
+    """Return the cell that `CellSpec.describe` described; what is new since has its default.
+
+    Raises:
+        FedcrfError: It describes no cell.
+    """
+    try:
+        shared = {key: description[key] for key in ("data", "partition", "training", "rounds")}
+        rule, objective = description["rule"], description["objective"]
+        spec = resolve(
+            shared,
+            {
+                "methods": [description["method"]],
+                "seeds": [description["seed"]],
+                "model": description["model"],
+                "rules": {rule["name"]: _without_name(rule)},
+                "objectives": {objective["name"]: _without_name(objective)},
+            },
+        )
+    except (KeyError, TypeError) as error:
+        raise FedcrfError(f"a cell's description is not complete: {error}") from None
+    return spec.cells()[0]
 
 
 def merge(*layers: Options) -> dict[str, Any]:
