@@ -65,7 +65,7 @@ ImageSizeFlag = Annotated[
     int | None, typer.Option(help="Resize images to N pixels square.", rich_help_panel=DATA)
 ]
 LimitFlag = Annotated[
-    int | None, typer.Option(help="Use only N training images.", rich_help_panel=DATA)
+    int | None, typer.Option(help="Use only N images to train, N held out.", rich_help_panel=DATA)
 ]
 PartitionFlag = Annotated[
     str | None,

@@ -135,20 +135,32 @@ class ImageDataset:
         return channels, height, width
 
     def limited(self, count: int) -> Self:
-        """Return the data set with only ``count`` training images, spread evenly over all of them.
+        """Return the data set with at most ``count`` training and as many held-out images.
+
+        They are spread evenly over all of them.
 
         Raises:
-            FedcrfError: If there are not so many, or none is asked for.
+            FedcrfError: If there are not so many to train on, or none is asked for.
         """
         if not 0 < count <= len(self.train):
             raise FedcrfError(
                 f"--limit {count}: {self.name} has {len(self.train)} training images, "
-                "give 1 to as many"
+                "give 1 to as many."
             )
-        kept = np.arange(count) * len(self.train) // count
-        train = LabelledImages.from_arrays(self.train.images[kept], self.train.labels[kept])
-        fingerprint = f"{self.fingerprint}-{count}"
-        return replace(self, train=train, fingerprint=fingerprint)
+        held_out = self.held_out and _thinned(self.held_out, count)
+        return replace(
+            self,
+            train=_thinned(self.train, count),
+            held_out=held_out,
+            fingerprint=f"{self.fingerprint}-{count}",
+        )
+
+
+def _thinned(images: LabelledImages, count: int) -> LabelledImages:
+    if count >= len(images):
+        return images
+    kept = np.arange(count) * len(images) // count
+    return LabelledImages.from_arrays(images.images[kept], images.labels[kept])
 
 
 def _blocks(length: int) -> Iterator[slice]:

@@ -57,6 +57,7 @@ class MethodResult:
         rounds: Mean number of rounds.
         seconds_per_round: Median over seeds of the median round.
         aggregation_share: The server's share of a round, in [0, 1], likewise.
+        images_per_second: Speed of local training, likewise; NaN where it was not kept.
         difference: Of the test accuracy to the baseline's, paired by seed.
     """
 
@@ -68,6 +69,7 @@ class MethodResult:
     rounds: float
     seconds_per_round: float
     aggregation_share: float
+    images_per_second: float
     difference: PairedDifference | None
 
 
@@ -133,5 +135,6 @@ def _result(
         rounds=float(np.mean([cell.rounds for cell in cells])),
         seconds_per_round=float(np.median([cell.seconds_per_round for cell in cells])),
         aggregation_share=float(np.median([cell.aggregation_share for cell in cells])),
+        images_per_second=float(np.median([cell.images_per_second for cell in cells])),
         difference=difference,
     )

@@ -32,7 +32,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     FigureCanvasAgg(figure)
     paths = []
     for suffix in ("svg", "png"):
-        path = stem.with_suffix(f".{suffix}")
+        path = stem.with_name(f"{stem.name}.{suffix}")  # a dot in the stem is no suffix
         metadata = {"Date": None} if suffix == "svg" else None  # the same run, the same file
         with atomic_write(path) as file, matplotlib.rc_context({"svg.hashsalt": "fedcrf"}):
             figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
@@ -73,7 +73,8 @@ def trust_figure(records: Records, title: str) -> Figure | None:
     figure = Figure(figsize=(8, 0.9 + 2.6 * len(inferred)), layout="constrained")
     axes = figure.subplots(len(inferred), 1, squeeze=False)[:, 0]
     grids = {method: _log_ratio(rounds) for method, rounds in inferred.items()}
-    reach = max(1.0, *(float(np.nanmax(np.abs(grid))) for grid in grids.values()))
+    known = [np.abs(grid[np.isfinite(grid)]) for grid in grids.values()]
+    reach = max(1.0, *(float(grid.max(initial=0.0)) for grid in known))
     image = None
     for axis, (method, grid) in zip(axes, grids.items(), strict=True):
         image = axis.imshow(
@@ -150,7 +151,7 @@ def heat_map_figure(
                 (column - 0.48, row - 0.46), 0.96, 0.92, fill=False, edgecolor="#D55E00", lw=3
             )
         )
-        title += " (framed: the default)"
+        title += "\n(framed: the default)"
     axis.set_xticks(range(grid.shape[1]), columns[1])
     axis.set_yticks(range(grid.shape[0]), rows[1])
     axis.set(xlabel=columns[0], ylabel=rows[0], title=title)
@@ -175,9 +176,13 @@ def _progress(
             rounds, mean, color=colour, linestyle=STYLES[number % len(STYLES)],
             label=find_method(method).title,
         )  # fmt: skip
-        if len(begun) > 1:
-            sd = grid.std(axis=0, ddof=1)
-            axis.fill_between(rounds, mean - sd, mean + sd, color=colour, alpha=0.12, linewidth=0)
+        if len(begun) > 1 and np.isfinite(mean).any():
+            with np.errstate(invalid="ignore"):  # a loss that overflowed
+                sd = grid.std(axis=0, ddof=1)
+            axis.fill_between(
+                rounds, mean - sd, mean + sd, where=np.isfinite(sd), color=colour, alpha=0.12,
+                linewidth=0,
+            )  # fmt: skip
     axis.set(xlabel="round (a run that has stopped keeps its best round's value)")
     axis.set(ylabel=label, title=title)
     axis.grid(alpha=0.3)

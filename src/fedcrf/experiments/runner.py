@@ -205,6 +205,7 @@ def run_cell(
     Raises:
         FedcrfError: Its folder is damaged, or its data cannot be dealt out.
     """
+    _settle(device)
     with store.locked():
         splits = client_splits(dataset.train.labels, cell.partition, cell.seed)
         simulation = Simulation(
@@ -229,6 +230,13 @@ def run_cell(
         observer(CellFinished(cell, summary))
 
 
+def _settle(device: torch.device) -> None:
+    """Ask CUDA for the same result every time; the CPU gives it with a thread for each cell."""
+    if device.type == "cuda":
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+
+
 def _summarise(
     cell: CellSpec, records: Sequence[RoundRecord], dataset: ImageDataset, device: torch.device
 ) -> CellSummary:
@@ -248,6 +256,10 @@ def _summarise(
         last_test_accuracy=records[-1].test.accuracy,
         seconds_per_round=statistics.median(each.total for each in seconds),
         aggregation_share=statistics.median(each.aggregation / each.total for each in seconds),
+        images_per_second=statistics.median(
+            sum(record.num_examples) * cell.training.local_epochs / record.seconds.training
+            for record in records
+        ),
         description=cell.describe(),
         fingerprint=dataset.fingerprint,
         provenance=provenance(device),

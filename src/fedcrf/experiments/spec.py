@@ -35,7 +35,7 @@ class DataSettings:
         image_column: Its column of images; detected where left out.
         label_column: Its column of labels; detected where left out.
         image_size: Resize all images to this many pixels square.
-        limit: Use only so many training images; all of them where left out.
+        limit: Use at most so many images to train on, and as many held out; all where left out.
     """
 
     dataset: str = "digits"

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ class CellSummary(Record):
     """The result of a finished cell. Accuracies are shares in [0, 1].
 
     ``test_accuracy``, ``client_mean``, ``worst_client`` and ``held_out_accuracy`` belong to the
-    round with the lowest validation loss, ``last_test_accuracy`` to the last round.
+    round with the lowest validation loss, ``last_test_accuracy`` to the last round;
+    ``images_per_second`` is the median round's speed of local training.
     """
 
     method: str
@@ -57,6 +59,7 @@ class CellSummary(Record):
     last_test_accuracy: Number
     seconds_per_round: Number
     aggregation_share: Number
+    images_per_second: Number = math.nan
     description: dict[str, Any]
     fingerprint: str
     provenance: Provenance

@@ -93,13 +93,17 @@ def details_table(results: Sequence[MethodResult]) -> Table:
         "details",
         {
             "method": [find_method(result.method).title for result in results],
-            "client mean": [f"{result.client_mean.mean:.3f}" for result in results],
+            "clients": [f"{result.client_mean.mean:.3f}" for result in results],
             "worst": [f"{result.worst_client.mean:.3f}" for result in results],
             "held-out": [
                 f"{result.held_out.mean:.3f}" if result.held_out else "–" for result in results
             ],
             "rounds": [f"{result.rounds:.0f}" for result in results],
             "s/round": [f"{result.seconds_per_round:.2f}" for result in results],
+            "images/s": [
+                "–" if math.isnan(result.images_per_second) else f"{result.images_per_second:,.0f}"
+                for result in results
+            ],
             "server": [f"{result.aggregation_share:.1%}" for result in results],
         },
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,12 +25,14 @@ class LocalTraining:
         momentum: In [0, 1).
         batch_size: Examples in a step; the last step of an epoch may have fewer.
         local_epochs: Passes over the client's examples in a round.
+        precision: ``float32``, or ``bfloat16`` for mixed precision (weights stay float32).
     """
 
     learning_rate: float = 0.01
     momentum: float = 0.9
     batch_size: int = 64
     local_epochs: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
@@ -79,8 +82,12 @@ def train_client(
     for _ in range(settings.local_epochs):
         order = torch.from_numpy(shuffle.permutation(len(examples))).to(examples.labels.device)
         for batch in torch.split(order, settings.batch_size):
-            logits = model(examples.images.index_select(0, batch))
-            loss = functional.cross_entropy(logits, examples.labels.index_select(0, batch))
+            with torch.autocast(
+                batch.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"
+            ):
+                logits = model(examples.images.index_select(0, batch))
+            labels = examples.labels.index_select(0, batch)
+            loss = functional.cross_entropy(logits.float(), labels)
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             with torch.no_grad():

@@ -96,7 +96,11 @@ class Simulation:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(self.seed, Stream.MODEL))
             network = self.model.build(self.federation.image_shape, self.federation.num_classes)
-        return network.to(self.federation.validation.labels.device)
+        device = self.federation.validation.labels.device
+        if device.type == "cuda" or self.training.precision == "bfloat16":
+            # What such convolutions like; typed in torch for tensors only.
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network.to(device)
 
     def _round(
         self, network: nn.Module, train: Trainer, state: RunState

@@ -20,6 +20,6 @@ Trainer = Callable[[Examples, Objective, np.random.Generator], float]
 def trainer(network: nn.Module, settings: LocalTraining) -> Trainer:
     """Return what trains ``network`` in place, client after client."""
     layers = linear_layers(network)
-    if layers is not None:
+    if layers is not None and settings.precision == "float32":
         return MLPTraining(layers, settings).train
     return partial(train_client, network, settings=settings)
