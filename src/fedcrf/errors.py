@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import numbers
 from collections.abc import Iterable
 
 
@@ -25,3 +26,10 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     mend = f"did you mean '{nearest[0]}'?" if nearest else f"choose from {', '.join(names)}."
     return FedcrfError(f"unknown {kind} '{name}': {mend}")
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Raise a `FedcrfError` unless ``value`` is a whole number of at least ``least``."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or int(value) < least:  # type: ignore[call-overload]
+        raise FedcrfError(f"{name} {value}: give a whole number, {least} or more")

@@ -7,15 +7,21 @@ working directory, environment, standard output and error, and is answered by it
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
+import traceback
+
+import datasets  # noqa: F401
+import pyarrow.parquet  # noqa: F401
+import sklearn.datasets  # noqa: F401
 
 import fedcrf.cli
-import fedcrf.console
+import fedcrf.cli.display
 import fedcrf.experiments.figures
 import fedcrf.experiments.report
-import fedcrf.experiments.runner  # noqa: F401
+import fedcrf.experiments.runner
 
 
 def become(request: dict) -> None:
@@ -27,9 +33,25 @@ def become(request: dict) -> None:
     sys.argv = ["fedcrf", *request["arguments"]]
 
 
+def carry_out(request: dict) -> int:
+    """Return the status that the interpreter would end with."""
+    become(request)
+    try:
+        fedcrf.cli.main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+gc.freeze()  # a child that leaves the imported modules alone need not copy them
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        become(json.loads(line))
-        fedcrf.cli.main()
+        status = carry_out(json.loads(line))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # taking torch apart would cost more than the command
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedcrf.crf import potentials
 from fedcrf.crf.base_weights import base_weights
 from fedcrf.crf.mean_field import mean_field
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, check_whole
 from fedcrf.statistics import EPSILON, UpdateStatistics, as_layers, update_statistics
 
 
@@ -105,9 +105,7 @@ class ClientCRF:
             raise FedcrfError(f"pairwise_strength {self.pairwise_strength}: give 0 or more")
         if _number(self.bandwidth, "bandwidth") <= 0:
             raise FedcrfError(f"bandwidth {self.bandwidth}: give a number above 0")
-        whole = isinstance(self.iterations, int | np.integer)
-        if not whole or isinstance(self.iterations, bool) or self.iterations < 0:
-            raise FedcrfError(f"iterations {self.iterations}: give a whole number, 0 or more")
+        check_whole("iterations", self.iterations, least=0)
 
     def infer(self, updates: Any, num_examples: Any = None) -> Posterior:
         """Infer every client's reliability and weight from the updates of one round.

@@ -100,6 +100,10 @@ def write_report(store: RunStore) -> list[Path]:
 def _cell_standing(store: RunStore, cell: CellSpec) -> CellStanding:
     folder = store.cell(cell)
     try:
-        return CellStanding(cell, folder.records(), folder.summary())
+        records, summary = folder.records(), folder.summary()
+        partition = store.partition(cell.seed)
+        if summary is not None and partition is not None and partition.fingerprint:
+            folder.check_summary(summary, cell, partition.fingerprint)
+        return CellStanding(cell, records, summary)
     except FedcrfError as error:
         return CellStanding(cell, [], None, damage=str(error))

@@ -9,9 +9,9 @@ from pathlib import Path
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.compare import Estimate, MethodResult, compare, pair_methods
 from fedcrf.experiments.methods import find_method
-from fedcrf.experiments.paper import NON_IID_ALPHA, PUBLISHED, Published
+from fedcrf.experiments.paper import PUBLISHED, Published, paper_spec
 from fedcrf.experiments.report import standing
-from fedcrf.experiments.spec import RunSpec, resolve
+from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
 from fedcrf.simulation.checkpoint import atomic_write
@@ -58,24 +58,15 @@ class Column:
     @property
     def published(self) -> Mapping[str, Published]:
         """The paper's numbers by method."""
-        setting = "iid" if self.setting == "iid" else "non-iid"
-        return PUBLISHED[self.dataset, setting]
+        return PUBLISHED[self.dataset, self._paper_setting]
 
     def spec(self, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
         """Return the run that fills this column, in the paper's setting."""
-        partition = (
-            {"scheme": "iid"}
-            if self.setting == "iid"
-            else {"scheme": "label-skew", "alpha": NON_IID_ALPHA[self.dataset]}
-        )
-        return resolve(
-            {
-                "methods": list(methods),
-                "seeds": list(seeds),
-                "data": {"dataset": self.dataset},
-                "partition": {"num_clients": 10, **partition},
-            }
-        )
+        return paper_spec(self.dataset, self._paper_setting, methods, seeds)
+
+    @property
+    def _paper_setting(self) -> str:
+        return "iid" if self.setting == "iid" else "non-iid"
 
     def results(self) -> list[MethodResult]:
         """Return what the finished cells of this column's run show; none where it was not run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import statistics
@@ -17,9 +18,15 @@ import torch
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import provenance
-from fedcrf.experiments.spec import CellSpec, DataSettings, RunSpec, cell_of
-from fedcrf.experiments.store import CellStore, CellSummary, PartitionRecord, RunStore
-from fedcrf.simulation.federation import build_federation, client_splits
+from fedcrf.experiments.spec import CellSpec, DataSettings, RunSpec
+from fedcrf.experiments.store import (
+    CellStore,
+    CellSummary,
+    PartitionRecord,
+    RunStore,
+    partition_record,
+)
+from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import RoundRecord, reported_round
 from fedcrf.simulation.rounds import Simulation
 from fedcrf.simulation.stopping import EarlyStopping
@@ -144,11 +151,20 @@ def run_grids(
     with ExitStack() as locks:
         for each in checked:
             locks.enter_context(each.store.locked())
-        pending = [job for each in checked for job in _claim(each, observer)]
-        jobs = min(workplace.jobs, len(pending))
-        if jobs <= 1:
-            return _run_here(pending, workplace, observer)
-        return _run_in_processes(pending, workplace, jobs, observer)
+        failed: list[CellFailed] = []
+
+        def tell(event: Event) -> None:
+            if isinstance(event, CellFailed):
+                failed.append(event)
+            observer(event)
+
+        pending = [job for each in checked for job in _claim(each, tell)]
+        num_workers = min(workplace.jobs, len(pending))
+        if num_workers <= 1:
+            _run_here(pending, workplace, tell)
+        else:
+            _run_in_processes(pending, workplace, num_workers, tell)
+        return failed
 
 
 @dataclass(frozen=True)
@@ -169,6 +185,8 @@ def _check(spec: RunSpec, store: RunStore, workplace: Workplace) -> _Checked:
     splits = {
         seed: client_splits(dataset.train.labels, spec.partition, seed) for seed in spec.seeds
     }
+    for each in splits.values():
+        check_splits(each)
     return _Checked(spec, store, dataset, splits)
 
 
@@ -177,19 +195,22 @@ def _claim(checked: _Checked, observer: Observer) -> list[Job]:
     spec, store, dataset = checked.spec, checked.store, checked.dataset
     store.write(store.check(spec))
     for seed in spec.seeds:
-        made = store.write_partition(
-            seed, checked.splits[seed], dataset.train.labels, dataset.class_names
-        )
+        made = partition_record(seed, checked.splits[seed], dataset)
+        store.write_partition(made)
         observer(PartitionMade(made))
     pending = []
     for cell in spec.cells():
         job = Job(cell, store.cell(cell))
-        summary = job.store.summary()
-        if summary is None:
-            pending.append(job)
-            continue
-        _check_same(job.store, summary, cell, dataset)
-        observer(CellFinished(cell, summary))
+        try:
+            summary = job.store.summary()
+            if summary is None:
+                pending.append(job)
+                continue
+            job.store.check_summary(summary, cell, dataset.fingerprint)
+        except FedcrfError as error:  # its files are left alone, and the other cells still run
+            observer(CellFailed(cell, str(error)))
+        else:
+            observer(CellFinished(cell, summary))
     return pending
 
 
@@ -266,52 +287,39 @@ def _summarise(
     )
 
 
-def _check_same(
-    store: CellStore, summary: CellSummary, cell: CellSpec, dataset: ImageDataset
-) -> None:
-    same = cell_of(summary.description) == cell and summary.fingerprint == dataset.fingerprint
-    if not same:
-        raise FedcrfError(
-            f"{store.path} holds the result of another description or other data: "
-            "choose another folder with --output"
-        )
-
-
-def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> list[CellFailed]:
-    failed = []
+def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     datasets = _Datasets(workplace)
     try:
         for job in jobs:
-            try:
-                run_cell(
-                    job.cell,
-                    job.store,
-                    datasets.get(job.cell.data),
-                    workplace.torch_device(),
-                    observer,
-                )
-            except FedcrfError as error:
-                failed.append(CellFailed(job.cell, str(error)))
-                observer(failed[-1])
+            _attempt(job, datasets, workplace, observer)
     finally:
         torch.set_num_threads(threads)
-    return failed
+
+
+def _attempt(job: Job, datasets: _Datasets, workplace: Workplace, observer: Observer) -> None:
+    """Run one cell; what goes wrong with its files or its data is told and ends only this cell."""
+    try:
+        dataset = datasets.get(job.cell.data)
+        run_cell(job.cell, job.store, dataset, workplace.torch_device(), observer)
+    except FedcrfError as error:
+        observer(CellFailed(job.cell, str(error)))
+    except ConnectionError:
+        raise  # the observer's, not the cell's
+    except OSError as error:
+        observer(CellFailed(job.cell, f"{error.filename or job.store.path}: {error.strerror}"))
+    except Exception as error:
+        logging.getLogger(__name__).debug("%s failed", job.cell.name, exc_info=True)
+        observer(CellFailed(job.cell, f"{type(error).__name__}: {error}"))
 
 
 def _run_in_processes(
     jobs: Sequence[Job], workplace: Workplace, num_workers: int, observer: Observer
-) -> list[CellFailed]:
+) -> None:
     """Hand the cells to worker processes, one at a time each; replace a worker that dies."""
     waiting = list(jobs)
     workers: dict[Connection, _Worker] = {}
-    failed: list[CellFailed] = []
-
-    def fail(cell: CellSpec, reason: str) -> None:
-        failed.append(CellFailed(cell, reason))
-        observer(failed[-1])
-
     try:
         while waiting or workers:
             while waiting and len(workers) < num_workers:
@@ -323,28 +331,23 @@ def _run_in_processes(
                 try:
                     event = connection.recv()
                 except (EOFError, OSError):
-                    del workers[connection]
                     worker.end()
-                    fail(
+                    event = CellFailed(
                         worker.job.cell,
                         f"its worker process died (exit code {worker.exit_code}): "
                         "give the same command again to go on from its last round",
                     )
-                    continue
-                if isinstance(event, CellFailed):
-                    fail(event.cell, event.reason)
-                else:
-                    observer(event)
-                if isinstance(event, CellFinished | CellFailed):
+                    del workers[connection]
+                observer(event)
+                if connection in workers and isinstance(event, CellFinished | CellFailed):
                     if waiting:
                         worker.give(waiting.pop(0))
                     else:
-                        del workers[connection]
                         worker.end()
+                        del workers[connection]
     finally:
         for worker in workers.values():
             worker.end(now=True)
-    return failed
 
 
 class _Datasets:
@@ -394,19 +397,6 @@ def _work(connection: Connection, workplace: Workplace) -> None:
     try:
         while True:
             job: Job = connection.recv()
-            try:
-                run_cell(
-                    job.cell,
-                    job.store,
-                    datasets.get(job.cell.data),
-                    workplace.torch_device(),
-                    connection.send,
-                )
-            except FedcrfError as error:
-                connection.send(CellFailed(job.cell, str(error)))
-            except BrokenPipeError:
-                raise
-            except Exception as error:
-                connection.send(CellFailed(job.cell, f"{type(error).__name__}: {error}"))
-    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+            _attempt(job, datasets, workplace, connection.send)
+    except (EOFError, ConnectionError, KeyboardInterrupt):
         os._exit(0)  # the parent is gone, or is going: nothing is left to say

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from fedcrf.data import PartitionSettings
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError, check_whole, unknown_name
 from fedcrf.experiments.methods import Method, find_method
 from fedcrf.experiments.presets import OTHERS, PRESETS
 from fedcrf.models import MODELS, ModelPlan
@@ -63,8 +63,7 @@ class RoundSettings:
 
     def __post_init__(self) -> None:
         for name in ("maximum", "patience", "evaluation_batch_size"):
-            if getattr(self, name) < 1:
-                raise FedcrfError(f"{name} {getattr(self, name)}: give 1 or more")
+            check_whole(name, getattr(self, name), least=1)
         if not 0 <= self.min_improvement < float("inf"):
             raise FedcrfError(f"min_improvement {self.min_improvement}: give 0 or more")
 

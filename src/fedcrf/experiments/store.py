@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,17 @@ import tomli_w
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from fedcrf.data import ClientSplit
+from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.spec import CellSpec, RunSpec, merge, read_run_file, resolve
+from fedcrf.experiments.spec import (
+    CellSpec,
+    RunSpec,
+    cell_of,
+    merge,
+    read_run_file,
+    resolve,
+)
 from fedcrf.simulation.checkpoint import (
     atomic_write,
     load_checkpoint,
@@ -76,9 +83,10 @@ class ClientHoldings(Record):
 
 
 class PartitionRecord(Record):
-    """What the clients of one seed hold."""
+    """What the clients of one seed hold, of the data with this fingerprint."""
 
     seed: int
+    fingerprint: str = ""
     class_names: list[str]
     clients: list[ClientHoldings]
 
@@ -150,6 +158,18 @@ class CellStore:
                 "move the cell's folder away to run it anew"
             ) from None
 
+    def check_summary(self, summary: CellSummary, cell: CellSpec, fingerprint: str) -> None:
+        """Check that a result is of this cell, and of the data with this fingerprint.
+
+        Raises:
+            FedcrfError: It is of another description or other data.
+        """
+        if cell_of(summary.description) != cell or summary.fingerprint != fingerprint:
+            raise FedcrfError(
+                f"{self.path} holds the result of another description or other data: "
+                "choose another folder with --output"
+            )
+
     def resume(self) -> RunState | None:
         """Return the state to go on from; records of a later, lost round are dropped.
 
@@ -159,7 +179,9 @@ class CellStore:
         state = load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
         done = 0 if state is None else state.round
         records = self.records()
-        if [record.round for record in records[:done]] != list(range(1, done + 1)):
+        numbers = [record.round for record in records]
+        # A kill between a record and its checkpoint leaves one round too many, never more.
+        if numbers not in (list(range(1, done + 1)), list(range(1, done + 2))):
             raise FedcrfError(
                 f"{self._rounds} does not hold rounds 1 to {done} of its checkpoint: "
                 "move the cell's folder away to run it anew"
@@ -178,7 +200,7 @@ class CellStore:
 
     def finish(self, state: RunState, summary: CellSummary) -> None:
         """Keep the result and the reported model; the checkpoint is no longer needed."""
-        save_model(self.path / "model.pt", state.best_model)
+        save_model(self.path / "model.pt", state.reported_model)
         with atomic_write(self._summary) as file:
             file.write(summary.model_dump_json(indent=1).encode() + b"\n")
         self.checkpoint.unlink(missing_ok=True)
@@ -254,16 +276,29 @@ class RunStore:
         with atomic_write(self._description) as file:
             tomli_w.dump(spec.describe(), file)
 
-    def write_partition(
-        self, seed: int, splits: Sequence[ClientSplit], labels: Any, class_names: Iterable[str]
-    ) -> PartitionRecord:
+    def write_partition(self, record: PartitionRecord) -> None:
         """Save what each client of a seed holds."""
-        record = partition_record(seed, splits, labels, class_names)
-        folder = self.path / "partitions"
-        folder.mkdir(exist_ok=True)
-        with atomic_write(folder / f"seed-{seed}.json") as file:
+        path = self._partition(record.seed)
+        path.parent.mkdir(exist_ok=True)
+        with atomic_write(path) as file:
             file.write(record.model_dump_json().encode() + b"\n")
-        return record
+
+    def partition(self, seed: int) -> PartitionRecord | None:
+        """Return what each client of a seed holds, where it was saved.
+
+        Raises:
+            FedcrfError: The file is damaged.
+        """
+        path = self._partition(seed)
+        try:
+            return PartitionRecord.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError):
+            raise FedcrfError(f"{path} is not what the clients of a seed hold") from None
+
+    def _partition(self, seed: int) -> Path:
+        return self.path / "partitions" / f"seed-{seed}.json"
 
     @property
     def _description(self) -> Path:
@@ -271,10 +306,11 @@ class RunStore:
 
 
 def partition_record(
-    seed: int, splits: Sequence[ClientSplit], labels: Any, class_names: Iterable[str]
+    seed: int, splits: Sequence[ClientSplit], dataset: ImageDataset
 ) -> PartitionRecord:
     """Count what each client of a seed holds."""
-    names = list(class_names)
+    names = list(dataset.class_names)
+    labels = dataset.train.labels
     clients = []
     for client, split in enumerate(splits):
         counts = [0] * len(names)
@@ -289,7 +325,9 @@ def partition_record(
                 labels=counts,
             )
         )
-    return PartitionRecord(seed=seed, class_names=names, clients=clients)
+    return PartitionRecord(
+        seed=seed, fingerprint=dataset.fingerprint, class_names=names, clients=clients
+    )
 
 
 LOCK_NAME = ".lock"

@@ -12,11 +12,11 @@ from fedcrf.models.base import ImageShape
 
 @dataclass(frozen=True)
 class ResNet9:
-    """Nine-layer residual network for images of 32x32 and up, about 6.6 M parameters."""
+    """Nine-layer residual network for images of 16x16 and up, about 6.6 M parameters."""
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
-        _check_size("resnet9", image_shape, smallest=8)
+        _check_size("resnet9", image_shape, smallest=16)
         return nn.Sequential(
             _convolution(image_shape[0], 64),
             _convolution(64, 128),
@@ -35,11 +35,11 @@ class ResNet9:
 
 @dataclass(frozen=True)
 class ResNet18:
-    """Eighteen-layer residual network with a 3x3 stem for small images, about 11.2 M parameters."""
+    """Eighteen-layer residual network, 3x3 stem, for images of 16x16 and up, about 11.2 M."""
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
-        _check_size("resnet18", image_shape, smallest=8)
+        _check_size("resnet18", image_shape, smallest=16)
         widths = (64, 64, 128, 128, 256, 256, 512, 512)
         blocks: list[nn.Module] = []
         inputs = 64
@@ -57,6 +57,8 @@ class ResNet18:
 
 
 def _check_size(name: str, image_shape: ImageShape, smallest: int) -> None:
+    # Three halvings must leave more than one pixel, or batch norm has nothing to norm in a batch
+    # of one.
     if min(image_shape[1:]) < smallest:
         raise FedcrfError(
             f"{name} cannot take {image_shape[1]}x{image_shape[2]} images: "

@@ -30,6 +30,13 @@ class Proximal:
         self, parameters: Sequence[Tensor], global_parameters: Sequence[Tensor]
     ) -> None:
         """Add μ(w − w_t) to the gradients; see `Objective.correct_gradients`."""
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        torch._foreach_add_(gradients, list(parameters), alpha=self.mu)
-        torch._foreach_sub_(gradients, list(global_parameters), alpha=self.mu)
+        used = [
+            (parameter.grad, parameter, start)
+            for parameter, start in zip(parameters, global_parameters, strict=True)
+            if parameter.grad is not None  # no output may depend on it
+        ]
+        if not used:
+            return
+        gradients, ours, starts = (list(tensors) for tensors in zip(*used, strict=True))
+        torch._foreach_add_(gradients, ours, alpha=self.mu)
+        torch._foreach_sub_(gradients, starts, alpha=self.mu)

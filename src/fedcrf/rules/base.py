@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf import Posterior, base_weights
-from fedcrf.statistics import UpdateGeometry, update_geometry, weighted_average
+from fedcrf.errors import FedcrfError
+from fedcrf.statistics import UpdateGeometry, centred_geometry, weighted_average
 from fedcrf.statistics.inputs import Layers
 
 State = Mapping[str, NDArray[Any]]
@@ -66,7 +67,7 @@ class Rule(Protocol):
             reports: At least one report; none is changed.
 
         Raises:
-            FedcrfError: Counts that are negative or all zero.
+            FedcrfError: No reports, or counts that are negative or all zero.
         """
         ...
 
@@ -77,7 +78,12 @@ def floating_layers(state: State) -> Layers:
 
 
 def finite_reports(reports: Sequence[ClientReport]) -> NDArray[np.bool_]:
-    """Return (m,) bool: whether every number a client sent is finite."""
+    """Return (m,) bool: whether every number a client sent is finite.
+
+    Raises:
+        FedcrfError: No reports.
+    """
+    check_any(reports)
     return np.array(
         [
             all(bool(np.isfinite(layer).all()) for layer in floating_layers(report.state))
@@ -92,8 +98,13 @@ def num_examples(reports: Sequence[ClientReport]) -> list[int]:
 
 
 def report_geometry(global_state: State, reports: Sequence[ClientReport]) -> UpdateGeometry:
-    """Return lengths and angles of the updates w_i − w_t."""
-    return update_geometry(
+    """Return lengths and angles of the updates w_i − w_t about their mean.
+
+    Raises:
+        FedcrfError: No reports.
+    """
+    check_any(reports)
+    return centred_geometry(
         [floating_layers(report.state) for report in reports], floating_layers(global_state)
     )
 
@@ -126,3 +137,9 @@ def weighted_result(
         base_weights=base_weights(num_examples(reports), finite),
         excluded=~finite,
     )
+
+
+def check_any(reports: Sequence[ClientReport]) -> None:
+    """Raise a `FedcrfError` where there are no reports."""
+    if not reports:
+        raise FedcrfError("there are no reports to aggregate: give at least one")

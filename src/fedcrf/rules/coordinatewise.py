@@ -50,11 +50,12 @@ class TrimmedMean:
         return _pick(
             global_state,
             reports,
-            # ⌊0.29 · 100⌋ must be 29, which binary fractions alone do not give.
-            lambda m: partial(
-                coordinate_trimmed_mean, trim=math.floor(round(self.fraction * m, 9))
-            ),
+            lambda m: partial(coordinate_trimmed_mean, trim=self._trim(m)),
         )
+
+    def _trim(self, num_rows: int) -> int:
+        """Return ⌊βm⌋; β is meant as written, so that ⌊0.29 · 100⌋ is 29."""
+        return min(math.floor(round(self.fraction * num_rows, 9)), (num_rows - 1) // 2)
 
 
 Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]

@@ -11,6 +11,7 @@ from fedcrf.rules.base import (
     ClientReport,
     State,
     average_states,
+    check_any,
     floating_layers,
     num_examples,
 )
@@ -23,6 +24,7 @@ class CRF(ClientCRF):
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
+        check_any(reports)
         counts = num_examples(reports)
         statistics = update_statistics(
             [floating_layers(report.state) for report in reports], floating_layers(global_state)

@@ -1,7 +1,7 @@
 """Rules that move towards the geometric median of the updates: Weiszfeld's and RFA's iterations.
 
-Both need the updates' Gram matrix and nothing else: a point z = Σ v_i u_i is known by
-its weights v.
+Both need the Gram matrix of the updates about their mean and nothing else: a point z = Σ v_i u_i is
+known by its weights v.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, check_whole
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -31,22 +31,23 @@ class GeometricMedian:
 
     Attributes:
         iterations: At most so many.
-        tolerance: Ends when z moves less than this, relative to its own length.
+        tolerance: Ends when z moves less than this, relative to the updates' typical distance
+            from their mean.
     """
 
     iterations: int = 50
     tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
-        _check_iterations(self.iterations)
+        check_whole("iterations", self.iterations, least=1)
         if not 0 <= self.tolerance < float("inf"):
             raise FedcrfError(f"tolerance {self.tolerance}: give a number of 0 or more")
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the geometric median of the clients' models; see `Rule.aggregate`."""
         geometry = report_geometry(global_state, reports)
-        start = base_weights(num_examples(reports), geometry.finite, by_examples=False)
-        weights = weiszfeld(geometry.gram, start, start, EPSILON, self.iterations, self.tolerance)
+        shares = base_weights(num_examples(reports), geometry.finite, by_examples=False)
+        weights = weiszfeld(geometry.gram, shares, self.iterations, self.tolerance)
         return weighted_result(global_state, reports, weights, geometry.finite)
 
 
@@ -63,7 +64,7 @@ class RFA:
     smoothing: float = 1e-6
 
     def __post_init__(self) -> None:
-        _check_iterations(self.iterations)
+        check_whole("iterations", self.iterations, least=1)
         if not 0 < self.smoothing < float("inf"):
             raise FedcrfError(f"smoothing {self.smoothing}: give a number above 0")
 
@@ -71,55 +72,90 @@ class RFA:
         """Return the smoothed geometric median of the models; see `Rule.aggregate`."""
         geometry = report_geometry(global_state, reports)
         shares = base_weights(num_examples(reports), geometry.finite)
-        weights = weiszfeld(
-            geometry.gram, shares, shares, self.smoothing, self.iterations, tolerance=0.0
-        )
+        weights = smoothed_weiszfeld(geometry.gram, shares, self.iterations, self.smoothing)
         return weighted_result(global_state, reports, weights, geometry.finite)
 
 
 def weiszfeld(
     gram: NDArray[np.float64],
-    start: NDArray[np.float64],
     shares: NDArray[np.float64],
-    smoothing: float,
     iterations: int,
     tolerance: float,
 ) -> NDArray[np.float64]:
-    """Run v_i ∝ s_i / max(ν, ‖z − u_i‖) with z = Σ v_i u_i, on the Gram matrix alone.
+    """Run v_i ∝ s_i / ‖z − u_i‖ with z = Σ v_j u_j from v = s, on the Gram matrix alone.
+
+    Where z meets an update, that update's pull is held against the others' (Vardi and Zhang, PNAS
+    2000), so that z leaves a point that is not the median.
 
     Args:
-        gram: (m, m) inner products of the updates; NaN where the share is 0.
-        start: (m,) weights of the first z.
+        gram: (m, m) inner products of the updates about their mean; NaN where the share is 0.
         shares: (m,) weights s of the distances; 0 leaves an update out.
-        smoothing: ν > 0.
         iterations: At most so many.
-        tolerance: Ends when z moves less than this times its own length.
+        tolerance: Ends when z moves less than this, relative to the updates' typical distance
+            from their mean.
 
     Returns:
-        (m,) weights of the last z; they sum to 1, or are all 0 where the shares are.
+        (m,) weights v; they sum to 1, or are all 0 where the shares are.
     """
     used = np.flatnonzero(shares)
-    if len(used) == 0:
-        return start
-    products = gram[np.ix_(used, used)]
-    # About the mean of the updates, so that what they have in common does not cancel.
-    centred = products - products.mean(axis=0) - products.mean(axis=1)[:, None] + products.mean()
-    weights, s = start[used], shares[used]
-    for _ in range(iterations):
-        inner = centred @ weights
-        squared = weights @ inner - 2.0 * inner + np.diagonal(centred)
-        pull = s / np.maximum(smoothing, np.sqrt(np.maximum(squared, 0.0)))
-        after = pull / pull.sum()
-        step = after - weights
-        weights = after
-        moved = float(step @ centred @ step)
-        if moved <= tolerance**2 * float(weights @ products @ weights):
+    products, s = gram[np.ix_(used, used)], shares[used]
+    weights = s
+    typical = float(np.mean(np.diagonal(products))) if len(used) else 0.0
+    for _ in range(iterations if typical > 0 else 0):
+        distances = _distances(products, weights)
+        met = distances <= EPSILON * np.sqrt(typical)
+        pull = np.where(met, 0.0, s / np.where(met, 1.0, distances))
+        towards = pull / pull.sum()
+        force = float(pull.sum()) * _length(products, towards - weights)
+        stay = min(1.0, float(s[met].sum()) / force) if force > 0 else 1.0
+        step = (1.0 - stay) * (towards - weights)
+        weights = weights + step
+        if _length(products, step) <= tolerance * np.sqrt(typical):
             break
-    whole = np.zeros(len(shares))
+    return _spread(weights, used, len(shares))
+
+
+def smoothed_weiszfeld(
+    gram: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    iterations: int,
+    smoothing: float,
+) -> NDArray[np.float64]:
+    """Run v_i ∝ s_i / max(ν, ‖z − u_i‖) with z = Σ v_j u_j from v = s (RFA's algorithm 2).
+
+    Args:
+        gram: (m, m) inner products of the updates about their mean; NaN where the share is 0.
+        shares: (m,) weights s of the distances; 0 leaves an update out.
+        iterations: Just so many.
+        smoothing: ν > 0.
+
+    Returns:
+        (m,) weights v; they sum to 1, or are all 0 where the shares are.
+    """
+    used = np.flatnonzero(shares)
+    products, s = gram[np.ix_(used, used)], shares[used]
+    weights = s
+    for _ in range(iterations if len(used) else 0):
+        pull = s / np.maximum(smoothing, _distances(products, weights))
+        weights = pull / pull.sum()
+    return _spread(weights, used, len(shares))
+
+
+def _distances(products: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ‖z − u_i‖ for z = Σ v_j u_j, from the Gram matrix."""
+    inner = products @ weights
+    squared = weights @ inner - 2.0 * inner + np.diagonal(products)
+    return np.asarray(np.sqrt(np.maximum(squared, 0.0)))
+
+
+def _length(products: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """Return ‖Σ v_j u_j‖, from the Gram matrix."""
+    return float(np.sqrt(max(0.0, float(weights @ products @ weights))))
+
+
+def _spread(
+    weights: NDArray[np.float64], used: NDArray[np.intp], num_clients: int
+) -> NDArray[np.float64]:
+    whole = np.zeros(num_clients)
     whole[used] = weights
     return whole
-
-
-def _check_iterations(iterations: int) -> None:
-    if iterations < 1:
-        raise FedcrfError(f"iterations {iterations}: give 1 or more")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import check_whole
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -30,7 +30,7 @@ class Krum:
     num_byzantine: int = 0
 
     def __post_init__(self) -> None:
-        _check(self.num_byzantine)
+        check_whole("num_byzantine", self.num_byzantine, least=0)
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the model of the chosen client; see `Rule.aggregate`."""
@@ -48,7 +48,7 @@ class MultiKrum:
     num_byzantine: int = 0
 
     def __post_init__(self) -> None:
-        _check(self.num_byzantine)
+        check_whole("num_byzantine", self.num_byzantine, least=0)
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
@@ -59,7 +59,7 @@ def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> NDArray[np.floa
     """Return each update's sum of squared distances to its m − f − 2 nearest others.
 
     Args:
-        geometry: Of the updates, so that what the models have in common does not cancel.
+        geometry: Of the updates about their mean, so that what they share does not cancel.
         num_byzantine: f.
 
     Returns:
@@ -90,8 +90,3 @@ def _select(
     weights = np.zeros(len(reports))
     weights[best] = 1.0 / max(1, len(best))
     return weighted_result(global_state, reports, weights, finite)
-
-
-def _check(num_byzantine: int) -> None:
-    if num_byzantine < 0:
-        raise FedcrfError(f"num_byzantine {num_byzantine}: give 0 or more")

@@ -44,8 +44,10 @@ class FedNova:
         finite = finite_reports(reports)
         shares = base_weights(num_examples(reports), finite)
         steps = np.array([report.effective_steps for report in reports])
-        if not (np.isfinite(steps) & (steps > 0)).all():
-            raise FedcrfError(f"effective_steps {steps.tolist()}: give numbers above 0")
+        used = shares > 0
+        if not (np.isfinite(steps) & (steps > 0))[used].all():
+            raise FedcrfError(f"effective_steps {steps[used].tolist()}: give numbers above 0")
+        steps = np.where(used, steps, 1.0)
         coefficients = float(shares @ steps) * shares / steps
         # w + Σ c_i (w_i − w) is an average that the global model is part of.
         with_global = np.array([1.0 - coefficients.sum(), *coefficients])

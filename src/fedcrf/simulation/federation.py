@@ -92,6 +92,17 @@ def client_splits(
     )
 
 
+def check_splits(splits: Sequence[ClientSplit]) -> None:
+    """Raise a `FedcrfError` where there is nothing to train on or nothing to validate on."""
+    if not any(len(split.train) for split in splits) or not any(
+        len(split.validation) for split in splits
+    ):
+        raise FedcrfError(
+            "the clients hold too few examples to train and validate on: "
+            "use fewer clients (--clients) or a larger data set"
+        )
+
+
 def build_federation(
     dataset: ImageDataset,
     splits: Sequence[ClientSplit],
@@ -107,12 +118,8 @@ def build_federation(
     Raises:
         FedcrfError: Nothing to train on or nothing to validate on.
     """
+    check_splits(splits)
     training = np.concatenate([split.train for split in splits])
-    if len(training) == 0 or sum(len(split.validation) for split in splits) == 0:
-        raise FedcrfError(
-            "the clients hold too few examples to train and validate on: "
-            "use fewer clients (--clients) or a larger data set"
-        )
     scale = dataset.train.normalisation(training)
     validation = [split.validation for split in splits]
     test = [split.test for split in splits]

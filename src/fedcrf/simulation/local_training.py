@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, check_whole
 from fedcrf.objectives import Objective
 from fedcrf.simulation.federation import Examples
 
@@ -39,18 +39,20 @@ class LocalTraining:
             raise FedcrfError(f"learning_rate {self.learning_rate}: give a number above 0")
         if not 0 <= self.momentum < 1:
             raise FedcrfError(f"momentum {self.momentum}: give a number in [0, 1)")
-        for name in ("batch_size", "local_epochs"):
-            if getattr(self, name) < 1:
-                raise FedcrfError(f"{name} {getattr(self, name)}: give 1 or more")
+        check_whole("batch_size", self.batch_size, least=1)
+        check_whole("local_epochs", self.local_epochs, least=1)
 
     def effective_steps(self, num_examples: int) -> float:
         """Return ‖a_i‖₁ of FedNova for SGD with momentum ρ whose buffers start at zero.
 
-        It is [τ − ρ(1 − ρ^τ)/(1 − ρ)]/(1 − ρ) after τ steps (Wang et al., NeurIPS 2020).
+        It is [τ − ρ(1 − ρ^τ)/(1 − ρ)]/(1 − ρ) after τ steps (Wang et al., NeurIPS 2020), summed
+        step by step, which does not cancel for ρ near 1.
         """
-        steps = self.local_epochs * math.ceil(num_examples / self.batch_size)
-        rho = self.momentum
-        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        total = weight = 0.0
+        for _ in range(self.local_epochs * math.ceil(num_examples / self.batch_size)):
+            weight = 1.0 + self.momentum * weight
+            total += weight
+        return total
 
 
 def train_client(

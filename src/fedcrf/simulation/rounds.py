@@ -29,6 +29,7 @@ from fedcrf.simulation.records import (
 )
 from fedcrf.simulation.stopping import EarlyStopping
 from fedcrf.simulation.training import Trainer, trainer
+from fedcrf.statistics import as_numpy
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class RunState:
     model: State
     best_model: State
     stopping: EarlyStopping
+
+    @property
+    def reported_model(self) -> State:
+        """The best model; the last one where no validation loss was ever finite."""
+        return self.best_model if self.stopping.best_round else self.model
 
 
 @dataclass(frozen=True)
@@ -175,10 +181,8 @@ class Simulation:
 
 
 def _state_of(network: nn.Module) -> dict[str, NDArray[Any]]:
-    """Copy the network's tensors out, in the network's order."""
-    return {
-        name: tensor.detach().cpu().clone().numpy() for name, tensor in network.state_dict().items()
-    }
+    """Copy the network's tensors out, in the network's order; bfloat16 becomes float32."""
+    return {name: as_numpy(tensor).copy() for name, tensor in network.state_dict().items()}
 
 
 def _load(network: nn.Module, state: State) -> None:

@@ -7,7 +7,7 @@ from fedcrf.statistics.one_pass import (
     EPSILON,
     UpdateGeometry,
     UpdateStatistics,
-    update_geometry,
+    centred_geometry,
     update_statistics,
 )
 
@@ -17,10 +17,10 @@ __all__ = [
     "UpdateStatistics",
     "as_layers",
     "as_numpy",
+    "centred_geometry",
     "coordinate_median",
     "coordinate_trimmed_mean",
     "coordinatewise",
-    "update_geometry",
     "update_statistics",
     "weighted_average",
 ]

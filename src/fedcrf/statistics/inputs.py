@@ -45,7 +45,7 @@ def as_layers(updates: Any) -> list[Layers]:
         m lists of 1-D arrays of floats. The arrays are views of the input where possible.
 
     Raises:
-        FedcrfError: No updates, no numbers in them, different lengths or dtypes, or not numbers.
+        FedcrfError: No updates, different lengths or dtypes, or not numbers.
     """
     if isinstance(updates, np.ndarray) or is_torch_tensor(updates):
         if updates.ndim < 2:
@@ -65,10 +65,7 @@ def as_layers(updates: Any) -> list[Layers]:
         raise FedcrfError("there are no updates: give one vector for each client")
     shaped = [[_floats(layer, client) for layer in row] for client, row in enumerate(rows)]
     _check_alike(shaped)
-    clients = [[layer.reshape(-1) for layer in layers] for layers in shaped]
-    if sum(layer.size for layer in clients[0]) == 0:
-        raise FedcrfError("the updates hold no numbers (d = 0): give vectors of at least one")
-    return clients
+    return [[layer.reshape(-1) for layer in layers] for layers in shaped]
 
 
 def _layers_of(update: Any, client: int) -> list[Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.errors import FedcrfError
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.median import coordinate_median
 
@@ -29,7 +30,8 @@ class UpdateGeometry:
         dimension: d, the numbers in an update.
         finite: (m,) bool; False where an update holds NaN or infinity, or its squared norm
             overflows float64.
-        gram: (m, m) float64; inner products ⟨u_i, u_j⟩.
+        gram: (m, m) float64; inner products ⟨u_i, u_j⟩, of the updates themselves or about their
+            mean.
     """
 
     dimension: int
@@ -80,10 +82,16 @@ def update_statistics(
 
     Returns:
         The statistics. Memory beyond the result is O(m · block).
+
+    Raises:
+        FedcrfError: The updates hold no numbers (d = 0).
     """
-    finite, sums = _pass_over_finite(clients, origin, median=True)
+    dimension = _dimension(clients)
+    finite, sums = _excluding(
+        len(clients), lambda candidates: _sum_over_blocks([clients[i] for i in candidates], origin)
+    )
     return UpdateStatistics(
-        dimension=sum(layer.size for layer in clients[0]),
+        dimension=dimension,
         finite=finite,
         gram=_spread(sums.gram, finite, np.ix_(finite, finite)),
         median_inner=_spread(sums.inner, finite, finite),
@@ -92,15 +100,29 @@ def update_statistics(
     )
 
 
-def update_geometry(
+def _dimension(clients: Sequence[Layers]) -> int:
+    dimension = sum(layer.size for layer in clients[0])
+    if dimension == 0:
+        raise FedcrfError("the updates hold no numbers (d = 0): give vectors of at least one")
+    return dimension
+
+
+def centred_geometry(
     clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None = None
 ) -> UpdateGeometry:
-    """Gather the geometry of the updates alone, without their median; as `update_statistics`."""
-    finite, sums = _pass_over_finite(clients, origin, median=False)
+    """Gather the geometry of the updates about their mean, which is all that distances need.
+
+    What the updates have in common is taken away before it is multiplied, so that it does not
+    cancel; equal updates are at distance zero to the bit. Arguments as for `update_statistics`.
+    """
+    dimension = _dimension(clients)
+    finite, gram = _excluding(
+        len(clients), lambda candidates: _centred_gram([clients[i] for i in candidates], origin)
+    )
     return UpdateGeometry(
-        dimension=sum(layer.size for layer in clients[0]),
+        dimension=dimension,
         finite=finite,
-        gram=_spread(sums.gram, finite, np.ix_(finite, finite)),
+        gram=_spread(gram, finite, np.ix_(finite, finite)),
     )
 
 
@@ -112,23 +134,46 @@ class _Sums:
     median_square: float
 
 
-def _pass_over_finite(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, *, median: bool
-) -> tuple[NDArray[np.bool_], _Sums]:
-    """Return which clients are finite and the sums over them; one pass where all of them are."""
-    finite = np.ones(len(clients), dtype=np.bool_)
+T = TypeVar("T")
+
+
+def _excluding(
+    num_clients: int, gather: Callable[[list[int]], tuple[NDArray[np.bool_], T]]
+) -> tuple[NDArray[np.bool_], T]:
+    """Return which clients are finite and what was gathered of them: one pass where all are.
+
+    Args:
+        num_clients: m.
+        gather: Takes clients to whether each is finite, and to the sums over them.
+    """
+    finite = np.ones(num_clients, dtype=np.bool_)
     while True:
         candidates = np.flatnonzero(finite)
-        sums = _sum_over_blocks([clients[int(i)] for i in candidates], origin, median=median)
-        broken = ~np.isfinite(np.diagonal(sums.gram))
-        if not broken.any():
-            return finite, sums
-        finite[candidates[broken]] = False  # and once more without them: they must not touch ũ
+        whole, gathered = gather(candidates.tolist())
+        if whole.all():
+            return finite, gathered
+        finite[candidates[~whole]] = False  # and once more without them: they must touch nothing
+
+
+def _centred_gram(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    gram = np.zeros((len(clients), len(clients)))
+    squares = np.zeros(len(clients))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in blocks(clients, origin):
+            squares += np.einsum("ij,ij->i", block, block)
+            if not np.isfinite(squares).all():
+                break
+            block -= block[0].copy()  # exact for equal updates, as their mean alone is not
+            block -= block.mean(axis=0)
+            gram += block @ block.T
+    return np.isfinite(squares), gram
 
 
 def _sum_over_blocks(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, *, median: bool
-) -> _Sums:
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
+) -> tuple[NDArray[np.bool_], _Sums]:
     m = len(clients)
     sums = _Sums(np.zeros((m, m)), np.zeros(m), np.zeros(m), 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -138,15 +183,13 @@ def _sum_over_blocks(
             np.fill_diagonal(gram, np.einsum("ij,ij->i", block, block))
             sums.gram += gram
             if not np.isfinite(np.diagonal(sums.gram)).all():
-                return sums
-            if not median:
-                continue
+                break
             middle = coordinate_median(block)
             sums.inner += np.einsum("ij,j->i", block, middle)
             sums.median_square += float(np.einsum("j,j->", middle, middle))
             block -= middle
             sums.squared_distance += np.einsum("ij,ij->i", block, block)
-    return sums
+    return np.isfinite(np.diagonal(sums.gram)), sums
 
 
 def blocks(

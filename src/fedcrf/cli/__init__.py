@@ -1,0 +1,81 @@
+"""The command line: parsing and calls, nothing else. Heavy imports wait for the command's body."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, cast
+
+import typer
+
+from fedcrf._version import __version__
+from fedcrf.cli import looking, running
+from fedcrf.errors import FedcrfError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Federated learning whose server decides by inference how much to trust each client.\n\n"
+    "Start with [bold]fedcrf demo[/bold]: ten clients, four methods, three seeds, a minute.",
+    epilog="A run is described by a TOML file, by flags, or both; flags win. "
+    "The same command again goes on where a stopped run was.",
+)
+# Typer carries a click of its own in new versions and uses the installed one in old ones; this is
+# the ClickException of whichever it is.
+ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"fedcrf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+for command in (
+    running.run,
+    running.demo,
+    running.reproduce,
+    running.sweep,
+    looking.show,
+    looking.partition,
+    looking.methods,
+    looking.datasets,
+    looking.models,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line; every mistake of the user ends in one line and a non-zero status."""
+    try:
+        status = app(standalone_mode=False)
+    except ClickException as error:
+        said = error.format_message()  # nothing where no command was given: the help is out by then
+        status = _fail(f"{said} See --help.", 2) if said else 2
+    except FedcrfError as error:
+        status = _fail(str(error), 2)
+    except (typer.Abort, KeyboardInterrupt):
+        status = _fail("interrupted; give the same command again to go on", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
+    except OSError as error:
+        status = _fail(f"{error.filename or 'file'}: {error.strerror or error}", 1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"fedcrf: error: {' '.join(message.split())}", file=sys.stderr)
+    return status

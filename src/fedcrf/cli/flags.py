@@ -1,0 +1,139 @@
+"""The flags that several commands share, and what is read from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedcrf.errors import FedcrfError
+
+WHAT = "What to run"
+DATA = "Data and clients"
+TRAIN = "Training"
+WHERE = "Where and how"
+
+DatasetFlag = Annotated[
+    str | None,
+    typer.Option(
+        help="Data set: a name of [bold]fedcrf datasets[/bold], or any image-classification set "
+        "of the Hugging Face hub as OWNER/NAME.",
+        rich_help_panel=DATA,
+    ),
+]
+DataDirFlag = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with a subfolder of Parquet files for each data set; "
+        "else $FEDCRF_DATA, else the hub.",
+        rich_help_panel=DATA,
+    ),
+]
+ImageColumnFlag = Annotated[
+    str | None, typer.Option(help="Column of images, if not detected.", rich_help_panel=DATA)
+]
+LabelColumnFlag = Annotated[
+    str | None, typer.Option(help="Column of labels, if not detected.", rich_help_panel=DATA)
+]
+ImageSizeFlag = Annotated[
+    int | None, typer.Option(help="Resize images to N pixels square.", rich_help_panel=DATA)
+]
+LimitFlag = Annotated[
+    int | None, typer.Option(help="Use only N images to train, N held out.", rich_help_panel=DATA)
+]
+PartitionFlag = Annotated[
+    str | None,
+    typer.Option(
+        help="How examples are dealt out: iid, label-skew, label-skew-unbalanced, label-mix.",
+        rich_help_panel=DATA,
+    ),
+]
+ClientsFlag = Annotated[int | None, typer.Option(help="Number of clients.", rich_help_panel=DATA)]
+AlphaFlag = Annotated[
+    float | None,
+    typer.Option(help="Dirichlet concentration; smaller is more skewed.", rich_help_panel=DATA),
+]
+MinExamplesFlag = Annotated[
+    int | None, typer.Option(help="Fewest examples of a client.", rich_help_panel=DATA)
+]
+CacheDirFlag = Annotated[
+    Path | None,
+    typer.Option(help="Folder for decoded images; else $FEDCRF_CACHE.", rich_help_panel=WHERE),
+]
+
+SettingsFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Any key of a run file, such as rules.crf.bandwidth=0.3; may be repeated.",
+        rich_help_panel=WHAT,
+    ),
+]
+JobsFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        help="Cells run at once, one thread each; else one for each core.",
+        rich_help_panel=WHERE,
+    ),
+]
+DeviceFlag = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=WHERE)]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds of ``0-2,7``.
+
+    Raises:
+        FedcrfError: Not of that form.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            numbers = range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            raise FedcrfError(f"--seeds {text}: write seeds such as 0-2 or 0,3,7") from None
+        if not numbers:
+            raise FedcrfError(f"--seeds {text}: {part} holds no seed; write the smaller first")
+        seeds += numbers
+    return seeds
+
+
+def given(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags that were given."""
+    found = {
+        key: given(value) if isinstance(value, dict) else value for key, value in flags.items()
+    }
+    return {key: value for key, value in found.items() if value not in (None, {})}
+
+
+def data_section(
+    dataset: str | None,
+    image_column: str | None,
+    label_column: str | None,
+    image_size: int | None,
+    limit: int | None,
+) -> dict[str, Any]:
+    """Return what the flags say in a run file's section of data."""
+    return {
+        "dataset": dataset,
+        "image_column": image_column,
+        "label_column": label_column,
+        "image_size": image_size,
+        "limit": limit,
+    }
+
+
+def partition_section(
+    scheme: str | None, clients: int | None, alpha: float | None, min_examples: int | None
+) -> dict[str, Any]:
+    """Return what the flags say in a run file's section of the partition."""
+    return {
+        "scheme": scheme,
+        "num_clients": clients,
+        "alpha": alpha,
+        "min_examples": min_examples,
+    }

@@ -1,0 +1,148 @@
+"""The commands that only look: show, partition, methods, datasets and models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcrf.cli.flags import (
+    DATA,
+    WHAT,
+    WHERE,
+    AlphaFlag,
+    CacheDirFlag,
+    ClientsFlag,
+    DataDirFlag,
+    DatasetFlag,
+    ImageColumnFlag,
+    ImageSizeFlag,
+    LabelColumnFlag,
+    LimitFlag,
+    MinExamplesFlag,
+    PartitionFlag,
+    data_section,
+    given,
+    partition_section,
+)
+from fedcrf.cli.output import console, list_entries, list_files, print_tables, say
+
+
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's results folder.")],
+    markdown: Annotated[bool, typer.Option(help="Print the table in Markdown.")] = False,
+    figures: Annotated[
+        bool, typer.Option(help="Write tables and figures into the folder anew.")
+    ] = False,
+) -> None:
+    """Show the table of a finished or running run."""
+    from fedcrf.experiments.report import standing, write_report
+    from fedcrf.experiments.store import RunStore
+
+    store = RunStore(folder)
+    run_so_far = standing(store)
+    if markdown:
+        print("\n".join(table.as_markdown() for table in run_so_far.tables()), end="")
+    else:
+        print_tables(run_so_far)
+    for each in run_so_far.cells:
+        if each.damage:
+            say(f"{each.cell.name}: {each.damage}")
+        elif each.summary is None:
+            last = each.records[-1] if each.records else None
+            done = (
+                f"round {last.round}, validation accuracy {last.validation.accuracy:.4f}"
+                if last
+                else "not started"
+            )
+            say(f"{each.cell.name}: not finished, {done}")
+    if figures:
+        list_files(write_report(store))
+
+
+def partition(
+    dataset: DatasetFlag = None,
+    data_dir: DataDirFlag = None,
+    image_column: ImageColumnFlag = None,
+    label_column: LabelColumnFlag = None,
+    image_size: ImageSizeFlag = None,
+    limit: LimitFlag = None,
+    scheme: Annotated[
+        str | None,
+        typer.Option("--partition", help=PartitionFlag.__metadata__[0].help, rich_help_panel=DATA),
+    ] = None,
+    clients: ClientsFlag = None,
+    alpha: AlphaFlag = None,
+    min_examples: MinExamplesFlag = None,
+    seed: Annotated[int, typer.Option(min=0, help="The run's seed.", rich_help_panel=WHAT)] = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Stem of the pictures; else one under runs/.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
+    cache_dir: CacheDirFlag = None,
+) -> None:
+    """Show what each client holds: a table of counts and a picture."""
+    from fedcrf.cli.display import partition_table, remarks
+    from fedcrf.experiments.figures import partition_figure, save
+    from fedcrf.experiments.runner import Workplace
+    from fedcrf.experiments.spec import resolve
+    from fedcrf.experiments.store import partition_record
+    from fedcrf.simulation.federation import client_splits
+
+    flags = {
+        "data": data_section(dataset, image_column, label_column, image_size, limit),
+        "partition": partition_section(scheme, clients, alpha, min_examples),
+    }
+    spec = resolve(given(flags))
+    data = Workplace(data_dir=data_dir, cache_dir=cache_dir).load(spec.data)
+    splits = client_splits(data.train.labels, spec.partition, seed)
+    record = partition_record(seed, splits, data)
+    title = f"{data.name}, {spec.partition.scheme}, seed {seed}"
+    console.print(partition_table(record, title).for_terminal())
+    for line in remarks(record):
+        say(line)
+    stem = output or Path("runs") / f"partition-{data.name.replace('/', '-')}-seed-{seed}"
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    list_files(save(partition_figure(record, title), stem))
+
+
+def methods() -> None:
+    """List the methods, and the rules and objectives they are made of."""
+    from fedcrf.experiments.methods import METHODS
+    from fedcrf.objectives import OBJECTIVES
+    from fedcrf.rules import RULES
+
+    list_entries(
+        "methods (or any RULE+OBJECTIVE)",
+        {name: f"{method.rule} + {method.objective}" for name, method in METHODS.items()},
+    )
+    list_entries("rules", {name: _first_line(rule) for name, rule in RULES.items()})
+    list_entries("objectives", {name: _first_line(kind) for name, kind in OBJECTIVES.items()})
+
+
+def datasets() -> None:
+    """List the data sets that have a name of their own, and the ways to deal them out."""
+    from fedcrf.data import DATASETS, PARTITIONS
+
+    list_entries(
+        "data sets (or any of the Hugging Face hub as OWNER/NAME)",
+        {name: source.description for name, source in DATASETS.items()},
+    )
+    list_entries("partitions", {name: scheme.description for name, scheme in PARTITIONS.items()})
+
+
+def models() -> None:
+    """List the models."""
+    from fedcrf.models import MODELS
+
+    list_entries("models", {name: _first_line(plan) for name, plan in MODELS.items()})
+
+
+def _first_line(thing: object) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0]

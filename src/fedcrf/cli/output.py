@@ -1,0 +1,40 @@
+"""What the commands print besides the display of a run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from fedcrf.experiments.report import RunStanding
+
+console = Console()
+
+
+def say(line: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def list_files(paths: list[Path]) -> None:
+    """Print a line for each file that was written."""
+    for path in paths:
+        say(f"wrote {shlex.quote(str(path))}")
+
+
+def list_entries(title: str, entries: dict[str, str]) -> None:
+    """Print names and what each is, below a title."""
+    say(f"{title}:")
+    width = max(map(len, entries))
+    for name, line in entries.items():
+        say(f"  {name:<{width}}  {line}")
+
+
+def print_tables(run_so_far: RunStanding) -> None:
+    """Print the tables of a run that have rows."""
+    for table in run_so_far.tables():
+        if table.rows:
+            console.print(table.for_terminal())

@@ -1,0 +1,303 @@
+"""The commands that run something: run, demo, reproduce and sweep."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedcrf.cli.flags import (
+    TRAIN,
+    WHAT,
+    WHERE,
+    AlphaFlag,
+    CacheDirFlag,
+    ClientsFlag,
+    DataDirFlag,
+    DatasetFlag,
+    DeviceFlag,
+    ImageColumnFlag,
+    ImageSizeFlag,
+    JobsFlag,
+    LabelColumnFlag,
+    LimitFlag,
+    MinExamplesFlag,
+    PartitionFlag,
+    SettingsFlag,
+    data_section,
+    given,
+    parse_seeds,
+    partition_section,
+)
+from fedcrf.cli.output import console, list_files, print_tables, say
+from fedcrf.errors import FedcrfError
+
+if TYPE_CHECKING:
+    from fedcrf.experiments.runner import CellFailed, Workplace
+    from fedcrf.experiments.spec import RunSpec
+
+
+def run(
+    run_file: Annotated[
+        Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods, comma-separated: names of [bold]fedcrf methods[/bold], or any "
+            "RULE+OBJECTIVE.  [dim]\\[default: fedavg,fedprox,crf-fedavg,crf-fedprox][/dim]",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="Seeds, such as 0-2 or 0,3,7.  [dim]\\[default: 0-2][/dim]", rich_help_panel=WHAT
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model: a name of [bold]fedcrf models[/bold].", rich_help_panel=WHAT),
+    ] = None,
+    settings: SettingsFlag = None,
+    dataset: DatasetFlag = None,
+    data_dir: DataDirFlag = None,
+    image_column: ImageColumnFlag = None,
+    label_column: LabelColumnFlag = None,
+    image_size: ImageSizeFlag = None,
+    limit: LimitFlag = None,
+    partition: PartitionFlag = None,
+    clients: ClientsFlag = None,
+    alpha: AlphaFlag = None,
+    min_examples: MinExamplesFlag = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds at most.", rich_help_panel=TRAIN)
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(help="Rounds without improvement before stopping.", rich_help_panel=TRAIN),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Step size of local SGD.", rich_help_panel=TRAIN)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Examples in a step.", rich_help_panel=TRAIN)
+    ] = None,
+    local_epochs: Annotated[
+        int | None, typer.Option(help="Local epochs in a round.", rich_help_panel=TRAIN)
+    ] = None,
+    mu: Annotated[
+        float | None,
+        typer.Option(help="Strength of FedProx's proximal term.", rich_help_panel=TRAIN),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Results folder; else one under runs/.", rich_help_panel=WHERE
+        ),
+    ] = None,
+    jobs: JobsFlag = None,
+    device: DeviceFlag = "auto",
+    cache_dir: CacheDirFlag = None,
+) -> None:
+    """Run methods × seeds on one data set and partition; go on where an earlier run stopped."""
+    flags = {
+        "methods": methods and methods.split(","),
+        "seeds": seeds and parse_seeds(seeds),
+        "model": {"name": model},
+        "data": data_section(dataset, image_column, label_column, image_size, limit),
+        "partition": partition_section(partition, clients, alpha, min_examples),
+        "rounds": {"maximum": rounds, "patience": patience},
+        "training": {
+            "learning_rate": learning_rate,
+            "batch_size": batch_size,
+            "local_epochs": local_epochs,
+        },
+        "objectives": {"proximal": {"mu": mu}},
+    }
+    from fedcrf.experiments.spec import read_run_file, resolve, setting
+
+    described = [] if run_file is None else [read_run_file(run_file)]
+    chosen = [setting(text) for text in settings or []]
+    spec = resolve(*described, given(flags), *chosen)
+    _run(spec, output, data_dir, cache_dir, jobs, device)
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Results folder.")] = Path(
+        "runs/demo"
+    ),
+    jobs: JobsFlag = None,
+) -> None:
+    """Run the demonstration: digits, ten clients of few labels each, four methods, three seeds."""
+    from importlib import resources
+
+    from fedcrf.experiments.spec import read_run_file, resolve
+
+    with resources.as_file(resources.files("fedcrf.experiments") / "demo.toml") as path:
+        spec = resolve(read_run_file(path))
+    _run(spec, output, None, None, jobs, "cpu")
+
+
+def reproduce(
+    table: Annotated[
+        str, typer.Option(help="noniid (table 1), iid (table 2) or all.", rich_help_panel=WHAT)
+    ] = "all",
+    dataset: Annotated[
+        str,
+        typer.Option(
+            help="Columns to run, comma-separated: mnist, cifar10, cifar100.", rich_help_panel=WHAT
+        ),
+    ] = "mnist",
+    seeds: Annotated[
+        str, typer.Option(help="Seeds, such as 0-2; the paper has three.", rich_help_panel=WHAT)
+    ] = "0-2",
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Methods; else the paper's eight.", rich_help_panel=WHAT),
+    ] = None,
+    run: Annotated[
+        bool,
+        typer.Option(help="Run what is missing, or only write the tables.", rich_help_panel=WHAT),
+    ] = True,
+    data_dir: DataDirFlag = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Results folder.", rich_help_panel=WHERE)
+    ] = Path("results/paper"),
+    jobs: JobsFlag = None,
+    device: DeviceFlag = "auto",
+    cache_dir: CacheDirFlag = None,
+) -> None:
+    """Make the paper's tables and figures: run what is missing, say which cells are not run."""
+    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments import reproduce as paper
+    from fedcrf.experiments.report import write_report
+    from fedcrf.experiments.runner import run_grids
+
+    names = methods.split(",") if methods else list(paper.PAPER_METHODS)
+    chosen = paper.columns(output, table, dataset.split(","))
+    specs = [column.spec(names, parse_seeds(seeds)) for column in chosen]
+    failed: list[CellFailed] = []
+    if run:
+        runs = [(spec, column.store) for spec, column in zip(specs, chosen, strict=True)]
+        with RunDisplay(runs, console) as display:
+            failed = run_grids(runs, workplace, display)
+        for spec, column in zip(specs, chosen, strict=True):
+            if display.ran(spec) or not (column.store.path / "results.md").exists():
+                write_report(column.store)
+    everything = paper.columns(output, "all")
+    for column in everything:
+        console.print(paper.column_table(column).for_terminal())
+        differences = paper.differences_table(column)
+        if differences.rows:
+            console.print(differences.for_terminal())
+    list_files(paper.write_tables(output, everything))
+    _raise_if_failed(failed)
+
+
+def sweep(
+    over: Annotated[
+        list[str],
+        typer.Option(
+            metavar="SECTION.KEY=V1,V2,…",
+            help="A setting of a run and its values; give it twice for a heat map.",
+            rich_help_panel=WHAT,
+        ),
+    ],
+    run_file: Annotated[
+        Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods, comma-separated.", rich_help_panel=WHAT)
+    ] = "crf-fedavg",
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds, such as 0-2.", rich_help_panel=WHAT)
+    ] = None,
+    dataset: DatasetFlag = None,
+    settings: SettingsFlag = None,
+    data_dir: DataDirFlag = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Results folder.", rich_help_panel=WHERE)
+    ] = Path("runs/sweep"),
+    jobs: JobsFlag = None,
+    device: DeviceFlag = "auto",
+    cache_dir: CacheDirFlag = None,
+) -> None:
+    """Run every combination of some settings' values: a table, and a heat map of two settings."""
+    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments.runner import run_grids
+    from fedcrf.experiments.spec import read_run_file, setting
+    from fedcrf.experiments.sweep import Sweep, parse_axis, sweep_table, write_sweep
+
+    flags = {
+        "methods": methods.split(","),
+        "seeds": seeds and parse_seeds(seeds),
+        "data": {"dataset": dataset},
+    }
+    described = [] if run_file is None else [read_run_file(run_file)]
+    layers = [*described, given(flags), *(setting(text) for text in settings or [])]
+    plan = Sweep(output, tuple(layers), tuple(parse_axis(text) for text in over))
+    runs = [(point.spec, point.store) for point in plan.points()]
+    with RunDisplay(runs, console) as display:
+        failed = run_grids(runs, workplace, display)
+    console.print(sweep_table(plan).for_terminal())
+    list_files(write_sweep(plan))
+    _raise_if_failed(failed)
+
+
+def _run(
+    spec: RunSpec,
+    output: Path | None,
+    data_dir: Path | None,
+    cache_dir: Path | None,
+    jobs: int | None,
+    device: str,
+) -> None:
+    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments.report import standing, write_report
+    from fedcrf.experiments.runner import run_grid
+    from fedcrf.experiments.store import RunStore
+
+    store = RunStore(output or default_folder(spec))
+    say(f"results: {store.path}")
+    with RunDisplay([(spec, store)], console) as display:
+        failed = run_grid(spec, store, workplace, display)
+    print_tables(standing(store))
+    list_files(write_report(store))
+    _raise_if_failed(failed)
+
+
+def _workplace(
+    data_dir: Path | None, cache_dir: Path | None, jobs: int | None, device: str
+) -> Workplace:
+    if device not in ("cpu", "cuda", "auto"):
+        raise FedcrfError(f"--device {device}: choose cpu, cuda or auto")
+    if jobs is not None and jobs < 1:
+        raise FedcrfError(f"--jobs {jobs}: give 1 or more")
+    from fedcrf.experiments.runner import Workplace
+
+    return Workplace(data_dir, cache_dir, device, jobs or _cores())
+
+
+def _raise_if_failed(failed: list[CellFailed]) -> None:
+    if failed:
+        names = ", ".join(each.cell.name for each in failed)
+        raise FedcrfError(f"{len(failed)} of the cells failed: {names}; {failed[0].reason}")
+
+
+def default_folder(spec: RunSpec) -> Path:
+    """Return the results folder of a description: one for each setting of data and clients."""
+    name = [spec.data.dataset.replace("/", "-"), spec.model["name"], spec.partition.scheme]
+    if spec.partition.scheme != "iid":
+        name.append(f"alpha{spec.partition.alpha:g}")
+    name.append(f"{spec.partition.num_clients}clients")
+    return Path("runs") / "-".join(name)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,91 @@
+"""Runs on the digits that take a second, and finished cells made up out of hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedcrf.experiments.provenance import Provenance
+from fedcrf.experiments.runner import Event, Workplace, run_grid
+from fedcrf.experiments.spec import RunSpec, resolve
+from fedcrf.experiments.store import CellSummary, RunStore
+from fedcrf.simulation.records import ClientMetrics, Metrics, Reasons, RoundRecord, Seconds
+
+
+def small_spec(**changes: Any) -> RunSpec:
+    base = {
+        "methods": ["fedavg", "crf-fedavg"],
+        "seeds": [0, 1],
+        "partition": {"num_clients": 4},
+        "model": {"name": "mlp", "hidden": [4]},
+        "rounds": {"maximum": 3},
+    }
+    return resolve(base, changes)
+
+
+class Log:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def carry_out(spec: RunSpec, folder: Path, jobs: int = 1) -> tuple[Log, list[Any]]:
+    log = Log()
+    failed = run_grid(spec, RunStore(folder), Workplace(device="cpu", jobs=jobs), log)
+    return log, failed
+
+
+def record(number: int, loss: float, accuracy: float = 0.5, crf: bool = False) -> RoundRecord:
+    return RoundRecord(
+        round=number,
+        training_loss=loss,
+        validation=Metrics(loss=loss, accuracy=accuracy),
+        test=ClientMetrics(loss=loss, accuracy=accuracy, client_mean=0.4, worst_client=0.1),
+        clients=[0, 2],
+        num_examples=[10, 20],
+        client_training_loss=[loss, loss],
+        weight=[0.5, 0.5],
+        base_weight=[1 / 3, 2 / 3],
+        reasons=Reasons(
+            reliability=[0.5, 0.5],
+            cosine=[0.5, 0.5],
+            distance=[1.0, 1.0],
+            norm_anomaly=[1.0, 1.0],
+            expected_label=[0.6, 0.3],
+        )
+        if crf
+        else None,
+        seconds=Seconds(training=0.1, aggregation=0.01, evaluation=0.05),
+    )
+
+
+def summary(method: str, seed: int, accuracy: float, **changes: Any) -> CellSummary:
+    fields: dict[str, Any] = {
+        "method": method,
+        "seed": seed,
+        "rounds": 10,
+        "best_round": 8,
+        "stopped_early": True,
+        "validation_loss": 0.5,
+        "test_accuracy": accuracy,
+        "client_mean": accuracy - 0.1,
+        "worst_client": accuracy - 0.3,
+        "held_out_accuracy": accuracy + 0.05,
+        "last_test_accuracy": accuracy - 0.01,
+        "seconds_per_round": 0.2,
+        "aggregation_share": 0.05,
+        "description": {},
+        "fingerprint": "0" * 16,
+        "provenance": Provenance(
+            fedcrf="0", commit=None, python="3", torch="2", numpy="2", system="", processor="",
+            cores=2, device="cpu",
+        ),
+    }  # fmt: skip
+    return CellSummary(**(fields | changes))

@@ -1,0 +1,149 @@
+"""The paper's tables: which cells fill them, and what stands where nothing was run."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from experiments.runs import small_spec, summary
+from fedcrf import FedcrfError
+from fedcrf.experiments.compare import Estimate
+from fedcrf.experiments.paper import PUBLISHED, published_column
+from fedcrf.experiments.reproduce import (
+    PAPER_METHODS,
+    Column,
+    column_table,
+    columns,
+    differences_table,
+    paper_table,
+    write_tables,
+)
+from fedcrf.experiments.spec import resolve
+from fedcrf.experiments.store import RunStore
+
+
+def fill(column: Column, accuracies: dict[str, list[float]]) -> None:
+    """Put made-up finished cells where a run would have put them."""
+    spec = column.spec(list(accuracies), range(len(next(iter(accuracies.values())))))
+    with column.store.locked():
+        column.store.write(spec)
+    for method, values in accuracies.items():
+        for seed, accuracy in enumerate(values):
+            folder = column.store.cell(spec.cell(method, seed)).path
+            folder.mkdir(parents=True)
+            text = summary(method, seed, accuracy).model_dump_json()
+            (folder / "summary.json").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("table", "datasets", "expected"),
+    [
+        ("all", None, "mnist-noniid mnist-iid cifar10-noniid cifar10-iid cifar100-noniid"),
+        ("noniid", None, "mnist-noniid cifar10-noniid cifar100-noniid"),
+        ("iid", ["cifar10"], "cifar10-iid"),
+    ],
+)
+def test_the_columns_come_cheapest_first(
+    table: str, datasets: list[str] | None, expected: str
+) -> None:
+    names = [column.store.path.name for column in columns(Path("any"), table, datasets)]
+    assert names == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("table", "datasets", "message"),
+    [
+        ("nonid", None, r"unknown table 'nonid': did you mean 'noniid'\?"),
+        ("all", ["mnits"], r"unknown data set of the paper 'mnits': did you mean 'mnist'\?"),
+        ("iid", ["cifar100"], "table iid has no column for cifar100"),
+    ],
+)
+def test_what_is_no_column(table: str, datasets: list[str] | None, message: str) -> None:
+    with pytest.raises(FedcrfError, match=message):
+        columns(Path("any"), table, datasets)
+
+
+@pytest.mark.parametrize("column", columns(Path("any"), "all"), ids=lambda column: column.title)
+def test_a_column_is_run_in_the_papers_setting(column: Column) -> None:
+    spec = column.spec(PAPER_METHODS, [0])
+    assert set(column.published) == set(PAPER_METHODS)
+    assert published_column(spec) is column.published  # what `fedcrf show` puts beside it
+    model, rate = {
+        "mnist": ("mlp", 0.01),
+        "cifar10": ("resnet9", 0.01),
+        "cifar100": ("resnet18", 0.005),
+    }[column.dataset]
+    assert (spec.model["name"], spec.training.learning_rate) == (model, rate)
+    assert (spec.training.batch_size, spec.training.momentum) == (64, 0.9)
+    assert (spec.rounds.maximum, spec.rounds.patience) == (150, 5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"partition": {"num_clients": 4, "alpha": 0.003}},
+        {"partition": {"num_clients": 10, "alpha": 0.1}},
+        {"partition": {"num_clients": 10, "alpha": 0.003, "scheme": "label-mix"}},
+        {"partition": {"num_clients": 10, "alpha": 0.003}, "data": {"limit": 100}},
+        {"partition": {"num_clients": 10, "alpha": 0.003}, "model": {"hidden": [7]}},
+        {"partition": {"num_clients": 10, "alpha": 0.003}, "training": {"local_epochs": 2}},
+    ],
+)
+def test_another_setting_has_no_paper_column(changes: dict) -> None:
+    assert published_column(resolve({"data": {"dataset": "mnist"}}, changes)) == {}
+    assert published_column(small_spec()) == {}
+
+
+def test_cells_without_a_run_read_not_run(tmp_path: Path) -> None:
+    chosen = columns(tmp_path, "all")
+    fill(chosen[0], {"fedavg": [0.90, 0.92], "crf-fedavg": [0.93, 0.91]})
+    table = column_table(chosen[0])
+    cells = {row[0]: row[1:] for row in table.rows}
+    assert cells["FedAvg"][:4] == ("2", "0.910 ± 0.014", "0.890 ± 0.034", "within")
+    assert cells["CRF-FedAvg"][4].startswith("+0.010 [")
+    assert cells["RFA"] == ("0", "not run", "0.879 ± 0.020", "–", "–")
+    layout = paper_table(chosen, "noniid")
+    assert layout.header == ("method", "MNIST", "paper", "CIFAR-10", "paper", "CIFAR-100", "paper")
+    assert layout.rows[0][:4] == ("FedAvg", "0.910 ± 0.014", "0.890 ± 0.034", "not run")
+    assert all(row[0] and row[1] == "not run" for row in paper_table(chosen, "iid").rows)
+
+
+def test_outside_is_beyond_two_standard_deviations(tmp_path: Path) -> None:
+    column = columns(tmp_path, "noniid")[0]
+    published = PUBLISHED["mnist", "non-iid"]["fednova"]
+    limit = published.mean + 2 * published.sd
+    fill(column, {"fednova": [limit + 1e-3], "rfa": [0.879]})
+    verdicts = {row[0]: row[4] for row in column_table(column).rows}
+    assert (verdicts["FedNova"], verdicts["RFA"]) == ("outside", "within")
+
+
+def test_differences_are_paired(tmp_path: Path) -> None:
+    column = columns(tmp_path, "noniid")[0]
+    fill(column, {"fedprox": [0.5, 0.7, 0.9], "crf-fedprox": [0.6, 0.8, 1.0]})
+    (row,) = differences_table(column).rows
+    # The same step on every seed: paired, there is no spread at all.
+    assert row == ("CRF-FedProx − FedProx", "3", "+0.100 [+0.100, +0.100]")
+
+
+def test_the_tables_are_written(tmp_path: Path) -> None:
+    chosen = columns(tmp_path, "all")
+    fill(chosen[0], {"fedavg": [0.9]})
+    names = {path.name for path in write_tables(tmp_path, chosen)}
+    assert names == {
+        "tables.md", "table-noniid.tex", "table-noniid.csv", "table-iid.tex", "table-iid.csv",
+    }  # fmt: skip
+    rows = list(csv.reader((tmp_path / "table-noniid.csv").open()))
+    assert rows[1][:2] == ["FedAvg", "0.900"]
+    tex = (tmp_path / "table-noniid.tex").read_text()
+    assert tex.count(r"\\") == 1 + len(PAPER_METHODS)
+    assert "±" not in tex
+
+
+def test_the_estimate_of_a_column_is_over_its_seeds(tmp_path: Path) -> None:
+    column = columns(tmp_path, "noniid")[0]
+    fill(column, {"fedavg": [0.8, 1.0]})
+    (result,) = column.results()
+    assert result.test == Estimate(pytest.approx(0.9), pytest.approx(0.02**0.5), 2)
+    assert RunStore(column.store.path).read().methods == ("fedavg",)

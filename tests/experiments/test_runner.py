@@ -1,0 +1,152 @@
+"""The grid: one process or several, whole or broken off, it comes to the same."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.runs import Log, carry_out, small_spec
+from fedcrf import FedcrfError
+from fedcrf.experiments.runner import (
+    CellFailed,
+    CellFinished,
+    CellStarted,
+    Event,
+    PartitionMade,
+    RoundFinished,
+    Workplace,
+    run_grid,
+)
+from fedcrf.experiments.spec import resolve
+from fedcrf.experiments.store import RunStore
+from fedcrf.simulation.rounds import Simulation
+
+
+def results(folder: Path) -> dict[str, tuple[list[Any], dict[str, Any], bytes]]:
+    """Every cell's records, summary and model, without what was measured of the execution."""
+    store = RunStore(folder)
+    found = {}
+    for spec in store.read().cells():
+        cell = store.cell(spec)
+        summary = cell.summary()
+        assert summary is not None, spec.name
+        timed = {"seconds_per_round", "aggregation_share", "images_per_second", "provenance"}
+        found[spec.name] = (
+            [record.model_dump(exclude={"seconds"}) for record in cell.records()],
+            summary.model_dump(exclude=timed),
+            (cell.path / "model.pt").read_bytes(),
+        )
+    return found
+
+
+def test_what_the_observer_is_told(tmp_path: Path) -> None:
+    spec = small_spec(seeds=[3])
+    log, failed = carry_out(spec, tmp_path)
+    assert failed == []
+    kinds = [type(event) for event in log.events]
+    cell = [CellStarted, *[RoundFinished] * 3, CellFinished]
+    assert kinds == [PartitionMade, *cell, *cell]
+    assert log.of(PartitionMade)[0].partition.seed == 3
+    assert [event.rounds_done for event in log.of(CellStarted)] == [0, 0]
+
+
+def test_two_jobs_are_one_job_to_the_bit(tmp_path: Path, finished_once: Path) -> None:
+    log, failed = carry_out(small_spec(), tmp_path / "two", jobs=2)
+    assert failed == []
+    assert len(log.of(CellFinished)) == 4
+    assert results(tmp_path / "two") == results(finished_once)
+
+
+def test_a_worker_that_dies_takes_one_cell_with_it(tmp_path: Path) -> None:
+    # Cells long enough that a kill at a cell's third round cannot meet it finished.
+    spec = small_spec(seeds=[0, 1], rounds={"maximum": 20, "patience": 20})
+    killed = []
+
+    def observer(event: Event) -> None:
+        log(event)
+        if isinstance(event, RoundFinished) and event.record.round == 3 and not killed:
+            worker = multiprocessing.active_children()[0]
+            killed.append(worker.pid)
+            os.kill(worker.pid or 0, signal.SIGKILL)
+
+    log, folder = Log(), tmp_path / "broken"
+    failed = run_grid(spec, RunStore(folder), Workplace(device="cpu", jobs=2), observer)
+    assert len(killed) == 1
+    assert len(failed) == 1
+    assert "exit code -9" in failed[0].reason
+    lost = failed[0].cell.name
+    assert [event.cell.name for event in log.of(CellFailed)] == [lost]
+    finished = {event.cell.name for event in log.of(CellFinished)}
+    assert finished == {cell.name for cell in spec.cells()} - {lost}
+    assert multiprocessing.active_children() == []
+
+    # The same again runs the lost cell alone, from where it was.
+    again, failed = carry_out(spec, folder)
+    assert failed == []
+    assert {event.cell.name for event in again.of(RoundFinished)} == {lost}
+    _, failed = carry_out(spec, tmp_path / "whole")
+    assert failed == []
+    assert results(folder) == results(tmp_path / "whole")
+
+
+def test_an_observer_that_raises_leaves_no_worker_behind(tmp_path: Path) -> None:
+    # As when the user presses Ctrl-C: the exception comes out, and nothing trains on unseen.
+    def interrupted(event: Event) -> None:
+        if isinstance(event, CellStarted):
+            raise KeyboardInterrupt
+
+    spec = small_spec(rounds={"maximum": 1000, "patience": 1000})
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(spec, RunStore(tmp_path), Workplace(device="cpu", jobs=2), interrupted)
+    assert multiprocessing.active_children() == []
+
+
+def test_an_error_in_one_cell_fails_that_cell_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the machine refuses one cell, it may not refuse the next.
+    def break_down(self: Simulation) -> Any:
+        if self.seed == 0:
+            raise OSError(28, "No space left on device")
+        return start(self)
+
+    start = Simulation.start
+    monkeypatch.setattr(Simulation, "start", break_down)
+    log, failed = carry_out(small_spec(methods=["fedavg"]), tmp_path)
+    assert [each.cell.name for each in failed] == ["fedavg-seed-0"]
+    assert "No space left on device" in failed[0].reason
+    assert [event.cell.name for event in log.of(CellFinished)] == ["fedavg-seed-1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"partition": {"num_clients": 500}}, "500"),
+        ({"model": {"name": "resnet9"}, "data": {"image_size": 4}}, "resnet9"),
+        ({"partition": {"num_clients": 1437, "scheme": "iid", "min_examples": 0}}, "--clients"),
+    ],
+    ids=["too many clients", "too small images", "nothing to validate on"],
+)
+def test_what_cannot_be_run_writes_nothing(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(FedcrfError, match=named):
+        carry_out(resolve({"methods": ["fedavg"], "seeds": [0]}, changes), folder)
+    assert not folder.exists()
+
+
+def test_the_reported_model_of_a_run_without_a_finite_loss(tmp_path: Path) -> None:
+    # Every update is infinite: the initial model stands, and is what the summary tells of.
+    spec = small_spec(seeds=[0], training={"learning_rate": 1e38})
+    log, failed = carry_out(spec, tmp_path)
+    assert failed == []
+    for event in log.of(CellFinished):
+        assert event.summary.rounds == 3
+        assert 0 <= event.summary.test_accuracy <= 1
+    assert all(event.record.kept_model for event in log.of(RoundFinished))

@@ -1,0 +1,256 @@
+"""What to run: layers, presets, defaults, and a clear word on everything that cannot be."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedcrf import FedcrfError
+from fedcrf.data import PartitionSettings
+from fedcrf.experiments.methods import METHODS, find_method
+from fedcrf.experiments.spec import RoundSettings, merge, read_run_file, resolve, setting
+from fedcrf.models import MLP, ResNet9, ResNet18
+from fedcrf.objectives import OBJECTIVES, Plain, Proximal
+from fedcrf.rules import CRF, RULES, Uniform
+from fedcrf.simulation.local_training import LocalTraining
+
+
+def test_defaults_are_those_of_the_method() -> None:
+    spec = resolve()
+    assert spec.methods == ("fedavg", "fedprox", "crf-fedavg", "crf-fedprox")
+    assert spec.seeds == (0, 1, 2)
+    assert spec.data.dataset == "digits"
+    assert spec.rounds == RoundSettings(150, 5, 1e-4, 256)
+    assert spec.partition.scheme == "label-skew"
+    assert (spec.partition.num_clients, spec.partition.min_examples) == (10, 10)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "alpha", "model", "learning_rate"),
+    [
+        ("mnist", 0.003, MLP((200,)), 0.01),
+        ("cifar10", 0.1, ResNet9(), 0.01),
+        ("cifar100", 0.1, ResNet18(), 0.005),
+        ("owner/any", PartitionSettings().alpha, ResNet9(), LocalTraining().learning_rate),
+    ],
+)
+def test_presets_are_the_paper_s(
+    dataset: str, alpha: float, model: object, learning_rate: float
+) -> None:
+    spec = resolve({"data": {"dataset": dataset}})
+    assert spec.partition.alpha == alpha
+    assert spec.cell("fedavg", 0).model == model
+    assert spec.training == LocalTraining(learning_rate, 0.9, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ([], (0.1, 10)),
+        ([{"partition": {"alpha": 1.0}}], (1.0, 10)),
+        ([{"partition": {"alpha": 1.0, "num_clients": 3}}, {"partition": {"alpha": 2}}], (2.0, 3)),
+        ([{"partition": {"alpha": 2.0}}, {"partition": {"num_clients": 3}}], (2.0, 3)),
+        ([{"partition": {"alpha": 2.0}}, {}, {"partition": {"alpha": 3.0}}], (3.0, 10)),
+    ],
+)
+def test_later_layers_win_key_by_key(layers: list[dict[str, Any]], expected: tuple[Any]) -> None:
+    before = json.dumps(layers)
+    partition = resolve(*layers).partition
+    assert (partition.alpha, partition.num_clients) == expected
+    assert json.dumps(layers) == before, "no layer is changed"
+
+
+def test_another_model_forgets_the_preset_s_settings() -> None:
+    # The digits' preset has hidden = [64], which is no setting of a ResNet.
+    assert resolve({"model": {"name": "resnet9"}}).cell("fedavg", 0).model == ResNet9()
+    assert resolve({"model": {"hidden": [5]}}).cell("fedavg", 0).model == MLP((5,))
+    assert resolve({"model": {"name": "mlp"}}).cell("fedavg", 0).model == MLP((64,))
+
+
+def test_settings_reach_the_cells_that_use_them() -> None:
+    spec = resolve(
+        {
+            "methods": ["fedavg", "crf-fedprox", "uniform+proximal"],
+            "seeds": [3, 1, 3],
+            "rules": {"crf": {"bandwidth": 1, "labels": [0, 1]}},
+            "objectives": {"proximal": {"mu": 0.5}},
+        }
+    )
+    assert spec.seeds == (3, 1), "each once, in the order given"
+    assert [cell.name for cell in spec.cells()] == [
+        f"{method}-seed-{seed}"
+        for seed in (3, 1)
+        for method in ("fedavg", "crf-fedprox", "uniform+proximal")
+    ]
+    _, crf, uniform = (spec.cell(method, 3) for method in spec.methods)
+    assert crf.rule == CRF(labels=(0.0, 1.0), bandwidth=1.0)
+    assert (uniform.rule, uniform.objective) == (Uniform(), Proximal(0.5))
+    assert spec.cell("fedavg", 3).objective == Plain()
+
+
+EVERYTHING = {
+    "methods": ["crf-fedprox", "uniform+proximal"],
+    "seeds": [5, 2],
+    "data": {"dataset": "owner/name", "image_column": "img", "label_column": "y", "image_size": 9},
+    "partition": {"scheme": "label-mix", "num_clients": 3, "alpha": 0.25, "min_examples": 0},
+    "model": {"name": "mlp", "hidden": [7, 8]},
+    "training": {"learning_rate": 0.5, "momentum": 0.0, "batch_size": 3, "local_epochs": 2},
+    "rounds": {"maximum": 9, "patience": 2, "min_improvement": 0.5, "evaluation_batch_size": 4},
+    "rules": {"crf": {"labels": [0, 2], "bandwidth": 2, "reliability_gate": False}},
+    "objectives": {"proximal": {"mu": 1}},
+}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        EVERYTHING,
+        {"methods": list(METHODS)},
+        {"methods": [f"{rule}+{objective}" for rule in RULES for objective in OBJECTIVES]},
+        {"data": {"dataset": "cifar100"}},
+        {"model": {"hidden": []}},
+        {"training": {"learning_rate": 1e-300}, "partition": {"alpha": 1e22}},
+    ],
+    ids=["defaults", "everything", "methods", "pairs", "cifar100", "linear", "extremes"],
+)
+def test_description_is_toml_that_describes_the_same_run(given: dict[str, Any]) -> None:
+    spec = resolve(given)
+    described = spec.describe()
+    again = resolve(tomllib.loads(tomli_w.dumps(described)))
+    assert again.describe() == described
+    assert [cell.describe() for cell in again.cells()] == [cell.describe() for cell in spec.cells()]
+    assert again.cells() == spec.cells()
+    # What is kept with a result is JSON.
+    assert json.loads(json.dumps(spec.cells()[0].describe())) == spec.cells()[0].describe()
+
+
+def test_description_is_complete() -> None:
+    # Every key of every section stands in it, so that a changed default cannot change a run.
+    spec = resolve(EVERYTHING)
+    described = spec.describe()
+    for section in ("data", "partition", "training", "rounds"):
+        assert described[section].items() >= EVERYTHING[section].items()
+        settings = getattr(spec, section)
+        given = {key for key in settings.__dataclass_fields__ if getattr(settings, key) is not None}
+        assert described[section].keys() == given, "TOML has no null"
+    assert described["model"] == EVERYTHING["model"]
+    assert described["rules"]["crf"].keys() == CRF.__dataclass_fields__.keys()
+    assert described["objectives"] == {"proximal": {"mu": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"methodes": ["fedavg"]}, ["methodes", "'methods'"]),
+        ({"trainning": {}}, ["trainning", "'training'"]),
+        ({"data": {"datset": "digits"}}, ["[data]", "datset", "'dataset'"]),
+        ({"partition": {"alfa": 1}}, ["[partition]", "alfa", "'alpha'"]),
+        ({"model": {"hiden": [3]}}, ["[model]", "hiden", "'hidden'"]),
+        ({"model": {"name": "resnet9", "hidden": [3]}}, ["[model]", "hidden"]),
+        ({"model": {"name": "resnet"}}, ["resnet", "'resnet9'"]),
+        ({"model": {"name": ["mlp"]}}, ["mlp"]),
+        ({"training": {"lr": 1}}, ["[training]", "lr", "learning_rate"]),
+        ({"rounds": {"maximun": 1}}, ["[rounds]", "maximun", "'maximum'"]),
+        ({"rules": {"cfr": {}}}, ["rule", "cfr", "'crf'"]),
+        ({"rules": {"crf": {"bandwith": 1}}}, ["[rules.crf]", "bandwith", "'bandwidth'"]),
+        ({"rules": {"fedavg": {"bandwidth": 1}}}, ["[rules.fedavg]", "bandwidth"]),
+        ({"objectives": {"proximl": {}}}, ["objective", "proximl", "'proximal'"]),
+        ({"objectives": {"proximal": {"nu": 1}}}, ["[objectives.proximal]", "nu", "mu"]),
+        ({"methods": ["fedavgg"]}, ["fedavgg", "'fedavg'"]),
+        ({"methods": ["cfr+plain"]}, ["rule", "cfr", "'crf'"]),
+        ({"methods": ["crf+plane"]}, ["objective", "plane", "'plain'"]),
+        ({"methods": []}, ["at least one method"]),
+        ({"seeds": []}, ["one seed"]),
+        ({"methods": "fedavg"}, ["methods", "fedavg"]),
+        ({"methods": [1]}, ["methods", "1"]),
+        ({"seeds": [0.5]}, ["seeds", "0.5"]),
+        ({"seeds": ["zero"]}, ["seeds", "zero"]),
+        ({"seeds": 3}, ["seeds", "3"]),
+        ({"seeds": [-1]}, ["seed", "-1"]),
+        ({"data": 3}, ["[data]"]),
+        ({"rules": {"crf": 3}}, ["[rules.crf]"]),
+        ({"data": {"dataset": 3}}, ["data.dataset", "3"]),
+        ({"partition": {"num_clients": 2.5}}, ["partition.num_clients", "2.5"]),
+        ({"partition": {"num_clients": "many"}}, ["partition.num_clients", "many"]),
+        ({"partition": {"num_clients": 0}}, ["0"]),
+        ({"partition": {"alpha": float("nan")}}, ["alpha", "nan"]),
+        ({"partition": {"scheme": "idd"}}, ["idd", "'iid'"]),
+        ({"model": {"hidden": 3}}, ["model.hidden", "3"]),
+        ({"model": {"hidden": [0]}}, ["[model]", "hidden", "0"]),
+        ({"training": {"momentum": 1}}, ["[training]", "momentum", "1"]),
+        ({"rounds": {"min_improvement": -1}}, ["[rounds]", "min_improvement", "-1"]),
+        ({"rules": {"crf": {"bandwidth": 0}}}, ["[rules.crf]", "bandwidth", "0"]),
+        ({"rules": {"crf": {"labels": [0.5]}}}, ["[rules.crf]", "labels", "0.5"]),
+        ({"rules": {"crf": {"reliability_gate": "perhaps"}}}, ["reliability_gate", "perhaps"]),
+        # Also where no method of the run uses it.
+        ({"methods": ["fedavg"], "objectives": {"proximal": {"mu": -1}}}, ["mu", "-1"]),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_named(given: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(FedcrfError) as caught:
+        resolve(given)
+    message = str(caught.value)
+    for name in named:
+        assert name in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rules.crf.bandwidth=0.3", {"rules": {"crf": {"bandwidth": 0.3}}}),
+        (" rounds.maximum = 5 ", {"rounds": {"maximum": 5}}),
+        ("model.hidden=[3, 4]", {"model": {"hidden": [3, 4]}}),
+        ("rules.crf.reliability_gate=false", {"rules": {"crf": {"reliability_gate": False}}}),
+        ("data.dataset=cifar10", {"data": {"dataset": "cifar10"}}),
+        ("data.dataset=owner/name", {"data": {"dataset": "owner/name"}}),
+        ('data.dataset="a=b"', {"data": {"dataset": "a=b"}}),
+        ("data.dataset=a=b", {"data": {"dataset": "a=b"}}),
+        ("data.dataset=", {"data": {"dataset": ""}}),
+        ('methods=["fedavg"]', {"methods": ["fedavg"]}),
+    ],
+)
+def test_set(text: str, expected: dict[str, Any]) -> None:
+    assert setting(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "=", "=3", "a.b", "a b=3", "a..b=3", 'a="'])
+def test_set_of_another_form(text: str) -> None:
+    with pytest.raises(FedcrfError, match=r"section\.key=value"):
+        setting(text)
+
+
+def test_merge_leaves_its_layers_alone() -> None:
+    first, second = {"a": {"b": 1, "c": {"d": 2}}}, {"a": {"c": {"e": 3}}, "f": 4}
+    assert merge(first, second) == {"a": {"b": 1, "c": {"d": 2, "e": 3}}, "f": 4}
+    assert first == {"a": {"b": 1, "c": {"d": 2}}}
+    assert second == {"a": {"c": {"e": 3}}, "f": 4}
+
+
+def test_every_method_is_a_rule_and_an_objective() -> None:
+    for name, method in METHODS.items():
+        assert find_method(name) == method
+        assert method.name == name
+        assert method.rule in RULES
+        assert method.objective in OBJECTIVES
+    assert len({method.title for method in METHODS.values()}) == len(METHODS)
+
+
+@pytest.mark.parametrize("content", [b"methods = [", b"\xff\xfe", b"a = 1\na = 2"])
+def test_a_run_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    with pytest.raises(FedcrfError, match=r"mine\.toml is not valid TOML"):
+        read_run_file(path)
+
+
+def test_a_run_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FedcrfError, match=r"mine\.toml cannot be read: No such file"):
+        read_run_file(tmp_path / "mine.toml")

@@ -1,0 +1,290 @@
+"""Results on disk: extended, never mixed, and named where they are damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.runs import carry_out, record, small_spec
+from fedcrf import FedcrfError
+from fedcrf.experiments.report import standing, write_report
+from fedcrf.experiments.runner import CellFinished, RoundFinished, Workplace, run_grid
+from fedcrf.experiments.spec import RunSpec, resolve
+from fedcrf.experiments.store import LOCK_NAME, CellStore, RunStore
+from fedcrf.simulation.evaluation import evaluate_clients
+from fedcrf.simulation.federation import build_federation, client_splits
+from simulation.small import same_state
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def cell_of(folder: Path, name: str = "fedavg-seed-0") -> CellStore:
+    return CellStore(folder / "cells" / name)
+
+
+# Whose folder it is
+
+
+@pytest.mark.parametrize("stranger", ["notes.txt", ".hidden", "cells"])
+def test_a_foreign_folder_is_left_alone(tmp_path: Path, stranger: str) -> None:
+    (tmp_path / stranger).mkdir()
+    with pytest.raises(FedcrfError, match=r"is not empty and holds no run.*--output"):
+        RunStore(tmp_path).check(small_spec())
+    with pytest.raises(FedcrfError, match="holds no run"):
+        RunStore(tmp_path).read()
+
+
+@pytest.mark.parametrize("leftover", [None, LOCK_NAME])
+def test_an_empty_folder_is_a_new_run(tmp_path: Path, leftover: str | None) -> None:
+    if leftover:  # a run that was stopped before it wrote anything
+        (tmp_path / leftover).touch()
+    spec = small_spec()
+    assert RunStore(tmp_path).check(spec) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"data": {"dataset": "mnist"}}, ["data.dataset", "digits", "mnist"]),
+        ({"data": {"image_size": 4}}, ["data.image_size", "unset", "4"]),
+        ({"partition": {"alpha": 0.7}}, ["partition.alpha", "0.1", "0.7"]),
+        ({"partition": {"num_clients": 5}}, ["partition.num_clients", "4", "5"]),
+        ({"model": {"hidden": [5]}}, ["model.hidden", "[4]", "[5]"]),
+        ({"training": {"learning_rate": 0.3}}, ["training.learning_rate", "0.05", "0.3"]),
+        ({"rounds": {"maximum": 4}}, ["rounds.maximum", "3", "4"]),
+        ({"rules": {"crf": {"bandwidth": 0.1}}}, ["rules.crf.bandwidth", "0.5", "0.1"]),
+    ],
+    ids=str,
+)
+def test_another_run_s_folder_is_refused(
+    finished: Path, changes: dict[str, Any], named: list[str]
+) -> None:
+    before = contents(finished)
+    other = resolve(small_spec().describe(), changes)
+    with pytest.raises(FedcrfError) as caught:
+        RunStore(finished).check(other)
+    for name in [str(finished), "--output", *named]:
+        assert name in str(caught.value)
+    assert contents(finished) == before
+
+
+def test_it_may_be_extended_by_methods_and_seeds(finished: Path) -> None:
+    old = contents(finished / "cells")
+    wider = small_spec(methods=["uniform", "fedavg"], seeds=[2, 1])
+    whole = RunStore(finished).check(wider)
+    assert whole.methods == ("fedavg", "crf-fedavg", "uniform")
+    assert whole.seeds == (0, 1, 2)
+    log, failed = carry_out(wider, finished)
+    assert failed == []
+    new = contents(finished / "cells")
+    assert {name: new[name] for name in old} == old, "what was there is as it was"
+    run = {event.cell.name for event in log.of(RoundFinished)}
+    assert run == {"uniform-seed-2", "fedavg-seed-2", "uniform-seed-1"}
+    assert RunStore(finished).read().describe() == whole.describe()
+    # The same again runs nothing; what was not asked for is not finished.
+    again, _ = carry_out(wider, finished)
+    assert again.of(RoundFinished) == []
+    assert len(again.of(CellFinished)) == 4
+    missing = [each.cell.name for each in standing(RunStore(finished)).cells if not each.summary]
+    assert missing == ["uniform-seed-0", "crf-fedavg-seed-2"]
+
+
+def test_a_rule_s_settings_may_differ_where_the_run_has_no_such_rule(tmp_path: Path) -> None:
+    # FedAvg alone does not care for the CRF's bandwidth; once it is in, it does.
+    store = RunStore(tmp_path / "run")
+    carry_out(small_spec(methods=["fedavg"], seeds=[0]), store.path)
+    sharp = {"rules": {"crf": {"bandwidth": 0.1}}}
+    assert store.check(small_spec(**sharp)).cell("crf-fedavg", 0).rule.bandwidth == 0.1
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with RunStore(tmp_path).locked():
+        with pytest.raises(FedcrfError, match="is being written by another process"):
+            carry_out(small_spec(), tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
+    with RunStore(tmp_path).locked():
+        pass
+
+
+# Records, summaries and checkpoints
+
+
+def test_what_is_kept_of_a_finished_cell(finished: Path) -> None:
+    cell = cell_of(finished, "crf-fedavg-seed-1")
+    records, summary = cell.records(), cell.summary()
+    assert [each.round for each in records] == [1, 2, 3]
+    assert all(each.reasons is not None for each in records)
+    assert summary is not None
+    assert (summary.method, summary.seed, summary.rounds) == ("crf-fedavg", 1, 3)
+    assert not cell.checkpoint.exists()
+    spec = RunStore(finished).read()
+    assert summary.description == spec.cell("crf-fedavg", 1).describe()
+
+
+def test_a_line_still_being_written_is_no_damage(finished: Path) -> None:
+    path = finished / "cells" / "fedavg-seed-0" / "rounds.jsonl"
+    whole = path.read_bytes()
+    for cut in (1, 2, 50):
+        path.write_bytes(whole[:-cut])
+        assert [each.round for each in cell_of(finished).records()] == [1, 2]
+    path.write_bytes(b"")
+    assert cell_of(finished).records() == []
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+@pytest.mark.parametrize("damage", [b"{}", b"", b'{"round": 1', b"\x00\x00", b"null"])
+def test_a_damaged_record_is_named_by_its_line(finished: Path, line: int, damage: bytes) -> None:
+    path = finished / "cells" / "fedavg-seed-0" / "rounds.jsonl"
+    lines = path.read_bytes().splitlines()
+    lines[line] = damage
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(FedcrfError, match=rf"rounds\.jsonl, line {line + 1}, is not a round"):
+        cell_of(finished).records()
+
+
+def test_records_of_bytes_that_are_no_text(finished: Path) -> None:
+    (finished / "cells" / "fedavg-seed-0" / "rounds.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(FedcrfError, match=r"rounds\.jsonl cannot be read"):
+        cell_of(finished).records()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"method": "fedavg"}'])
+def test_a_damaged_summary_is_named(finished: Path, content: bytes) -> None:
+    (finished / "cells" / "fedavg-seed-0" / "summary.json").write_bytes(content)
+    with pytest.raises(FedcrfError, match=r"summary\.json is not a cell's summary"):
+        cell_of(finished).summary()
+
+
+@pytest.mark.parametrize("file", ["rounds.jsonl", "summary.json"])
+def test_the_rest_of_a_damaged_run_is_still_told(finished: Path, file: str) -> None:
+    (finished / "cells" / "fedavg-seed-0" / file).write_bytes(b"rubbish\n")
+    run = standing(RunStore(finished))
+    damaged = [each for each in run.cells if each.damage]
+    assert [each.cell.name for each in damaged] == ["fedavg-seed-0"]
+    assert file in str(damaged[0].damage)
+    assert [row[1] for row in run.tables()[0].rows] == ["1", "2"], "seeds that count"
+    assert write_report(RunStore(finished))
+
+
+@pytest.mark.parametrize("content", [b"methods = [", b"methodes = []", b""])
+def test_a_damaged_description_is_an_error_or_the_defaults(finished: Path, content: bytes) -> None:
+    (finished / "run.toml").write_bytes(content)
+    with pytest.raises(FedcrfError):
+        RunStore(finished).check(small_spec())
+
+
+# Going on
+
+
+def unfinished(folder: Path, rounds: int) -> CellStore:
+    """A cell stopped after so many rounds, as a kill leaves it."""
+
+    class StopError(BaseException):
+        pass
+
+    def stop(event: object) -> None:
+        if isinstance(event, RoundFinished) and event.record.round == rounds:
+            raise StopError
+
+    with pytest.raises(StopError):
+        run_grid(ONE_CELL, RunStore(folder), Workplace(device="cpu"), stop)
+    return cell_of(folder)
+
+
+ONE_CELL: RunSpec = small_spec(methods=["fedavg"], seeds=[0])
+
+
+def test_resume_drops_a_round_whose_state_was_lost(tmp_path: Path, finished: Path) -> None:
+    # Killed between the record and the checkpoint: the record is there and does not count.
+    cell = unfinished(tmp_path / "mine", 2)
+    path = cell.path / "rounds.jsonl"
+    two = path.read_bytes()
+    path.write_bytes(two + record(3, 9.0).model_dump_json(exclude_none=True).encode() + b"\n")
+    state = cell.resume()
+    assert state is not None
+    assert state.round == 2
+    assert path.read_bytes() == two
+    # And half a record.
+    path.write_bytes(two + b'{"round": 3, "tra')
+    assert cell.resume() is not None
+    assert path.read_bytes() == two
+    log, failed = carry_out(ONE_CELL, tmp_path / "mine")
+    assert failed == []
+    assert [event.record.round for event in log.of(RoundFinished)] == [3]
+    untouched = cell_of(finished).records()
+    for mine, theirs in zip(cell.records(), untouched, strict=True):
+        assert mine.model_dump(exclude={"seconds"}) == theirs.model_dump(exclude={"seconds"})
+
+
+def test_killed_before_the_first_checkpoint_it_starts_anew(tmp_path: Path) -> None:
+    cell = unfinished(tmp_path / "run", 1)
+    cell.checkpoint.unlink()
+    assert cell.resume() is None
+    assert cell.records() == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "swapped", "rubbish"])
+def test_records_that_do_not_belong_to_the_checkpoint(tmp_path: Path, damage: str) -> None:
+    cell = unfinished(tmp_path / "run", 2)
+    path = cell.path / "rounds.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    if damage == "missing":
+        path.unlink()
+    else:
+        new = {"short": lines[:1], "swapped": lines[::-1], "rubbish": [b"x\n", *lines]}[damage]
+        path.write_bytes(b"".join(new))
+    before = contents(cell.path)
+    with pytest.raises(FedcrfError, match=r"rounds\.jsonl"):
+        cell.resume()
+    assert contents(cell.path) == before, "what may still be of use is left"
+
+
+def test_a_damaged_checkpoint_fails_that_cell_and_no_other(tmp_path: Path) -> None:
+    cell = unfinished(tmp_path / "run", 2)
+    cell.checkpoint.write_bytes(cell.checkpoint.read_bytes()[:100])
+    log, failed = carry_out(small_spec(methods=["fedavg"], seeds=[0, 1]), tmp_path / "run")
+    assert [each.cell.name for each in failed] == ["fedavg-seed-0"]
+    assert "checkpoint.pt" in failed[0].reason
+    assert [event.cell.name for event in log.of(CellFinished)] == ["fedavg-seed-1"]
+
+
+def test_the_partition_of_each_seed_is_kept(finished: Path) -> None:
+    for seed in (0, 1):
+        kept = json.loads((finished / "partitions" / f"seed-{seed}.json").read_text())
+        assert kept["seed"] == seed
+        assert [each["client"] for each in kept["clients"]] == [0, 1, 2, 3]
+        parts = ("train", "validation", "test")
+        held = sum(each[part] for each in kept["clients"] for part in parts)
+        assert held == 1437, "every example of the digits' training set, once"
+        for each in kept["clients"]:
+            assert sum(each["labels"]) == each["train"]
+
+
+def test_the_saved_model_is_the_reported_one(finished: Path) -> None:
+    # The model of the best round evaluates to the accuracy in the summary.
+    spec = RunStore(finished).read()
+    cell = spec.cell("crf-fedavg", 1)
+    dataset = Workplace().load(spec.data)
+    splits = client_splits(dataset.train.labels, cell.partition, cell.seed)
+    federation = build_federation(dataset, splits)
+    network = cell.model.build(dataset.image_shape, dataset.num_classes)
+    saved = torch.load(finished / "cells" / cell.name / "model.pt", weights_only=True)
+    assert not same_state(
+        {k: v.numpy() for k, v in saved.items()},
+        {k: v.numpy() for k, v in network.state_dict().items()},
+    )
+    network.load_state_dict(saved)
+    summary = cell_of(finished, cell.name).summary()
+    assert summary is not None
+    accuracy = evaluate_clients(network, federation.test, 256).accuracy
+    assert accuracy == pytest.approx(summary.test_accuracy, abs=1e-9)

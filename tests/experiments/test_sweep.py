@@ -1,0 +1,71 @@
+"""Sweeps: what varies, where the runs go, and how they are compared with the default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.runs import Log
+from fedcrf import FedcrfError
+from fedcrf.experiments.runner import Workplace, run_grids
+from fedcrf.experiments.sweep import Axis, Sweep, parse_axis, sweep_table, write_sweep
+
+SMALL = {
+    "methods": ["crf-fedavg"],
+    "seeds": [0, 1],
+    "partition": {"num_clients": 4},
+    "model": {"name": "mlp", "hidden": [4]},
+    "rounds": {"maximum": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("rules.crf.bandwidth=0.1,0.5", (0.1, 0.5)),
+        ("rules.crf.labels=[0,1],[0,0.25,1]", ((0, 1), (0, 0.25, 1))),
+        ("partition.scheme=iid,label-skew", ("iid", "label-skew")),
+        ("rules.crf.reliability_gate=true,false", (True, False)),
+    ],
+)
+def test_an_axis_is_read_as_toml(text: str, values: tuple[Any, ...]) -> None:
+    assert parse_axis(text) == Axis(text.partition("=")[0], values)
+
+
+@pytest.mark.parametrize("text", ["bandwidth=1,2", "rules.crf.bandwidth", "rules.crf.bandwidth="])
+def test_what_is_no_axis(text: str) -> None:
+    with pytest.raises(FedcrfError, match=r"write --over section\.key=value,value"):
+        parse_axis(text)
+
+
+def test_a_key_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, (SMALL,), (parse_axis("rules.crf.bandwith=1"),))
+    with pytest.raises(FedcrfError, match="did you mean 'bandwidth'"):
+        sweep.points()
+
+
+def test_a_sweep_of_two_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = (parse_axis("rules.crf.pairwise_strength=0,0.5"), parse_axis("rules.crf.iterations=1,5"))
+    sweep = Sweep(tmp_path, (SMALL,), axes)
+    points = sweep.points()
+    assert [point.values for point in points] == [(0, 1), (0, 5), (0.5, 1), (0.5, 5)]
+    assert sweep.default_values() == (0.5, 5)
+    runs = [(point.spec, point.store) for point in points]
+    log = Log()
+    assert run_grids(runs, Workplace(device="cpu", jobs=2), log) == []
+
+    rows = {row[:2]: row[2:] for row in sweep_table(sweep).rows}
+    assert set(rows) == {("0", "1"), ("0", "5"), ("0.5", "1"), ("0.5", "5")}
+    assert rows["0.5", "5"][2] == "default"
+    # Without coupling the iterations change nothing, so two points are alike to the bit.
+    assert rows["0", "1"] == rows["0", "5"]
+    names = {path.name for path in write_sweep(sweep)}
+    assert names == {
+        "sweep.md", "sweep.csv", "heat-map-crf-fedavg.svg", "heat-map-crf-fedavg.png",
+    }  # fmt: skip
+
+    again = Log()
+    assert run_grids(runs, Workplace(device="cpu"), again) == []
+    assert not [event for event in again.events if type(event).__name__ == "RoundFinished"]

@@ -1,0 +1,119 @@
+"""One set of rows as Markdown, as CSV and on the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from experiments.runs import summary
+from fedcrf.experiments.compare import compare
+from fedcrf.experiments.paper import Published, published_column
+from fedcrf.experiments.spec import resolve
+from fedcrf.experiments.tables import Table, details_table, results_table
+
+RESULTS = compare(
+    [
+        summary("fedavg", 0, 0.8),
+        summary("fedavg", 1, 0.7),
+        summary("crf-fedavg", 0, 0.85),
+        summary("crf-fedavg", 1, 0.77),
+        summary("uniform", 1, 0.5, held_out_accuracy=None),
+    ],
+    ["fedavg", "crf-fedavg", "uniform", "fedprox"],
+)
+
+
+def test_results_say_who_won_and_by_how_much() -> None:
+    table = results_table("title", RESULTS, {})
+    # Differences 0.05 and 0.07: their sd is 0.01·√2, so half the interval is t(1) · 0.01.
+    half = 12.706204736 * 0.01
+    interval = f"+0.060 [{0.06 - half:+.3f}, {0.06 + half:+.3f}]"
+    assert table.header == ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
+    assert table.rows == (
+        ("FedAvg", "2", "0.750 ± 0.071", "–"),
+        ("CRF-FedAvg", "2", "0.810 ± 0.057", interval),
+        ("Uniform", "1", "0.500", "-0.200"),
+    )
+
+
+def test_the_paper_s_column() -> None:
+    published = {"crf-fedavg": Published(0.895, 0.02)}
+    table = results_table("title", RESULTS, published)
+    assert table.header[-1] == "paper"
+    assert [row[-1] for row in table.rows] == ["–", "0.895 ± 0.020", "–"]
+
+
+def test_details() -> None:
+    table = details_table(RESULTS)
+    rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    assert list(rows) == ["FedAvg", "CRF-FedAvg", "Uniform"]
+    expected = {
+        "clients": "0.650",
+        "worst": "0.450",
+        "held-out": "0.800",
+        "rounds": "10",
+        "s/round": "0.20",
+        "server": "5.0%",
+    }
+    assert rows["FedAvg"].items() >= expected.items()
+    assert rows["Uniform"]["held-out"] == "–", "it has none"
+
+
+def test_no_results_are_a_table_without_rows() -> None:
+    for table in (results_table("title", [], {}), details_table([])):
+        assert table.rows == ()
+        assert list(csv.reader(io.StringIO(table.as_csv()))) == [list(table.header)]
+        assert len(table.as_markdown().splitlines()) == 2
+
+
+def test_nan_is_shown_and_not_an_error() -> None:
+    cells = [summary("fedavg", 0, math.nan), summary("uniform", 0, 0.5)]
+    rows = results_table("title", compare(cells, ["fedavg", "uniform"]), {}).rows
+    assert rows[0][2] == "nan"
+
+
+TABLE = Table("t", ("name", "a, b"), (("x", "1"), ("y, z", '2 "q"')))
+
+
+def test_markdown() -> None:
+    lines = TABLE.as_markdown().splitlines()
+    assert lines == ["| name | a, b |", "| --- | ---: |", "| x | 1 |", '| y, z | 2 "q" |']
+
+
+def test_csv_comes_back() -> None:
+    rows = list(csv.reader(io.StringIO(TABLE.as_csv())))
+    assert rows == [list(TABLE.header), *map(list, TABLE.rows)]
+
+
+def test_terminal_shows_every_cell_as_it_is() -> None:
+    # Square brackets are rich's markup; in a cell they are an interval.
+    text = io.StringIO()
+    table = Table("title", ("method", "Δ"), (("FedAvg", "+0.1 [+0.0, +0.2]"),))
+    Console(file=text, width=80).print(table.for_terminal())
+    for part in ("title", "method", "Δ", "FedAvg", "+0.1 [+0.0, +0.2]"):
+        assert part in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("given", "fedavg"),
+    [
+        ({"data": {"dataset": "mnist"}}, "0.890 ± 0.034"),
+        ({"data": {"dataset": "mnist"}, "partition": {"scheme": "iid"}}, "0.975 ± 0.002"),
+        ({"data": {"dataset": "cifar100"}}, "0.404 ± 0.005"),
+        ({"data": {"dataset": "mnist"}, "partition": {"alpha": 0.1}}, None),
+        ({"data": {"dataset": "mnist"}, "rounds": {"maximum": 2}}, None),
+        ({"data": {"dataset": "mnist"}, "partition": {"num_clients": 5}}, None),
+        ({"data": {"dataset": "mnist"}, "partition": {"scheme": "label-mix"}}, None),
+        ({}, None),
+    ],
+)
+def test_the_paper_s_numbers_stand_beside_its_own_setting_only(
+    given: dict[str, Any], fedavg: str | None
+) -> None:
+    column = published_column(resolve(given))
+    assert (str(column["fedavg"]) if column else None) == fedavg

@@ -1,0 +1,79 @@
+"""The networks: their size, what they take and give, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedcrf import FedcrfError
+from fedcrf.models import MLP, MODELS, ImageShape, ModelPlan, ResNet9, ResNet18
+
+
+@pytest.mark.parametrize(
+    ("plan", "shape", "classes", "parameters"),
+    [
+        # 784·200 + 200 + 200·10 + 10
+        (MLP(), (1, 28, 28), 10, 159_010),
+        (MLP(()), (1, 28, 28), 10, 7_850),
+        (ResNet9(), (3, 32, 32), 10, 6_573_130),
+        (ResNet18(), (3, 32, 32), 100, 11_220_132),
+    ],
+    ids=["mlp", "linear", "resnet9", "resnet18"],
+)
+def test_number_of_parameters(
+    plan: ModelPlan, shape: ImageShape, classes: int, parameters: int
+) -> None:
+    model = plan.build(shape, classes)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("plan", "shape"),
+    [
+        (MLP((7, 5)), (1, 8, 8)),
+        (MLP((7,)), (3, 5, 9)),
+        (ResNet9(), (1, 8, 8)),
+        (ResNet9(), (3, 32, 32)),
+        (ResNet9(), (3, 33, 47)),
+        (ResNet18(), (1, 8, 8)),
+        (ResNet18(), (3, 28, 28)),
+    ],
+)
+def test_logits_have_one_row_an_image(plan: ModelPlan, shape: ImageShape) -> None:
+    model = plan.build(shape, 7).eval()
+    with torch.no_grad():
+        logits = model(torch.randn(2, *shape))
+        assert logits.shape == (2, 7)
+        assert logits.isfinite().all()
+        assert model(torch.empty(0, *shape)).shape == (0, 7), "an empty set can be evaluated"
+
+
+@pytest.mark.parametrize("name", ["resnet9", "resnet18"])
+@pytest.mark.parametrize("shape", [(1, 7, 8), (3, 32, 4)])
+def test_images_too_small_are_refused(name: str, shape: ImageShape) -> None:
+    with pytest.raises(FedcrfError, match=f"{name} cannot take {shape[1]}x{shape[2]}"):
+        MODELS[name]().build(shape, 10)
+
+
+@pytest.mark.parametrize("plan", [ResNet9(), ResNet18()], ids=["resnet9", "resnet18"])
+def test_smallest_images_train_in_a_batch_of_one(plan: ModelPlan) -> None:
+    # A client's last batch may hold one example; what the model takes, it must train on.
+    model = plan.build((1, 8, 8), 10).train()
+    model(torch.randn(1, 1, 8, 8)).sum().backward()
+    assert all(bool(buffer.isfinite().all()) for buffer in model.buffers())
+
+
+@pytest.mark.parametrize("hidden", [(0,), (5, -1)])
+def test_layers_without_units_are_refused(hidden: tuple[int, ...]) -> None:
+    with pytest.raises(FedcrfError, match="hidden"):
+        MLP(hidden)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_initialisation_is_the_seed_s(name: str) -> None:
+    states = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        states.append(MODELS[name]().build((1, 8, 8), 3).state_dict())
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert not all(torch.equal(states[0][key], states[2][key]) for key in states[0])

@@ -1,0 +1,123 @@
+"""A federation small enough to run in milliseconds, and models of every awkward kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedcrf.models import ImageShape
+from fedcrf.rules import State
+from fedcrf.simulation.federation import Examples, Federation, PooledExamples
+
+SHAPE = (1, 4, 4)
+CLASSES = 3
+
+
+def examples(count: int, seed: int) -> Examples:
+    """Noisy images around one centre a class: learnable, and never quite learnt."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).standard_normal((CLASSES, *SHAPE))
+    labels = rng.integers(0, CLASSES, count)
+    images = centres[labels] + 1.5 * rng.standard_normal((count, *SHAPE))
+    return Examples(torch.from_numpy(images).float(), torch.from_numpy(labels))
+
+
+def pooled(counts: Sequence[int], seed: int) -> PooledExamples:
+    union = examples(sum(counts), seed)
+    owners = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+    return PooledExamples(union.images, union.labels, owners)
+
+
+def federation(sizes: Sequence[int] = (20, 7, 33), held_out: bool = True) -> Federation:
+    return Federation(
+        clients=tuple(examples(size, seed=10 + client) for client, size in enumerate(sizes)),
+        validation=pooled([max(1, size // 5) for size in sizes], seed=1),
+        test=pooled([max(1, size // 5) for size in sizes], seed=2),
+        held_out=examples(25, seed=3) if held_out else None,
+        image_shape=SHAPE,
+        num_classes=CLASSES,
+    )
+
+
+@dataclass(frozen=True)
+class BatchNormPlan:
+    """Running statistics and the int64 count of batches travel with the model."""
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(image_shape[0], 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(4 * image_shape[1] * image_shape[2], num_classes),
+        )
+
+
+@dataclass(frozen=True)
+class DropoutPlan:
+    """Draws from torch's generator in every step."""
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        size = image_shape[0] * image_shape[1] * image_shape[2]
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(size, 8), nn.Dropout(0.5), nn.Linear(8, num_classes)
+        )
+
+
+class PartlyUsed(nn.Module):
+    """Has a parameter in front that no output depends on, so that its gradient is None."""
+
+    def __init__(self, size: int, num_classes: int) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.ones(5))
+        self.linear = nn.Linear(size, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.linear(images.flatten(1))
+        return logits
+
+
+@dataclass(frozen=True)
+class PartlyUsedPlan:
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        return PartlyUsed(image_shape[0] * image_shape[1] * image_shape[2], num_classes)
+
+
+@dataclass(frozen=True)
+class FrozenPlan:
+    """Its first layer is not trained, as when a pretrained body is kept."""
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        size = image_shape[0] * image_shape[1] * image_shape[2]
+        first = nn.Linear(size, 6).requires_grad_(False)
+        return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(6, num_classes))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Wraps a plan or a rule and keeps what passes through."""
+
+    inner: Any
+    seen: list[Any] = field(default_factory=list)
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        return self.inner.build(image_shape, num_classes)
+
+    def aggregate(self, global_state: State, reports: Any) -> Any:
+        self.seen.append(({k: v.copy() for k, v in global_state.items()}, list(reports)))
+        return self.inner.aggregate(global_state, reports)
+
+
+def same_state(state: State, other: State) -> bool:
+    """Tell whether two models are equal to the bit, NaN included."""
+    return list(state) == list(other) and all(
+        array.dtype == other[name].dtype
+        and array.shape == other[name].shape
+        and array.tobytes() == other[name].tobytes()
+        for name, array in state.items()
+    )

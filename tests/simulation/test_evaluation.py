@@ -1,0 +1,93 @@
+"""Losses and accuracies against a direct computation, example by example."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedcrf.simulation.evaluation import evaluate, evaluate_clients
+from fedcrf.simulation.federation import Examples, PooledExamples
+from simulation.small import CLASSES, SHAPE, BatchNormPlan, DropoutPlan, examples
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return BatchNormPlan().build(SHAPE, CLASSES)
+
+
+def directly(model: nn.Module, data: Examples) -> tuple[list[float], list[bool]]:
+    """Cross-entropy and hit of every example, alone, in float64."""
+    model = model.double().eval()
+    losses, hits = [], []
+    for image, label in zip(data.images, data.labels.tolist(), strict=True):
+        logits = model(image[None].double())[0].tolist()
+        losses.append(math.log(sum(math.exp(each) for each in logits)) - logits[label])
+        hits.append(max(range(CLASSES), key=logits.__getitem__) == label)
+    model.float()
+    return losses, hits
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 20, 256])
+def test_loss_and_accuracy(batch_size: int) -> None:
+    model, data = network(), examples(20, seed=0)
+    losses, hits = directly(model, data)
+    found = evaluate(model.train(), data, batch_size)
+    assert found.loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert found.accuracy == pytest.approx(np.mean(hits))
+    assert 0 < found.accuracy < 1, "the case tells hits from misses"
+
+
+def test_client_by_client() -> None:
+    # Client 2 has no examples; client 0 is large and good, so mean, union and worst all differ.
+    model = network()
+    data = examples(40, seed=0)
+    _, hits = directly(model, data)
+    order = sorted(range(40), key=lambda place: not hits[place])
+    sizes = [sum(hits) - 1, 4, 0, 40 - sum(hits) - 3]
+    owners = np.repeat(np.arange(4), sizes)
+    mine = torch.tensor(order)
+    union = PooledExamples(data.images[mine], data.labels[mine], torch.from_numpy(owners))
+    found = evaluate_clients(model, union, 16)
+    accuracies = [
+        np.mean([hits[order[place]] for place in np.flatnonzero(owners == client)])
+        for client in (0, 1, 3)
+    ]
+    assert found.accuracy == pytest.approx(np.mean(hits))
+    assert found.client_mean == pytest.approx(np.mean(accuracies))
+    assert found.worst_client == pytest.approx(min(accuracies))
+    assert len({found.accuracy, found.client_mean, found.worst_client}) == 3
+
+
+def test_no_examples_are_nan_and_no_error() -> None:
+    empty = examples(0, seed=0)
+    alone = evaluate(network(), empty, 16)
+    assert math.isnan(alone.loss)
+    assert math.isnan(alone.accuracy)
+    found = evaluate_clients(
+        network(), PooledExamples(empty.images, empty.labels, torch.empty(0, dtype=torch.int64)), 16
+    )
+    assert all(map(math.isnan, vars(found).values()))
+
+
+def test_dropout_and_running_statistics_are_at_rest() -> None:
+    torch.manual_seed(0)
+    data = examples(20, seed=0)
+    dropout = DropoutPlan().build(SHAPE, CLASSES).train()
+    assert evaluate(dropout, data, 16) == evaluate(dropout, data, 16)
+    norm = network().train()
+    before = {name: tensor.clone() for name, tensor in norm.state_dict().items()}
+    evaluate(norm, data, 16)
+    for name, tensor in norm.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_a_model_of_nan_is_wrong_and_not_an_error() -> None:
+    model = network()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(math.nan)
+    assert math.isnan(evaluate(model, examples(9, seed=0), 4).loss)

@@ -1,0 +1,126 @@
+"""A round's record survives its line of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from fedcrf.rules import CRF, ClientReport, FedAvg
+from fedcrf.simulation.records import (
+    LARGEST_AFFINITY,
+    ClientMetrics,
+    Metrics,
+    Reasons,
+    RoundRecord,
+    Seconds,
+    brief,
+    reasons_of,
+)
+
+NAN = math.nan
+
+
+def record(**changes: Any) -> RoundRecord:
+    fields: dict[str, Any] = {
+        "round": 3,
+        "training_loss": 0.5,
+        "validation": Metrics(loss=0.25, accuracy=0.9),
+        "test": ClientMetrics(loss=0.3, accuracy=0.8, client_mean=0.7, worst_client=0.1),
+        "held_out": Metrics(loss=0.2, accuracy=0.6),
+        "clients": [0, 2],
+        "num_examples": [10, 20],
+        "client_training_loss": [0.5, 0.6],
+        "weight": [0.4, 0.6],
+        "base_weight": [1 / 3, 2 / 3],
+        "reasons": Reasons(
+            reliability=[0.5, 0.6],
+            cosine=[0.1, -1.0],
+            distance=[1e-9, 2.0],
+            norm_anomaly=[0.0, 1e12],
+            expected_label=[0.2, 0.9],
+            affinity=[[0.3]],
+        ),
+        "seconds": Seconds(training=0.1, aggregation=0.01, evaluation=0.05),
+    }
+    return RoundRecord(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"held_out": None},
+        {"reasons": None},
+        {"excluded": [2], "weight": [1.0, 0.0], "client_training_loss": [0.5, NAN]},
+        {
+            "training_loss": NAN,
+            "validation": Metrics(loss=NAN, accuracy=0.1),
+            "held_out": Metrics(loss=NAN, accuracy=NAN),
+            "kept_model": True,
+        },
+        {
+            "reasons": Reasons(
+                reliability=[1e-12, 0.5],
+                cosine=[NAN, 0.5],
+                distance=[NAN, 0.5],
+                norm_anomaly=[NAN, 0.5],
+                expected_label=[0.125, 0.5],
+                affinity=None,
+                fell_back=True,
+            )
+        },
+    ],
+    ids=["whole", "no held-out", "no reasons", "excluded", "NaN", "reasons of NaN"],
+)
+def test_round_trip(changes: dict[str, Any]) -> None:
+    before = record(**changes)
+    line = before.model_dump_json(exclude_none=True)  # as the store writes it
+    assert "\n" not in line
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    after = RoundRecord.model_validate_json(line)
+    # NaN is unequal to itself; the text of it is not.
+    assert repr(after) == repr(before)
+    assert after.model_dump_json(exclude_none=True) == line
+
+
+@pytest.mark.parametrize(
+    "damage", [{"round": "three"}, {"validation": None}, {"surprise": 1}, {"weight": "all"}]
+)
+def test_what_is_no_record_is_refused(damage: dict[str, Any]) -> None:
+    content = json.loads(record().model_dump_json()) | damage
+    with pytest.raises(ValidationError):
+        RoundRecord.model_validate_json(json.dumps(content))
+
+
+def test_six_significant_digits() -> None:
+    assert brief([1 / 3, 123456789.0, 1e-9 / 3]) == [0.333333, 123457000.0, 3.33333e-10]
+    assert math.isnan(brief([NAN])[0])
+
+
+@pytest.mark.parametrize("m", [1, 3, LARGEST_AFFINITY, LARGEST_AFFINITY + 1])
+def test_reasons_are_the_posterior_s(m: int) -> None:
+    rng = np.random.default_rng(0)
+    reports = [ClientReport(client, {"w": rng.standard_normal(4)}, 5) for client in range(m)]
+    result = CRF().aggregate({"w": np.zeros(4)}, reports)
+    reasons, posterior = reasons_of(result), result.posterior
+    assert reasons is not None
+    assert posterior is not None
+    for name in ("reliability", "cosine", "distance", "norm_anomaly", "expected_label"):
+        np.testing.assert_allclose(getattr(reasons, name), getattr(posterior, name), rtol=1e-5)
+    if m > LARGEST_AFFINITY:
+        assert reasons.affinity is None
+    else:
+        assert reasons.affinity is not None
+        assert [len(row) for row in reasons.affinity] == list(range(m - 1, 0, -1))
+        for i, row in enumerate(reasons.affinity):
+            np.testing.assert_allclose(row, posterior.affinity[i, i + 1 :], rtol=1e-5)
+
+
+def test_a_rule_without_inference_has_no_reasons() -> None:
+    reports = [ClientReport(0, {"w": np.ones(2)}, 5)]
+    assert reasons_of(FedAvg().aggregate({"w": np.zeros(2)}, reports)) is None

@@ -1,0 +1,268 @@
+"""The federated loop: the same to the bit however often it is run, stopped or resumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from fedcrf.models import MLP
+from fedcrf.objectives import Plain, Proximal
+from fedcrf.rules import CRF, RULES, FedAvg
+from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
+from fedcrf.simulation.evaluation import evaluate, evaluate_clients
+from fedcrf.simulation.local_training import LocalTraining, train_client
+from fedcrf.simulation.randomness import Stream, generator
+from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.rounds import RunState, Simulation
+from fedcrf.simulation.stopping import EarlyStopping
+from simulation.small import (
+    BatchNormPlan,
+    DropoutPlan,
+    FrozenPlan,
+    PartlyUsedPlan,
+    Recording,
+    federation,
+    same_state,
+)
+
+PLANS: dict[str, Any] = {
+    "mlp": MLP((6,)),
+    "batch norm": BatchNormPlan(),
+    "dropout": DropoutPlan(),
+    "frozen": FrozenPlan(),
+    "unused": PartlyUsedPlan(),
+}
+every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+
+
+def simulation(**changes: Any) -> Simulation:
+    given: dict[str, Any] = {
+        "federation": federation(),
+        "model": MLP((6,)),
+        "objective": Plain(),
+        "rule": CRF(),
+        "training": LocalTraining(0.05, 0.9, batch_size=8, local_epochs=2),
+        "max_rounds": 4,
+        "seed": 5,
+    }
+    return Simulation(**(given | changes))
+
+
+def run(
+    simulation: Simulation, state: RunState | None = None
+) -> tuple[list[RunState], list[RoundRecord]]:
+    steps = list(simulation.rounds(state or simulation.start()))
+    return [state for state, _ in steps], [record for _, record in steps]
+
+
+def without_seconds(records: Sequence[RoundRecord]) -> list[str]:
+    return [record.model_dump_json(exclude={"seconds"}) for record in records]
+
+
+def same(state: RunState, other: RunState) -> bool:
+    return (
+        state.round == other.round
+        and state.stopping == other.stopping
+        and same_state(state.model, other.model)
+        and same_state(state.best_model, other.best_model)
+    )
+
+
+@every_plan
+@pytest.mark.parametrize("objective", [Plain(), Proximal(0.1)])
+def test_two_runs_are_one_to_the_bit_and_learn(plan: Any, objective: Any) -> None:
+    # Another plan in between, and the user's own draws: neither may leave a trace.
+    first = run(simulation(model=plan, objective=objective))
+    run(simulation(model=DropoutPlan(), seed=9))
+    torch.manual_seed(123)
+    second = run(simulation(model=plan, objective=objective))
+    assert without_seconds(first[1]) == without_seconds(second[1])
+    assert all(map(same, first[0], second[0]))
+    assert [record.round for record in first[1]] == [1, 2, 3, 4]
+    assert first[1][-1].validation.loss < math.log(3), "better than a guess among three"
+
+
+@every_plan
+def test_resumed_after_any_round_it_ends_the_same(plan: Any, tmp_path: Path) -> None:
+    whole = simulation(model=plan)
+    states, records = run(whole)
+    for done, state in enumerate([whole.start(), *states[:-1]]):
+        save_checkpoint(tmp_path / "checkpoint.pt", state)
+        later_states, later = run(whole, load_checkpoint(tmp_path / "checkpoint.pt"))
+        assert without_seconds(later) == without_seconds(records[done:])
+        assert same(later_states[-1], states[-1])
+
+
+def test_a_finished_run_has_no_more_rounds() -> None:
+    whole = simulation(max_rounds=2)
+    states, _ = run(whole)
+    assert whole.finished(states[-1])
+    assert run(whole, states[-1]) == ([], [])
+
+
+@pytest.mark.parametrize("plan", [MLP((6,)), DropoutPlan()], ids=["mlp", "dropout"])
+def test_the_user_s_random_numbers_are_untouched(plan: Any) -> None:
+    torch.manual_seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    run(simulation(model=plan, max_rounds=2))
+    drawn = torch.rand(3), np.random.rand(3)  # noqa: NPY002
+    torch.manual_seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    assert torch.equal(drawn[0], torch.rand(3))
+    assert np.array_equal(drawn[1], np.random.rand(3))  # noqa: NPY002
+
+
+def test_methods_under_one_seed_share_the_initial_model_and_the_batches() -> None:
+    seen = []
+    for rule in (FedAvg(), CRF()):
+        recording = Recording(rule)
+        run(simulation(rule=recording, max_rounds=1))
+        seen.append(recording.seen[0])
+    (first, first_reports), (second, second_reports) = seen
+    assert same_state(first, second)
+    for one, other in zip(first_reports, second_reports, strict=True):
+        assert same_state(one.state, other.state), "before the rules differ, nothing does"
+    proximal = run(simulation(rule=FedAvg(), objective=Proximal(0.0)))
+    plain = run(simulation(rule=FedAvg()))
+    assert without_seconds(proximal[1]) == without_seconds(plain[1])
+
+
+def test_seeds_and_rounds_differ() -> None:
+    assert not same_state(simulation(seed=1).start().model, simulation(seed=2).start().model)
+    # A seed fixes the initial model, not the settings: two models of one seed start alike.
+    again = simulation(seed=1, rule=FedAvg(), training=LocalTraining()).start()
+    assert same_state(simulation(seed=1).start().model, again.model)
+    orders = {
+        tuple(generator(seed, Stream.SHUFFLE, number, client).permutation(20))
+        for seed in (0, 1)
+        for number in (1, 2)
+        for client in (0, 1)
+    }
+    assert len(orders) == 8
+
+
+def test_a_round_is_what_it_says() -> None:
+    # One round by hand: every client from the global model, FedAvg, then evaluation.
+    whole = simulation(rule=FedAvg(), model=BatchNormPlan(), max_rounds=1)
+    start = whole.start()
+    (state,), (record,) = run(whole)
+    network = BatchNormPlan().build(whole.federation.image_shape, whole.federation.num_classes)
+    sizes = [len(client) for client in whole.federation.clients]
+    total = {name: np.zeros(array.shape) for name, array in start.model.items()}
+    losses = []
+    for client, data in enumerate(whole.federation.clients):
+        network.load_state_dict({k: torch.from_numpy(v) for k, v in start.model.items()})
+        shuffle = generator(5, Stream.SHUFFLE, 1, client)
+        losses.append(
+            train_client(network, data, Plain(), shuffle=shuffle, settings=whole.training)
+        )
+        for name, tensor in network.state_dict().items():
+            total[name] += sizes[client] / sum(sizes) * tensor.numpy().astype(np.float64)
+    for name, array in state.model.items():
+        expected = np.rint(total[name]) if array.dtype.kind == "i" else total[name]
+        assert_allclose(array, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert array.dtype == start.model[name].dtype
+    assert record.client_training_loss == pytest.approx(losses, rel=1e-5)
+    assert record.training_loss == pytest.approx(np.average(losses, weights=sizes), rel=1e-5)
+    assert record.clients == [0, 1, 2]
+    assert record.num_examples == sizes
+    assert record.weight == pytest.approx(np.array(sizes) / sum(sizes), rel=1e-5)
+
+    network.load_state_dict({k: torch.from_numpy(v) for k, v in state.model.items()})
+    validation = evaluate(network, whole.federation.validation, 256)
+    test = evaluate_clients(network, whole.federation.test, 256)
+    assert vars(record.validation) == vars(validation)
+    assert vars(record.test) == vars(test)
+    assert whole.federation.held_out is not None
+    assert record.held_out is not None
+    assert vars(record.held_out) == vars(evaluate(network, whole.federation.held_out, 256))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_client_without_examples_is_skipped(name: str) -> None:
+    _, records = run(simulation(federation=federation((20, 0, 33, 0, 9)), rule=RULES[name]()))
+    for record in records:
+        assert record.clients == [0, 2, 4]
+        assert record.num_examples == [20, 33, 9]
+        assert len(record.weight) == len(record.client_training_loss) == 3
+        assert record.excluded == []
+        assert not record.kept_model
+
+
+def test_the_others_train_as_if_the_empty_client_were_not_there() -> None:
+    # Streams depend on the client's number, not on how many come before it.
+    recordings = [Recording(FedAvg()), Recording(FedAvg())]
+    whole = federation((20, 7, 33))
+    empty = federation((0,)).clients[0]
+    emptied = replace(whole, clients=(whole.clients[0], empty, whole.clients[2]))
+    run(simulation(federation=whole, rule=recordings[0], max_rounds=1))
+    run(simulation(federation=emptied, rule=recordings[1], max_rounds=1))
+    (_, all_reports), (_, some_reports) = recordings[0].seen[0], recordings[1].seen[0]
+    assert [report.client for report in some_reports] == [0, 2]
+    for report in some_reports:
+        assert same_state(report.state, all_reports[report.client].state)
+
+
+def test_no_held_out_set() -> None:
+    _, records = run(simulation(federation=federation(held_out=False), max_rounds=1))
+    assert records[0].held_out is None
+
+
+def test_it_stops_early_and_keeps_the_best_model() -> None:
+    # The clients' labels are wrong: the more they learn, the worse the model gets.
+    right = federation()
+    wrong = [replace(data, labels=(data.labels + 1) % 3) for data in right.clients]
+    whole = simulation(
+        federation=replace(right, clients=tuple(wrong)),
+        stopping=EarlyStopping(patience=3, min_improvement=1e-4),
+        max_rounds=60,
+    )
+    states, records = run(whole)
+    losses = [record.validation.loss for record in records]
+    best = int(np.argmin(losses))
+    last = states[-1]
+    assert len(records) == best + 1 + 3
+    assert last.stopping.best_round == best + 1
+    assert same_state(last.best_model, states[best].model)
+    assert not same_state(last.best_model, last.model)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("plan", [MLP((6,)), BatchNormPlan()], ids=["mlp", "batch norm"])
+def test_a_diverging_run_ends_cleanly(name: str, plan: Any) -> None:
+    whole = simulation(
+        rule=RULES[name](), model=plan, training=LocalTraining(1e30, 0.9, 8, 3), max_rounds=20
+    )
+    start = whole.start()
+    states, records = run(whole)
+    # No client ever sends a finite model: the first one stands, and patience runs out on it.
+    assert len(records) == 1 + whole.stopping.patience
+    for state, record in zip(states, records, strict=True):
+        assert record.excluded == record.clients
+        assert record.kept_model
+        assert record.weight == [0.0, 0.0, 0.0]
+        assert same_state(state.model, start.model)
+        assert RoundRecord.model_validate_json(record.model_dump_json()).round == record.round
+
+
+def test_one_diverging_client_does_not_touch_the_model() -> None:
+    # One client's images are not finite; the round goes on with the other two.
+    whole = federation()
+    bad = replace(whole.clients[1], images=whole.clients[1].images * math.nan)
+    broken = replace(whole, clients=(whole.clients[0], bad, whole.clients[2]))
+    states, records = run(simulation(federation=broken))
+    for record in records:
+        assert record.excluded == [1]
+        assert record.weight[1] == 0.0
+        assert sum(record.weight) == pytest.approx(1.0, abs=1e-5)
+        assert math.isfinite(record.validation.loss)
+        assert not record.kept_model
+    assert all(np.isfinite(array).all() for array in states[-1].model.values())

@@ -1,0 +1,233 @@
+"""Local training and its objectives against loops written by hand."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedcrf import FedcrfError
+from fedcrf.models import MLP
+from fedcrf.objectives import OBJECTIVES, Objective, Plain, Proximal
+from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.local_training import LocalTraining, train_client
+from fedcrf.simulation.training import trainer
+from simulation.small import (
+    CLASSES,
+    SHAPE,
+    BatchNormPlan,
+    DropoutPlan,
+    FrozenPlan,
+    PartlyUsedPlan,
+    examples,
+)
+
+
+def built(plan: Any, seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return plan.build(SHAPE, CLASSES)
+
+
+# What an objective adds to the loss, for autograd to differentiate; a new objective is a row.
+TERMS: dict[str, tuple[Objective, Callable[[list[Tensor], list[Tensor]], Tensor]]] = {
+    "plain": (Plain(), lambda w, start: torch.zeros(())),
+    "proximal": (
+        Proximal(mu=0.3),
+        lambda w, start: 0.15 * sum(((a - b) ** 2).sum() for a, b in zip(w, start, strict=True)),
+    ),
+}
+
+
+def test_every_objective_has_a_row() -> None:
+    assert set(TERMS) == set(OBJECTIVES)
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_gradient_is_that_of_the_whole_loss(name: str) -> None:
+    objective, term = TERMS[name]
+    model, start = built(MLP((5, 4))), list(built(MLP((5, 4)), seed=1).parameters())
+    data = examples(11, seed=0)
+    parameters = list(model.parameters())
+    whole = functional.cross_entropy(model(data.images), data.labels) + term(parameters, start)
+    expected = torch.autograd.grad(whole, parameters)
+
+    functional.cross_entropy(model(data.images), data.labels).backward()
+    with torch.no_grad():
+        objective.correct_gradients(parameters, start)
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        assert parameter.grad is not None
+        assert_allclose(parameter.grad, gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("mu", [-1e-9, math.nan, math.inf])
+def test_mu_that_cannot_be(mu: float) -> None:
+    with pytest.raises(FedcrfError, match="mu"):
+        Proximal(mu)
+
+
+# Both ways to train: the general one, and what a run uses (a fast one for a perceptron)
+
+Train = Callable[[nn.Module, Examples, Objective, LocalTraining, np.random.Generator], float]
+
+
+def generally(
+    model: nn.Module,
+    data: Examples,
+    objective: Objective,
+    settings: LocalTraining,
+    shuffle: np.random.Generator,
+) -> float:
+    return train_client(model, data, objective, settings=settings, shuffle=shuffle)
+
+
+def as_a_run_does(
+    model: nn.Module,
+    data: Examples,
+    objective: Objective,
+    settings: LocalTraining,
+    shuffle: np.random.Generator,
+) -> float:
+    train = trainer(model, settings)
+    # Another client before, and the model put back: nothing of it may be left, momentum least.
+    before = copy.deepcopy(model.state_dict())
+    train(examples(9, seed=99), Proximal(1.0), np.random.default_rng(99))
+    model.load_state_dict(before)
+    return train(data, objective, shuffle)
+
+
+both_ways = pytest.mark.parametrize("train", [generally, as_a_run_does])
+
+
+def by_hand(
+    model: nn.Module,
+    data: Examples,
+    term: Callable[[list[Tensor], list[Tensor]], Tensor],
+    settings: LocalTraining,
+    shuffle: np.random.Generator,
+) -> float:
+    """SGD with momentum as the textbook has it: v ← ρv + g, w ← w − ηv, from v = 0, in float64."""
+    model.double().train()
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    start = [each.detach().clone() for each in parameters]
+    velocity = [torch.zeros_like(each) for each in parameters]
+    seen = []
+    for _ in range(settings.local_epochs):
+        order = shuffle.permutation(len(data))
+        for first in range(0, len(order), settings.batch_size):
+            batch = order[first : first + settings.batch_size]
+            logits = model(data.images[batch].double())
+            loss = functional.cross_entropy(logits, data.labels[batch])
+            seen += [loss.item()] * len(batch)
+            gradients = torch.autograd.grad(
+                loss + term(parameters, start), parameters, allow_unused=True
+            )
+            with torch.no_grad():
+                for w, v, g in zip(parameters, velocity, gradients, strict=True):
+                    if g is not None:
+                        v.mul_(settings.momentum).add_(g)
+                        w.sub_(settings.learning_rate * v)
+    return float(np.mean(seen))
+
+
+@both_ways
+@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize(
+    ("plan", "settings", "count"),
+    [
+        (MLP((7,)), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=1), 12),
+        (MLP((7,)), LocalTraining(0.1, 0.9, batch_size=5, local_epochs=3), 12),  # 5, 5, 2
+        (MLP((6, 5)), LocalTraining(0.2, 0.0, batch_size=3, local_epochs=2), 7),
+        (MLP(()), LocalTraining(0.1, 0.9, batch_size=64, local_epochs=4), 10),  # one batch
+        (MLP((7,)), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2), 1),
+        (BatchNormPlan(), LocalTraining(0.05, 0.9, batch_size=4, local_epochs=2), 10),
+        (FrozenPlan(), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2), 10),
+        (PartlyUsedPlan(), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2), 10),
+    ],
+    ids=["whole batches", "rest", "momentum 0", "linear", "single", "norm", "frozen", "unused"],
+)
+def test_against_a_loop_by_hand(
+    train: Train, name: str, plan: Any, settings: LocalTraining, count: int
+) -> None:
+    objective, term = TERMS[name]
+    model, slow, data = built(plan), built(plan), examples(count, seed=5)
+    loss = train(model, data, objective, settings, np.random.default_rng(3))
+    expected = by_hand(slow, data, term, settings, np.random.default_rng(3))
+    assert loss == pytest.approx(expected, rel=1e-5)
+    for (key, tensor), truth in zip(
+        model.state_dict().items(), slow.state_dict().values(), strict=True
+    ):
+        # float32 against float64 over at most a dozen steps
+        assert_allclose(tensor, truth, rtol=1e-5, atol=2e-6, err_msg=key)
+
+
+@both_ways
+@pytest.mark.parametrize("plan", [MLP((7,)), BatchNormPlan()], ids=["mlp", "norm"])
+def test_mu_of_zero_is_plain_to_the_bit(train: Train, plan: Any) -> None:
+    settings = LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2)
+    states = []
+    for objective in (Plain(), Proximal(0.0)):
+        model = built(plan)
+        train(model, examples(10, seed=5), objective, settings, np.random.default_rng(3))
+        states.append(model.state_dict())
+    for key, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][key]), key
+
+
+@both_ways
+def test_a_step_too_large_ends_in_numbers_and_not_in_an_error(train: Train) -> None:
+    model = built(MLP((7,)))
+    settings = LocalTraining(1e30, 0.9, batch_size=2, local_epochs=5)
+    loss = train(model, examples(10, seed=5), Plain(), settings, np.random.default_rng(3))
+    assert not math.isfinite(loss)
+    assert not all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
+
+
+def test_dropout_is_on_in_training() -> None:
+    model = built(DropoutPlan()).eval()  # as evaluation leaves it
+    losses = set()
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        settings = LocalTraining(1e-9, 0.0, batch_size=10)
+        losses.add(generally(model, examples(10, 5), Plain(), settings, np.random.default_rng(3)))
+    assert len(losses) == 2
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize(("examples_", "batch", "epochs"), [(1, 64, 1), (65, 64, 1), (100, 10, 3)])
+def test_effective_steps_are_those_of_the_optimiser(
+    momentum: float, examples_: int, batch: int, epochs: int
+) -> None:
+    # With a gradient of 1 in every step, how far the parameter goes in units of the step size.
+    settings = LocalTraining(1.0, momentum, batch, epochs)
+    position = velocity = 0.0
+    for _ in range(epochs * -(-examples_ // batch)):
+        velocity = momentum * velocity + 1.0
+        position += velocity
+    assert settings.effective_steps(examples_) == pytest.approx(position, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("learning_rate", 0.0),
+        ("learning_rate", math.nan),
+        ("learning_rate", math.inf),
+        ("momentum", 1.0),
+        ("momentum", -0.1),
+        ("momentum", math.nan),
+        ("batch_size", 0),
+        ("local_epochs", 0),
+    ],
+)
+def test_settings_that_cannot_be(key: str, value: float) -> None:
+    with pytest.raises(FedcrfError, match=key):
+        LocalTraining(**{key: value})

@@ -1,0 +1,54 @@
+"""What the README shows a person to type does what it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedcrf.rules.base as base
+from fedcrf.experiments.spec import resolve
+from fedcrf.rules import RULES
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_rule_on_ones_own_updates() -> None:
+    scope: dict[str, Any] = {}
+    exec(blocks("python")[0], scope)
+    weights = scope["posterior"].weights.round(3)
+    others = np.delete(weights, 7)
+    assert (weights[7], others.min(), others.max()) == (0.043, 0.069, 0.127)
+    assert scope["posterior"].reliability[7] == pytest.approx(0.002, abs=5e-4)
+    assert scope["posterior"].cosine[7] == pytest.approx(-0.87, abs=5e-3)
+    assert scope["posterior"].distance[7] == pytest.approx(4.2, abs=5e-2)
+
+
+def test_the_run_file() -> None:
+    import tomllib
+
+    spec = resolve(tomllib.loads(blocks("toml")[0]))
+    assert [cell.method.rule for cell in spec.cells()[:3]] == ["fedavg", "crf", "uniform"]
+
+
+def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope: dict[str, Any] = {**vars(base), "Sequence": Sequence, "dataclass": dataclass, "np": np}
+    exec(blocks("python")[1], scope)
+    monkeypatch.setitem(RULES, "largest", scope["Largest"])  # type: ignore[arg-type]
+    spec = resolve({"methods": ["largest+plain"], "rules": {"largest": {"keep": 2}}})
+    reports = [
+        base.ClientReport(client, {"w": np.full(3, float(client))}, count)
+        for client, count in enumerate([5, 9, 1, 7])
+    ]
+    result = spec.cells()[0].rule.aggregate({"w": np.zeros(3)}, reports)
+    assert result.weights.tolist() == [0, 0.5, 0, 0.5]
+    assert result.state["w"].tolist() == [2, 2, 2]
