@@ -30,12 +30,12 @@ def test_number_of_parameters(
 @pytest.mark.parametrize(
     ("plan", "shape"),
     [
-        (MLP((7, 5)), (1, 8, 8)),
+        (MLP((7, 5)), (1, 16, 16)),
         (MLP((7,)), (3, 5, 9)),
-        (ResNet9(), (1, 8, 8)),
+        (ResNet9(), (1, 16, 16)),
         (ResNet9(), (3, 32, 32)),
         (ResNet9(), (3, 33, 47)),
-        (ResNet18(), (1, 8, 8)),
+        (ResNet18(), (1, 16, 16)),
         (ResNet18(), (3, 28, 28)),
     ],
 )
@@ -49,7 +49,7 @@ def test_logits_have_one_row_an_image(plan: ModelPlan, shape: ImageShape) -> Non
 
 
 @pytest.mark.parametrize("name", ["resnet9", "resnet18"])
-@pytest.mark.parametrize("shape", [(1, 7, 8), (3, 32, 4)])
+@pytest.mark.parametrize("shape", [(1, 15, 16), (3, 32, 4)])
 def test_images_too_small_are_refused(name: str, shape: ImageShape) -> None:
     with pytest.raises(FedcrfError, match=f"{name} cannot take {shape[1]}x{shape[2]}"):
         MODELS[name]().build(shape, 10)
@@ -58,8 +58,8 @@ def test_images_too_small_are_refused(name: str, shape: ImageShape) -> None:
 @pytest.mark.parametrize("plan", [ResNet9(), ResNet18()], ids=["resnet9", "resnet18"])
 def test_smallest_images_train_in_a_batch_of_one(plan: ModelPlan) -> None:
     # A client's last batch may hold one example; what the model takes, it must train on.
-    model = plan.build((1, 8, 8), 10).train()
-    model(torch.randn(1, 1, 8, 8)).sum().backward()
+    model = plan.build((1, 16, 16), 10).train()
+    model(torch.randn(1, 1, 16, 16)).sum().backward()
     assert all(bool(buffer.isfinite().all()) for buffer in model.buffers())
 
 
@@ -74,6 +74,6 @@ def test_initialisation_is_the_seed_s(name: str) -> None:
     states = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        states.append(MODELS[name]().build((1, 8, 8), 3).state_dict())
+        states.append(MODELS[name]().build((1, 16, 16), 3).state_dict())
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert not all(torch.equal(states[0][key], states[2][key]) for key in states[0])
