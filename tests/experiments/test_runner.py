@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -150,3 +151,25 @@ def test_the_reported_model_of_a_run_without_a_finite_loss(tmp_path: Path) -> No
         assert event.summary.rounds == 3
         assert 0 <= event.summary.test_accuracy <= 1
     assert all(event.record.kept_model for event in log.of(RoundFinished))
+
+
+def test_a_disk_without_room_leaves_what_is_finished(tmp_path: Path, finished_once: Path) -> None:
+    folder = tmp_path / "run"
+    carry_out(small_spec(seeds=[0]), folder)
+    before = results(folder)
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        # Room for the description of a run, not for a state: as on a disk that is all but full.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2500, unlimited[1]))
+        _, failed = carry_out(small_spec(), folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert [each.cell.seed for each in failed] == [1, 1]
+    assert all("File too large" in each.reason for each in failed)
+    assert not list(folder.rglob(".*.pt.*")), "nothing half-written is left"
+    for name, kept in before.items():
+        store = RunStore(folder).cell(next(c for c in small_spec().cells() if c.name == name))
+        assert (store.path / "model.pt").read_bytes() == kept[2]
+    _, failed = carry_out(small_spec(), folder)
+    assert failed == []
+    assert results(folder) == results(finished_once)
