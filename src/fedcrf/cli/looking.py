@@ -26,7 +26,7 @@ from fedcrf.cli.flags import (
     given,
     partition_section,
 )
-from fedcrf.cli.output import console, list_entries, list_files, print_tables, say
+from fedcrf.cli.output import list_entries, list_files, print_table, print_tables, say
 
 
 def show(
@@ -104,7 +104,7 @@ def partition(
     splits = client_splits(data.train.labels, spec.partition, seed)
     record = partition_record(seed, splits, data)
     title = f"{data.name}, {spec.partition.scheme}, seed {seed}"
-    console.print(partition_table(record, title).for_terminal())
+    print_table(partition_table(record, title))
     for line in remarks(record):
         say(line)
     stem = output or Path("runs") / f"partition-{data.name.replace('/', '-')}-seed-{seed}"

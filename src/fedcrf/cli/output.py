@@ -10,6 +10,7 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from fedcrf.experiments.report import RunStanding
+    from fedcrf.experiments.tables import Table
 
 console = Console()
 
@@ -37,4 +38,10 @@ def print_tables(run_so_far: RunStanding) -> None:
     """Print the tables of a run that have rows."""
     for table in run_so_far.tables():
         if table.rows:
-            console.print(table.for_terminal())
+            print_table(table)
+
+
+def print_table(table: Table) -> None:
+    """Print a table and an empty line."""
+    console.print(table.for_terminal())
+    console.print()

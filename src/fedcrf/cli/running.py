@@ -31,7 +31,7 @@ from fedcrf.cli.flags import (
     parse_seeds,
     partition_section,
 )
-from fedcrf.cli.output import console, list_files, print_tables, say
+from fedcrf.cli.output import console, list_files, print_table, print_tables, say
 from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
@@ -190,10 +190,10 @@ def reproduce(
                 write_report(column.store)
     everything = paper.columns(output, "all")
     for column in everything:
-        console.print(paper.column_table(column).for_terminal())
+        print_table(paper.column_table(column))
         differences = paper.differences_table(column)
         if differences.rows:
-            console.print(differences.for_terminal())
+            print_table(differences)
     list_files(paper.write_tables(output, everything))
     _raise_if_failed(failed)
 
@@ -244,7 +244,7 @@ def sweep(
     runs = [(point.spec, point.store) for point in plan.points()]
     with RunDisplay(runs, console) as display:
         failed = run_grids(runs, workplace, display)
-    console.print(sweep_table(plan).for_terminal())
+    print_table(sweep_table(plan))
     list_files(write_sweep(plan))
     _raise_if_failed(failed)
 

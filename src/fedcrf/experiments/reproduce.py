@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.claims import claims_table
 from fedcrf.experiments.compare import Estimate, MethodResult, compare, pair_methods
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.paper import PUBLISHED, Published, paper_spec
@@ -108,7 +109,7 @@ def columns(folder: Path, table: str, datasets: Sequence[str] | None = None) -> 
 def column_table(column: Column) -> Table:
     """Return one column with its differences: ours, the paper's, and whether ours lies within.
 
-    "Within" means that our mean lies within the paper's mean ± 2 sd.
+    n is the number of seeds; "within" means that our mean lies within the paper's mean ± 2 sd.
     """
     results = {result.method: result for result in column.results()}
     rows = []
@@ -130,7 +131,7 @@ def column_table(column: Column) -> Table:
                 difference_text(result.difference),
             )
         )
-    header = ("method", "seeds", "ours", "paper", "± 2 sd", "Δ to FedAvg [95 %]")
+    header = ("method", "n", "ours", "paper", "± 2 sd", "Δ to FedAvg [95 %]")
     return Table(column.title, header, tuple(rows))
 
 
@@ -151,6 +152,12 @@ def differences_table(column: Column) -> Table:
             name = f"{find_method(method).title} − {find_method(baseline).title}"
             rows.append((name, str(difference.seeds), difference_text(difference)))
     return Table(column.title, ("difference", "seeds", "mean [95 %]"), tuple(rows))
+
+
+def column_claims(column: Column) -> Table:
+    """Return the paper's claims held against this column's run; empty where it was not run."""
+    cells = standing(column.store).cells if (column.store.path / "run.toml").exists() else ()
+    return claims_table(f"{column.title}: the claims", cells, iid=column.setting == "iid")
 
 
 def paper_table(chosen: Sequence[Column], setting: str) -> Table:
@@ -189,6 +196,9 @@ def write_tables(folder: Path, chosen: Sequence[Column]) -> list[Path]:
         sections.append(f"## {table.title}\n\n{table.as_markdown()}")
         if differences.rows:
             sections.append(differences.as_markdown())
+        claims = column_claims(column)
+        if claims.rows:
+            sections.append(claims.as_markdown())
     texts["tables.md"] = "\n".join(sections)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []

@@ -33,6 +33,8 @@ class Table:
             title_style="bold",
             box=box.SIMPLE_HEAD,
             pad_edge=False,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
         )
         for number, name in enumerate(self.header):
             table.add_column(name, justify="right" if number else "left", no_wrap=True)
