@@ -16,7 +16,7 @@ help:
 	@echo "make demo   run the demonstration on the digits (about a minute)"
 	@echo "make test   run the tests"
 	@echo "make lint   check format, lint and types"
-	@echo "make bench  measure what a round and the command line cost"
+	@echo "make bench  measure a round, the server's rule and the command line"
 	@echo "make clean  remove the environment and what was built"
 
 install: $(READY)
@@ -40,6 +40,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/round.py
+	$(BIN)/python benchmarks/aggregation.py
 
 clean:
 	rm -rf $(VENV) build dist

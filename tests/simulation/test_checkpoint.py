@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedcrf import FedcrfError
+from fedcrf.files import atomic_write
 from fedcrf.simulation.checkpoint import (
-    atomic_write,
     load_checkpoint,
     save_checkpoint,
     save_model,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -13,11 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
 from fedcrf.data.dataset import ImageDataset, LabelledImages
-
-CACHE_VARIABLE = "FEDCRF_CACHE"
+from fedcrf.files import CACHE_VARIABLE, cache_folder
 
 # Raise it whenever decoding gives other arrays than before, or the entry's layout changes.
 _FORMAT_VERSION = 1
@@ -67,9 +64,7 @@ def cached_dataset(
 
 
 def _root(cache_dir: Path | None) -> Path:
-    if cache_dir is not None:
-        return cache_dir
-    return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("fedcrf"))
+    return cache_dir or cache_folder()
 
 
 def _entry_name(name: str, identity: Mapping[str, object]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.store import PartitionRecord
-from fedcrf.simulation.checkpoint import atomic_write
+from fedcrf.files import atomic_write
 from fedcrf.simulation.records import RoundRecord, reported_round
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, with a line style each.

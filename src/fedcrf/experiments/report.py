@@ -13,7 +13,7 @@ from fedcrf.experiments.paper import published_column
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import CellSummary, RunStore
 from fedcrf.experiments.tables import Table, details_table, results_table
-from fedcrf.simulation.checkpoint import atomic_write
+from fedcrf.files import atomic_write
 from fedcrf.simulation.records import RoundRecord
 
 

@@ -15,7 +15,7 @@ from fedcrf.experiments.report import standing
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
-from fedcrf.simulation.checkpoint import atomic_write
+from fedcrf.files import atomic_write
 
 SETTINGS = ("noniid", "iid")
 """The paper's two settings: table 1, and table 2 of the appendix."""

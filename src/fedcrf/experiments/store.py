@@ -35,8 +35,8 @@ from fedcrf.experiments.spec import (
     read_run_file,
     resolve,
 )
+from fedcrf.files import atomic_write
 from fedcrf.simulation.checkpoint import (
-    atomic_write,
     load_checkpoint,
     save_checkpoint,
     save_model,

@@ -17,7 +17,7 @@ from fedcrf.experiments.report import standing
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import CellSummary, RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
-from fedcrf.simulation.checkpoint import atomic_write
+from fedcrf.files import atomic_write
 
 
 @dataclass(frozen=True)

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedcrf.errors import FedcrfError
+from fedcrf.files import atomic_write
 from fedcrf.rules import State
 from fedcrf.simulation.rounds import RunState
 from fedcrf.simulation.stopping import EarlyStopping
-
-
-@contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file so that a kill at any moment leaves the old one or the new one, whole."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def save_checkpoint(path: Path, state: RunState) -> None:

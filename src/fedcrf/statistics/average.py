@@ -8,26 +8,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.statistics import kernel
 from fedcrf.statistics.one_pass import BLOCK_NUMBERS, blocks
 
 
-def weighted_average(arrays: Sequence[NDArray[Any]], weights: NDArray[np.float64]) -> NDArray[Any]:
+def weighted_average(
+    arrays: Sequence[NDArray[Any]], weights: NDArray[np.float64], threads: int | None = None
+) -> NDArray[Any]:
     """Return Σ α_i w_i for one array of the model; accumulates in float64.
 
     Args:
         arrays: m arrays of one shape and dtype. An array whose weight is zero is never read, so
             that it may hold NaN.
         weights: (m,) weights α.
+        threads: Blocks worked on at once by compiled code; all cores by default. The result does
+            not depend on it.
 
     Returns:
         An array of the same shape and dtype; integers are rounded to nearest.
     """
-    used = [
-        (array.reshape(-1), weight)
-        for array, weight in zip(arrays, weights, strict=True)
-        if weight != 0.0
-    ]
     first = arrays[0]
+    used = [index for index, weight in enumerate(weights) if weight != 0.0]
+    if used:
+        # A stand-in with weight zero keeps the number of rows, for which the code was compiled.
+        flats = [
+            arrays[index if weight != 0.0 else used[0]].reshape(-1)
+            for index, weight in enumerate(weights)
+        ]
+        if kernel.suits([[flat] for flat in flats]):
+            threads = threads or kernel.default_threads()
+            compiled = kernel.average_columns(flats, weights, threads)
+            if compiled is not None:
+                return compiled.reshape(first.shape)
+    return _average_by_blocks([(arrays[i].reshape(-1), weights[i]) for i in used], first)
+
+
+def _average_by_blocks(
+    used: Sequence[tuple[NDArray[Any], float]], first: NDArray[Any]
+) -> NDArray[Any]:
     result = np.empty(first.size, dtype=first.dtype)
     exact = first.dtype.kind != "f"
     width = BLOCK_NUMBERS // 4

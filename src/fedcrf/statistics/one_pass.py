@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
+from fedcrf.statistics import kernel
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.median import coordinate_median
 
@@ -71,14 +72,20 @@ class UpdateStatistics(UpdateGeometry):
 
 
 def update_statistics(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None = None
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None = None,
+    threads: int | None = None,
 ) -> UpdateStatistics:
     """Gather the statistics of the updates block by block; accumulates in float64.
+
+    A round of few clients and many numbers goes through compiled code where Numba is installed.
 
     Args:
         clients: For each of m clients its flat layers, alike in number, size and dtype.
         origin: The flat layers of the global model, where ``clients`` are models and not yet
-            updates; the difference is taken in float64, a block at a time.
+            updates; the difference is taken a block at a time.
+        threads: Blocks worked on at once by the compiled code; all cores by default. The result
+            does not depend on it.
 
     Returns:
         The statistics. Memory beyond the result is O(m · block).
@@ -88,7 +95,7 @@ def update_statistics(
     """
     dimension = _dimension(clients)
     finite, sums = _excluding(
-        len(clients), lambda candidates: _sum_over_blocks([clients[i] for i in candidates], origin)
+        len(clients), lambda candidates: _sums([clients[i] for i in candidates], origin, threads)
     )
     return UpdateStatistics(
         dimension=dimension,
@@ -124,14 +131,6 @@ def centred_geometry(
         finite=finite,
         gram=_spread(gram, finite, np.ix_(finite, finite)),
     )
-
-
-@dataclass
-class _Sums:
-    gram: NDArray[np.float64]
-    inner: NDArray[np.float64]
-    squared_distance: NDArray[np.float64]
-    median_square: float
 
 
 T = TypeVar("T")
@@ -171,11 +170,21 @@ def _centred_gram(
     return np.isfinite(squares), gram
 
 
+def _sums(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, threads: int | None
+) -> tuple[NDArray[np.bool_], kernel.Sums]:
+    """Return the sums over all columns by the fastest way that gives them, and who is finite."""
+    if clients and kernel.suits(clients):
+        compiled = kernel.sum_columns(clients, origin, threads or kernel.default_threads())
+        if compiled is not None:
+            return np.ones(len(clients), dtype=np.bool_), compiled
+    return _sum_over_blocks(clients, origin)
+
+
 def _sum_over_blocks(
     clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
-) -> tuple[NDArray[np.bool_], _Sums]:
-    m = len(clients)
-    sums = _Sums(np.zeros((m, m)), np.zeros(m), np.zeros(m), 0.0)
+) -> tuple[NDArray[np.bool_], kernel.Sums]:
+    sums = kernel.Sums(len(clients))
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks(clients, origin):
             gram = block @ block.T

@@ -1,0 +1,36 @@
+"""Files that are whole or not there, and where what can be made again is kept."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+CACHE_VARIABLE = "FEDCRF_CACHE"
+"""Names the cache folder; else it is the user's."""
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be made again: decoded images, compiled code."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("fedcrf"))
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file so that a kill at any moment leaves the old one or the new one, whole."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
