@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import fedcrf.rules.base as base
 from fedcrf.experiments.spec import resolve
-from fedcrf.rules import RULES
+from fedcrf.rules import RULES, AggregationResult, ClientReport
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -41,14 +38,19 @@ def test_the_run_file() -> None:
 
 
 def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    scope: dict[str, Any] = {**vars(base), "Sequence": Sequence, "dataclass": dataclass, "np": np}
+    scope: dict[str, Any] = {}
     exec(blocks("python")[1], scope)
     monkeypatch.setitem(RULES, "largest", scope["Largest"])  # type: ignore[arg-type]
-    spec = resolve({"methods": ["largest+plain"], "rules": {"largest": {"keep": 2}}})
-    reports = [
-        base.ClientReport(client, {"w": np.full(3, float(client))}, count)
-        for client, count in enumerate([5, 9, 1, 7])
-    ]
-    result = spec.cells()[0].rule.aggregate({"w": np.zeros(3)}, reports)
+
+    def aggregate(keep: int, *models: float) -> AggregationResult:
+        spec = resolve({"methods": ["largest+plain"], "rules": {"largest": {"keep": keep}}})
+        reports = [
+            ClientReport(client, {"w": np.full(3, model)}, count)
+            for client, (model, count) in enumerate(zip(models, [5, 9, 1, 7], strict=True))
+        ]
+        return spec.cells()[0].rule.aggregate({"w": np.zeros(3)}, reports)
+
+    result = aggregate(2, 0.0, 1.0, 2.0, 3.0)
     assert result.weights.tolist() == [0, 0.5, 0, 0.5]
     assert result.state["w"].tolist() == [2, 2, 2]
+    assert aggregate(9, 0.0, np.nan, 2.0, 3.0).weights.tolist() == [1 / 3, 0, 1 / 3, 1 / 3]

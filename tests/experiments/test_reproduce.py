@@ -31,9 +31,11 @@ def fill(column: Column, accuracies: dict[str, list[float]]) -> None:
         column.store.write(spec)
     for method, values in accuracies.items():
         for seed, accuracy in enumerate(values):
-            folder = column.store.cell(spec.cell(method, seed)).path
+            cell = spec.cell(method, seed)
+            folder = column.store.cell(cell).path
             folder.mkdir(parents=True)
-            text = summary(method, seed, accuracy).model_dump_json()
+            result = summary(method, seed, accuracy, rounds=0, description=cell.describe())
+            text = result.model_dump_json()
             (folder / "summary.json").write_text(text)
 
 

@@ -57,6 +57,10 @@ for command in (
     app.command()(command)
 
 
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C ended."""
+
+
 def main() -> None:
     """Run the command line; every mistake of the user ends in one line and a non-zero status."""
     try:
@@ -67,12 +71,14 @@ def main() -> None:
     except FedcrfError as error:
         status = _fail(str(error), 2)
     except (typer.Abort, KeyboardInterrupt):
-        status = _fail("interrupted; give the same command again to go on", 130)
+        status = INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
     except OSError as error:
         status = _fail(f"{error.filename or 'file'}: {error.strerror or error}", 1)
+    if status == INTERRUPTED:  # which typer may also return by itself
+        _fail("interrupted; give the same command again to go on", INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -45,6 +45,7 @@ class RunDisplay:
         self._bars: dict[CellSpec, TaskID] = {}
         self._started: set[CellSpec] = set()
         self._finished_before = 0
+        self._folders = [store.path for _, store in runs]
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -70,6 +71,8 @@ class RunDisplay:
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
+        while self._folders:
+            self._say(f"results: {self._folders.pop(0)}")
         match event:
             case PartitionMade(partition):
                 for line in remarks(partition):
@@ -157,6 +160,16 @@ def partition_table(partition: PartitionRecord, title: str) -> Table:
             (str(each.client), str(each.train), str(each.validation), str(each.test), shown + more)
         )
     return Table(title, ("client", "train", "validation", "test", "labels (train)"), tuple(rows))
+
+
+def counts_table(partition: PartitionRecord) -> Table:
+    """Return what each client holds, a column a label."""
+    header = ("client", "train", "validation", "test", *partition.class_names)
+    rows = [
+        (each.client, each.train, each.validation, each.test, *each.labels)
+        for each in partition.clients
+    ]
+    return Table("", header, tuple(tuple(map(str, row)) for row in rows))
 
 
 def _clients(numbers: list[int]) -> str:

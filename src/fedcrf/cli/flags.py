@@ -14,6 +14,9 @@ DATA = "Data and clients"
 TRAIN = "Training"
 WHERE = "Where and how"
 
+MOST_SEEDS = 10_000
+"""Seeds of one run; more can only be a slip."""
+
 DatasetFlag = Annotated[
     str | None,
     typer.Option(
@@ -83,6 +86,11 @@ JobsFlag = Annotated[
 DeviceFlag = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=WHERE)]
 
 
+def parse_names(text: str) -> list[str]:
+    """Return the names of ``fedavg, crf-fedavg``."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def parse_seeds(text: str) -> list[int]:
     """Return the seeds of ``0-2,7``.
 
@@ -96,6 +104,8 @@ def parse_seeds(text: str) -> list[int]:
             numbers = range(int(first), int(last if dash else first) + 1)
         except ValueError:
             raise FedcrfError(f"--seeds {text}: write seeds such as 0-2 or 0,3,7") from None
+        if len(numbers) > MOST_SEEDS:
+            raise FedcrfError(f"--seeds {text}: give at most {MOST_SEEDS} seeds")
         if not numbers:
             raise FedcrfError(f"--seeds {text}: {part} holds no seed; write the smaller first")
         seeds += numbers

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -59,6 +62,8 @@ def show(
             say(f"{each.cell.name}: not finished, {done}")
     if figures:
         list_files(write_report(store))
+    if any(each.damage for each in run_so_far.cells):
+        raise typer.Exit(1)
 
 
 def partition(
@@ -81,18 +86,19 @@ def partition(
         typer.Option(
             "--output",
             "-o",
-            help="Stem of the pictures; else one under runs/.",
+            help="Stem of the files; else one under runs/.",
             rich_help_panel=WHERE,
         ),
     ] = None,
     cache_dir: CacheDirFlag = None,
 ) -> None:
     """Show what each client holds: a table of counts and a picture."""
-    from fedcrf.cli.display import partition_table, remarks
+    from fedcrf.cli.display import counts_table, partition_table, remarks
     from fedcrf.experiments.figures import partition_figure, save
     from fedcrf.experiments.runner import Workplace
-    from fedcrf.experiments.spec import resolve
+    from fedcrf.experiments.spec import default_folder, resolve
     from fedcrf.experiments.store import partition_record
+    from fedcrf.files import atomic_write
     from fedcrf.simulation.federation import client_splits
 
     flags = {
@@ -107,13 +113,20 @@ def partition(
     print_table(partition_table(record, title))
     for line in remarks(record):
         say(line)
-    stem = output or Path("runs") / f"partition-{data.name.replace('/', '-')}-seed-{seed}"
+    stem = output or default_folder(spec).with_name(
+        f"partition-{default_folder(spec).name}-seed-{seed}"
+    )
+    if stem.suffix in (".png", ".svg", ".csv"):
+        stem = stem.with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
-    list_files(save(partition_figure(record, title), stem))
+    table = stem.with_name(f"{stem.name}.csv")
+    with atomic_write(table) as file:
+        file.write(counts_table(record).as_csv().encode())
+    list_files([table, *save(partition_figure(record, title), stem)])
 
 
 def methods() -> None:
-    """List the methods, and the rules and objectives they are made of."""
+    """List the methods, and the rules and objectives they are made of, with their settings."""
     from fedcrf.experiments.methods import METHODS
     from fedcrf.objectives import OBJECTIVES
     from fedcrf.rules import RULES
@@ -122,8 +135,8 @@ def methods() -> None:
         "methods (or any RULE+OBJECTIVE)",
         {name: f"{method.rule} + {method.objective}" for name, method in METHODS.items()},
     )
-    list_entries("rules", {name: _first_line(rule) for name, rule in RULES.items()})
-    list_entries("objectives", {name: _first_line(kind) for name, kind in OBJECTIVES.items()})
+    list_entries("rules", _described(RULES, "rules"))
+    list_entries("objectives", _described(OBJECTIVES, "objectives"))
 
 
 def datasets() -> None:
@@ -138,10 +151,27 @@ def datasets() -> None:
 
 
 def models() -> None:
-    """List the models."""
+    """List the models, with their settings."""
     from fedcrf.models import MODELS
 
-    list_entries("models", {name: _first_line(plan) for name, plan in MODELS.items()})
+    list_entries("models", _described(MODELS, "model"))
+
+
+def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str]:
+    """Return what each entry is, and its settings with their defaults as a run file has them."""
+    lines = {}
+    for name, kind in registry.items():
+        where = section if section == "model" else f"{section}.{name}"
+        settings = [
+            f"\n      {where}.{field.name} = {_plain(field.default)}"
+            for field in dataclasses.fields(kind)
+        ]
+        lines[name] = _first_line(kind) + "".join(settings)
+    return lines
+
+
+def _plain(value: object) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
 def _first_line(thing: object) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
     from fedcrf.experiments.report import RunStanding
     from fedcrf.experiments.tables import Table
 
-console = Console()
+# In a pipe lines are as long as they need to be, unless COLUMNS says otherwise.
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
 
 
 def say(line: str) -> None:

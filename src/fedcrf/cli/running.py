@@ -28,6 +28,7 @@ from fedcrf.cli.flags import (
     SettingsFlag,
     data_section,
     given,
+    parse_names,
     parse_seeds,
     partition_section,
 )
@@ -101,10 +102,18 @@ def run(
     jobs: JobsFlag = None,
     device: DeviceFlag = "auto",
     cache_dir: CacheDirFlag = None,
+    describe: Annotated[
+        bool,
+        typer.Option(
+            "--describe",
+            help="Print the whole resolved description as a run file, and run nothing.",
+            rich_help_panel=WHAT,
+        ),
+    ] = False,
 ) -> None:
     """Run methods × seeds on one data set and partition; go on where an earlier run stopped."""
     flags = {
-        "methods": methods and methods.split(","),
+        "methods": methods and parse_names(methods),
         "seeds": seeds and parse_seeds(seeds),
         "model": {"name": model},
         "data": data_section(dataset, image_column, label_column, image_size, limit),
@@ -117,11 +126,16 @@ def run(
         },
         "objectives": {"proximal": {"mu": mu}},
     }
+    import tomli_w
+
     from fedcrf.experiments.spec import read_run_file, resolve, setting
 
     described = [] if run_file is None else [read_run_file(run_file)]
     chosen = [setting(text) for text in settings or []]
     spec = resolve(*described, given(flags), *chosen)
+    if describe:
+        print(tomli_w.dumps(spec.describe()), end="")
+        return
     _run(spec, output, data_dir, cache_dir, jobs, device)
 
 
@@ -142,13 +156,17 @@ def demo(
 
 
 def reproduce(
-    table: Annotated[
-        str, typer.Option(help="noniid (table 1), iid (table 2) or all.", rich_help_panel=WHAT)
+    which: Annotated[
+        str,
+        typer.Option(
+            "--table", help="noniid (table 1), iid (table 2) or all.", rich_help_panel=WHAT
+        ),
     ] = "all",
     dataset: Annotated[
         str,
         typer.Option(
-            help="Columns to run, comma-separated: mnist, cifar10, cifar100.", rich_help_panel=WHAT
+            help="Columns to run: mnist, cifar10, cifar100, comma-separated, or all.",
+            rich_help_panel=WHAT,
         ),
     ] = "mnist",
     seeds: Annotated[
@@ -177,8 +195,8 @@ def reproduce(
     from fedcrf.experiments.report import write_report
     from fedcrf.experiments.runner import run_grids
 
-    names = methods.split(",") if methods else list(paper.PAPER_METHODS)
-    chosen = paper.columns(output, table, dataset.split(","))
+    names = parse_names(methods) if methods else list(paper.PAPER_METHODS)
+    chosen = paper.columns(output, which, None if dataset == "all" else parse_names(dataset))
     specs = [column.spec(names, parse_seeds(seeds)) for column in chosen]
     failed: list[CellFailed] = []
     if run:
@@ -189,11 +207,15 @@ def reproduce(
             if display.ran(spec) or not (column.store.path / "results.md").exists():
                 write_report(column.store)
     everything = paper.columns(output, "all")
+    for setting in paper.SETTINGS:
+        print_table(paper.paper_table(everything, setting))
     for column in everything:
         print_table(paper.column_table(column))
-        differences = paper.differences_table(column)
-        if differences.rows:
-            print_table(differences)
+        for table in (paper.differences_table(column), paper.column_claims(column)):
+            if table.rows:
+                print_table(table)
+        for line in column.damages():
+            say(line)
     list_files(paper.write_tables(output, everything))
     _raise_if_failed(failed)
 
@@ -211,8 +233,9 @@ def sweep(
         Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="Methods, comma-separated.", rich_help_panel=WHAT)
-    ] = "crf-fedavg",
+        str | None,
+        typer.Option(help="Methods; else the run file's, else crf-fedavg.", rich_help_panel=WHAT),
+    ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="Seeds, such as 0-2.", rich_help_panel=WHAT)
     ] = None,
@@ -234,11 +257,11 @@ def sweep(
     from fedcrf.experiments.sweep import Sweep, parse_axis, sweep_table, write_sweep
 
     flags = {
-        "methods": methods.split(","),
+        "methods": methods and parse_names(methods),
         "seeds": seeds and parse_seeds(seeds),
         "data": {"dataset": dataset},
     }
-    described = [] if run_file is None else [read_run_file(run_file)]
+    described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_run_file(run_file)]
     layers = [*described, given(flags), *(setting(text) for text in settings or [])]
     plan = Sweep(output, tuple(layers), tuple(parse_axis(text) for text in over))
     runs = [(point.spec, point.store) for point in plan.points()]
@@ -261,10 +284,10 @@ def _run(
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.report import standing, write_report
     from fedcrf.experiments.runner import run_grid
+    from fedcrf.experiments.spec import default_folder
     from fedcrf.experiments.store import RunStore
 
     store = RunStore(output or default_folder(spec))
-    say(f"results: {store.path}")
     with RunDisplay([(spec, store)], console) as display:
         failed = run_grid(spec, store, workplace, display)
     print_tables(standing(store))
@@ -281,7 +304,7 @@ def _workplace(
         raise FedcrfError(f"--jobs {jobs}: give 1 or more")
     from fedcrf.experiments.runner import Workplace
 
-    return Workplace(data_dir, cache_dir, device, jobs or _cores())
+    return Workplace(data_dir, cache_dir, device, jobs or default_jobs(device))
 
 
 def _raise_if_failed(failed: list[CellFailed]) -> None:
@@ -290,14 +313,20 @@ def _raise_if_failed(failed: list[CellFailed]) -> None:
         raise FedcrfError(f"{len(failed)} of the cells failed: {names}; {failed[0].reason}")
 
 
-def default_folder(spec: RunSpec) -> Path:
-    """Return the results folder of a description: one for each setting of data and clients."""
-    name = [spec.data.dataset.replace("/", "-"), spec.model["name"], spec.partition.scheme]
-    if spec.partition.scheme != "iid":
-        name.append(f"alpha{spec.partition.alpha:g}")
-    name.append(f"{spec.partition.num_clients}clients")
-    return Path("runs") / "-".join(name)
+def default_jobs(device: str) -> int:
+    """Return how many cells to run at once: one a core, or as many as a GPU's memory carries."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if device != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            memory = torch.cuda.get_device_properties(0).total_memory
+            return max(1, min(MOST_ON_GPU, cores or 1, memory // MEMORY_OF_CELL))
+    return cores or 1
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+MEMORY_OF_CELL = 8 << 30
+"""Bytes of GPU memory that a cell of the largest model takes, amply."""
+
+MOST_ON_GPU = 4
+"""Cells on one GPU beyond which they wait for each other."""

@@ -35,10 +35,10 @@ def base_weights(
 
 
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
-    try:
-        counts = as_numpy(num_examples).astype(np.float64)
-    except (TypeError, ValueError):
-        raise FedcrfError("num_examples are not numbers: give one count for each client") from None
+    given = as_numpy(num_examples)
+    if given.dtype.kind not in "biuf":
+        raise FedcrfError("num_examples are not numbers: give one count for each client")
+    counts = given.astype(np.float64)
     if counts.shape != (num_clients,):
         raise FedcrfError(
             f"num_examples have shape {counts.shape} for {num_clients} updates: "

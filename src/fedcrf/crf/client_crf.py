@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,6 +13,9 @@ from fedcrf.crf.base_weights import base_weights
 from fedcrf.crf.mean_field import mean_field
 from fedcrf.errors import FedcrfError, check_whole
 from fedcrf.statistics import EPSILON, UpdateStatistics, as_layers, update_statistics
+
+LARGEST = 1e100
+"""Largest setting: squares of labels times a strength must not overflow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,7 @@ class ClientCRF:
     weight_by_examples: bool = True
 
     def __post_init__(self) -> None:
-        if not np.iterable(self.labels):
+        if not np.iterable(self.labels) or isinstance(self.labels, str | bytes):
             raise FedcrfError(f"labels {self.labels!r}: give at least two different numbers")
         labels = tuple(_number(label, "labels") for label in self.labels)
         object.__setattr__(self, "labels", labels)
@@ -101,9 +103,11 @@ class ClientCRF:
             raise FedcrfError(
                 f"labels {labels}: give at least two different numbers, none negative"
             )
-        if _number(self.pairwise_strength, "pairwise_strength") < 0:
+        for name in ("pairwise_strength", "bandwidth"):
+            object.__setattr__(self, name, _number(getattr(self, name), name))
+        if self.pairwise_strength < 0:
             raise FedcrfError(f"pairwise_strength {self.pairwise_strength}: give 0 or more")
-        if _number(self.bandwidth, "bandwidth") <= 0:
+        if self.bandwidth <= 0:
             raise FedcrfError(f"bandwidth {self.bandwidth}: give a number above 0")
         check_whole("iterations", self.iterations, least=0)
 
@@ -196,6 +200,6 @@ def _number(value: Any, name: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise FedcrfError(f"{name} {value!r}: give a number") from None
-    if not math.isfinite(number):
-        raise FedcrfError(f"{name} {value}: give a finite number")
+    if not abs(number) <= LARGEST:
+        raise FedcrfError(f"{name} {value}: give a finite number, {LARGEST:g} at most")
     return number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ class Provenance(Record):
     """What a cell was run with.
 
     ``commit`` is the source's git commit, with ``+changes`` where files differed from it; None
-    for an installed package.
+    for an installed package. ``numba`` is None where it is not installed.
     """
 
     fedcrf: str
@@ -26,6 +27,7 @@ class Provenance(Record):
     python: str
     torch: str
     numpy: str
+    numba: str | None = None
     system: str
     processor: str
     cores: int
@@ -40,11 +42,19 @@ def provenance(device: torch.device) -> Provenance:
         python=platform.python_version(),
         torch=str(torch.__version__),
         numpy=np.__version__,
+        numba=_version("numba"),
         system=f"{platform.system()} {platform.machine()}",
         processor=_processor(),
         cores=os.cpu_count() or 1,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _commit() -> str | None:

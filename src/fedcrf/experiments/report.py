@@ -100,10 +100,8 @@ def write_report(store: RunStore) -> list[Path]:
 def _cell_standing(store: RunStore, cell: CellSpec) -> CellStanding:
     folder = store.cell(cell)
     try:
-        records, summary = folder.records(), folder.summary()
         partition = store.partition(cell.seed)
-        if summary is not None and partition is not None and partition.fingerprint:
-            folder.check_summary(summary, cell, partition.fingerprint)
-        return CellStanding(cell, records, summary)
+        fingerprint = (partition.fingerprint or None) if partition is not None else None
+        return CellStanding(cell, folder.records(), folder.result(cell, fingerprint))
     except FedcrfError as error:
         return CellStanding(cell, [], None, damage=str(error))

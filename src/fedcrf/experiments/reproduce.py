@@ -77,6 +77,13 @@ class Column:
         methods = list(dict.fromkeys([*PAPER_METHODS, *run.spec.methods]))
         return compare([each.summary for each in run.cells if each.summary is not None], methods)
 
+    def damages(self) -> list[str]:
+        """Return a line for each cell whose files are damaged or do not belong here."""
+        if not (self.store.path / "run.toml").exists():
+            return []
+        cells = standing(self.store).cells
+        return [f"{self.title}, {each.cell.name}: {each.damage}" for each in cells if each.damage]
+
 
 def columns(folder: Path, table: str, datasets: Sequence[str] | None = None) -> list[Column]:
     """Return the columns of the tables, cheapest first.

@@ -6,14 +6,17 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import signal
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
@@ -181,6 +184,7 @@ def _check(spec: RunSpec, store: RunStore, workplace: Workplace) -> _Checked:
     """Look at everything that can be wrong before anything is written."""
     dataset = workplace.load(spec.data)
     store.check(spec)
+    store.check_data(spec.seeds, dataset.fingerprint)
     spec.cells()[0].model.build(dataset.image_shape, dataset.num_classes)
     splits = {
         seed: client_splits(dataset.train.labels, spec.partition, seed) for seed in spec.seeds
@@ -202,13 +206,12 @@ def _claim(checked: _Checked, observer: Observer) -> list[Job]:
     for cell in spec.cells():
         job = Job(cell, store.cell(cell))
         try:
-            summary = job.store.summary()
-            if summary is None:
-                pending.append(job)
-                continue
-            job.store.check_summary(summary, cell, dataset.fingerprint)
+            summary = job.store.result(cell, dataset.fingerprint)
         except FedcrfError as error:  # its files are left alone, and the other cells still run
             observer(CellFailed(cell, str(error)))
+            continue
+        if summary is None:
+            pending.append(job)
         else:
             observer(CellFinished(cell, summary))
     return pending
@@ -292,8 +295,9 @@ def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> 
     torch.set_num_threads(1)
     datasets = _Datasets(workplace)
     try:
-        for job in jobs:
-            _attempt(job, datasets, workplace, observer)
+        with threadpool_limits(1):  # NumPy's products too: their last bit depends on it
+            for job in jobs:
+                _attempt(job, datasets, workplace, observer)
     finally:
         torch.set_num_threads(threads)
 
@@ -370,7 +374,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, workplace), daemon=True)
-        self._process.start()
+        with _interrupts_ignored():  # Ctrl-C is the parent's to answer, also while this one starts
+            self._process.start()
         theirs.close()
         self.give(job)
 
@@ -390,13 +395,28 @@ class _Worker:
         self._process.join()
 
 
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Let a child process inherit that it does not hear Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say so
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _work(connection: Connection, workplace: Workplace) -> None:
     """Run cells until the connection closes; a lost parent ends it at the next round."""
+    os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     datasets = _Datasets(workplace)
     try:
-        while True:
-            job: Job = connection.recv()
-            _attempt(job, datasets, workplace, connection.send)
-    except (EOFError, ConnectionError, KeyboardInterrupt):
+        with threadpool_limits(1):
+            while True:
+                job: Job = connection.recv()
+                _attempt(job, datasets, workplace, connection.send)
+    except (EOFError, ConnectionError):
         os._exit(0)  # the parent is gone, or is going: nothing is left to say

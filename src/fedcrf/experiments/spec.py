@@ -271,6 +271,18 @@ def cell_of(description: Options) -> CellSpec:
     return spec.cells()[0]
 
 
+def default_folder(spec: RunSpec) -> Path:
+    """Return the results folder of a description: one for each setting of data and clients."""
+    dataset = spec.data.dataset.replace("/", "-")
+    return Path("runs") / f"{dataset}-{spec.model['name']}-{clients_name(spec.partition)}"
+
+
+def clients_name(partition: PartitionSettings) -> str:
+    """Return a name for how the examples are dealt out, fit for a file."""
+    skew = "" if partition.scheme == "iid" else f"-alpha{partition.alpha:g}"
+    return f"{partition.scheme}{skew}-{partition.num_clients}clients"
+
+
 def merge(*layers: Options) -> dict[str, Any]:
     """Return the layers as one nested dictionary; later ones win, key by key."""
     merged: dict[str, Any] = {}

@@ -158,17 +158,33 @@ class CellStore:
                 "move the cell's folder away to run it anew"
             ) from None
 
-    def check_summary(self, summary: CellSummary, cell: CellSpec, fingerprint: str) -> None:
-        """Check that a result is of this cell, and of the data with this fingerprint.
+    def result(self, cell: CellSpec, fingerprint: str | None) -> CellSummary | None:
+        """Return the cell's result where it is finished and all there.
+
+        Args:
+            cell: What the result must be of.
+            fingerprint: Of the data it must be of; None where that is not known.
 
         Raises:
-            FedcrfError: It is of another description or other data.
+            FedcrfError: Summary or records are damaged or do not belong together, or the result is
+                of another description or other data.
         """
-        if cell_of(summary.description) != cell or summary.fingerprint != fingerprint:
+        summary = self.summary()
+        if summary is None:
+            return None
+        of_data = fingerprint is None or summary.fingerprint == fingerprint
+        if not of_data or cell_of(summary.description) != cell:
             raise FedcrfError(
                 f"{self.path} holds the result of another description or other data: "
                 "choose another folder with --output"
             )
+        found = len(self.records())
+        if found != summary.rounds:
+            raise FedcrfError(
+                f"{self._rounds} holds {found} rounds and the summary beside it speaks of "
+                f"{summary.rounds}: move the cell's folder away to run it anew"
+            )
+        return summary
 
     def resume(self) -> RunState | None:
         """Return the state to go on from; records of a later, lost round are dropped.
@@ -247,7 +263,10 @@ class RunStore:
             FedcrfError: The folder holds something else, or a run of other settings.
         """
         if not self._description.exists():
-            if self.path.is_dir() and any(entry.name != LOCK_NAME for entry in self.path.iterdir()):
+            ours = (LOCK_NAME, f".{self._description.name}.")  # and what a kill left half-written
+            if self.path.is_dir() and any(
+                not entry.name.startswith(ours) for entry in self.path.iterdir()
+            ):
                 raise FedcrfError(
                     f"results folder {self.path} is not empty and holds no run: "
                     "choose another with --output"
@@ -270,6 +289,20 @@ class RunStore:
                 "seeds": sorted({*earlier.seeds, *spec.seeds}),
             },
         )
+
+    def check_data(self, seeds: Sequence[int], fingerprint: str) -> None:
+        """Check that what was run here for these seeds was run on the same data.
+
+        Raises:
+            FedcrfError: It was other data, or what the clients hold cannot be read.
+        """
+        for seed in seeds:
+            before = self.partition(seed)
+            if before is not None and before.fingerprint not in ("", fingerprint):
+                raise FedcrfError(
+                    f"results folder {self.path} is of other data (seed {seed}: fingerprint "
+                    f"{before.fingerprint} there, {fingerprint} here): choose another with --output"
+                )
 
     def write(self, spec: RunSpec) -> None:
         """Save the whole resolved description."""

@@ -72,8 +72,15 @@ class Sweep:
         """Return every combination of the axes' values.
 
         Raises:
-            FedcrfError: A key that does not exist, or a value that cannot be.
+            FedcrfError: A key that does not exist, or that none of the methods uses, or a value
+                that cannot be.
         """
+        described = resolve(*self.layers).describe()
+        for axis in self.axes:
+            section, _, rest = axis.key.partition(".")
+            name = rest.partition(".")[0]
+            if section in ("rules", "objectives") and name not in described[section]:
+                raise FedcrfError(f"--over {axis.key}: none of the methods uses '{name}'")
         return [
             Point(values, self._spec(values), RunStore(self.folder / self._folder_name(values)))
             for values in itertools.product(*(axis.values for axis in self.axes))
@@ -90,7 +97,7 @@ class Sweep:
 
     def _folder_name(self, values: Sequence[Any]) -> str:
         pairs = zip(self.axes, values, strict=True)
-        return ",".join(f"{axis.name}={value_text(value)}" for axis, value in pairs)
+        return ",".join(f"{axis.name}={_exact_text(value)}" for axis, value in pairs)
 
 
 def parse_axis(text: str) -> Axis:
@@ -109,11 +116,11 @@ def parse_axis(text: str) -> Axis:
         parsed = [each.strip() for each in values.split(",") if each.strip()]
     if not parsed:
         raise FedcrfError(mend)
-    return Axis(key.strip(), tuple(map(_hashable, parsed)))
+    return Axis(key.strip(), tuple(dict.fromkeys(map(_hashable, parsed))))
 
 
 def value_text(value: Any) -> str:
-    """Return a value as it stands in tables and folder names."""
+    """Return a value as it stands in tables and figures."""
     if isinstance(value, list | tuple):
         return "-".join(value_text(each) for each in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -221,6 +228,13 @@ def _at(described: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return _hashable(value)
+
+
+def _exact_text(value: Any) -> str:
+    """Return a value as it stands in folder names: different for different values."""
+    if isinstance(value, tuple):
+        return "-".join(map(_exact_text, value))
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _hashable(value: Any) -> Any:

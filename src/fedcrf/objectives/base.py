@@ -16,7 +16,8 @@ class Objective(Protocol):
     ) -> None:
         """Add the gradient of everything but the cross-entropy to ``parameter.grad``, in place.
 
-        Called once a step, after the backward pass and without autograd.
+        Called once a step, after the backward pass and without autograd. What is added may depend
+        on the parameters but not on ``grad``, which may already hold momentum.
 
         Args:
             parameters: The client's parameters w, each with its ``grad``.

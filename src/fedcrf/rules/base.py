@@ -67,23 +67,30 @@ class Rule(Protocol):
             reports: At least one report; none is changed.
 
         Raises:
-            FedcrfError: No reports, or counts that are negative or all zero.
+            FedcrfError: No reports, one whose tensors differ from the global model's in name,
+                shape or dtype, or counts that are negative or all zero.
         """
         ...
 
 
-def floating_layers(state: State) -> Layers:
-    """Return the floating-point tensors of a state, flat, in its order; buffers are among them."""
-    return [array.reshape(-1) for array in state.values() if array.dtype.kind == "f"]
+def floating_layers(state: State, order: State | None = None) -> Layers:
+    """Return the floating-point tensors of a state, flat; buffers are among them.
+
+    Args:
+        state: The model.
+        order: The model whose order of names counts; the state's own by default.
+    """
+    names = state if order is None else order
+    return [state[name].reshape(-1) for name in names if state[name].dtype.kind == "f"]
 
 
-def finite_reports(reports: Sequence[ClientReport]) -> NDArray[np.bool_]:
+def finite_reports(global_state: State, reports: Sequence[ClientReport]) -> NDArray[np.bool_]:
     """Return (m,) bool: whether every number a client sent is finite.
 
     Raises:
-        FedcrfError: No reports.
+        FedcrfError: No reports, or one that does not fit the global model.
     """
-    check_any(reports)
+    check_reports(global_state, reports)
     return np.array(
         [
             all(bool(np.isfinite(layer).all()) for layer in floating_layers(report.state))
@@ -101,11 +108,12 @@ def report_geometry(global_state: State, reports: Sequence[ClientReport]) -> Upd
     """Return lengths and angles of the updates w_i − w_t about their mean.
 
     Raises:
-        FedcrfError: No reports.
+        FedcrfError: No reports, or one that does not fit the global model.
     """
-    check_any(reports)
+    check_reports(global_state, reports)
     return centred_geometry(
-        [floating_layers(report.state) for report in reports], floating_layers(global_state)
+        [floating_layers(report.state, global_state) for report in reports],
+        floating_layers(global_state),
     )
 
 
@@ -139,7 +147,25 @@ def weighted_result(
     )
 
 
-def check_any(reports: Sequence[ClientReport]) -> None:
-    """Raise a `FedcrfError` where there are no reports."""
+def check_reports(global_state: State, reports: Sequence[ClientReport]) -> None:
+    """Check that every report is of the global model.
+
+    Raises:
+        FedcrfError: No reports, or one whose tensors differ in name, shape or dtype.
+    """
     if not reports:
         raise FedcrfError("there are no reports to aggregate: give at least one")
+    for report in reports:
+        if report.state.keys() != global_state.keys():
+            odd = sorted(report.state.keys() ^ global_state.keys())[0]
+            raise FedcrfError(
+                f"client {report.client} reports other tensors than the global model has: "
+                f"'{odd}' is in one of them only"
+            )
+        for name, expected in global_state.items():
+            got = report.state[name]
+            if (got.shape, got.dtype) != (expected.shape, expected.dtype):
+                raise FedcrfError(
+                    f"client {report.client} reports '{name}' as {got.dtype} {got.shape}, "
+                    f"the global model has {expected.dtype} {expected.shape}"
+                )

@@ -66,7 +66,7 @@ def _pick(
     reports: Sequence[ClientReport],
     statistic_for: Callable[[int], Statistic],
 ) -> AggregationResult:
-    finite = finite_reports(reports)
+    finite = finite_reports(global_state, reports)
     shares = base_weights(num_examples(reports), finite)
     used = [report for report, kept in zip(reports, finite, strict=True) if kept]
     if not used:

@@ -11,7 +11,7 @@ from fedcrf.rules.base import (
     ClientReport,
     State,
     average_states,
-    check_any,
+    check_reports,
     floating_layers,
     num_examples,
 )
@@ -24,10 +24,11 @@ class CRF(ClientCRF):
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
-        check_any(reports)
+        check_reports(global_state, reports)
         counts = num_examples(reports)
         statistics = update_statistics(
-            [floating_layers(report.state) for report in reports], floating_layers(global_state)
+            [floating_layers(report.state, global_state) for report in reports],
+            floating_layers(global_state),
         )
         posterior = self.infer_from_statistics(statistics, counts)
         return AggregationResult(

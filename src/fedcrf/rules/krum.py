@@ -42,7 +42,8 @@ class MultiKrum:
     """The plain mean of the m − f updates with the best Krum scores (Blanchard et al., 2017).
 
     Attributes:
-        num_byzantine: f; the score is over the m − f − 2 nearest others, but at least one.
+        num_byzantine: f; the score is over the m − f − 2 nearest others, but at least one. With 0
+            nobody is left out, and the rule is `Uniform`.
     """
 
     num_byzantine: int = 0

@@ -22,7 +22,7 @@ class FedAvg:
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the sample-weighted mean of the clients' models; see `Rule.aggregate`."""
-        finite = finite_reports(reports)
+        finite = finite_reports(global_state, reports)
         weights = base_weights(num_examples(reports), finite)
         return weighted_result(global_state, reports, weights, finite)
 
@@ -33,6 +33,6 @@ class Uniform:
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the plain mean of the clients' models; see `Rule.aggregate`."""
-        finite = finite_reports(reports)
+        finite = finite_reports(global_state, reports)
         weights = base_weights(num_examples(reports), finite, by_examples=False)
         return weighted_result(global_state, reports, weights, finite)

@@ -23,7 +23,8 @@ from fedcrf.statistics import weighted_average
 class FedNova:
     """w ← w + τ_eff Σ p_i u_i / a_i with τ_eff = Σ p_i a_i (Wang et al., NeurIPS 2020).
 
-    The coefficients τ_eff p_i / a_i need not sum to 1, which the result's weights show.
+    The coefficients τ_eff p_i / a_i need not sum to 1, which the result's weights show. The a_i
+    reported are those of plain SGD with momentum, with a proximal objective too.
 
     Attributes:
         normalise_buffers: Whether buffers go through τ_eff as well. They then get weights that do
@@ -41,7 +42,7 @@ class FedNova:
         Raises:
             FedcrfError: Also for effective steps that are not above 0.
         """
-        finite = finite_reports(reports)
+        finite = finite_reports(global_state, reports)
         shares = base_weights(num_examples(reports), finite)
         steps = np.array([report.effective_steps for report in reports])
         used = shares > 0

@@ -104,7 +104,7 @@ class Simulation:
             network = self.model.build(self.federation.image_shape, self.federation.num_classes)
         device = self.federation.validation.labels.device
         if device.type == "cuda" or self.training.precision == "bfloat16":
-            # What such convolutions like; typed in torch for tensors only.
+            # Convolutions are fastest in this layout there; torch types it for tensors only.
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return network.to(device)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ Layers = list[NDArray[Any]]
 
 def is_torch_tensor(value: object) -> bool:
     """Tell whether ``value`` is a torch tensor, without importing torch."""
-    return any(base.__module__.startswith("torch") for base in type(value).__mro__[:-1])
+    return any(
+        (base.__module__, base.__name__) == ("torch", "Tensor") for base in type(value).__mro__
+    )
 
 
 def as_numpy(value: Any) -> NDArray[Any]:
@@ -47,13 +49,15 @@ def as_layers(updates: Any) -> list[Layers]:
     Raises:
         FedcrfError: No updates, different lengths or dtypes, or not numbers.
     """
-    if isinstance(updates, np.ndarray) or is_torch_tensor(updates):
+    if isinstance(updates, np.ndarray) or is_torch_tensor(updates) or _is_array_like(updates):
+        if not is_torch_tensor(updates):
+            updates = np.asarray(updates)
         if updates.ndim < 2:
             raise FedcrfError(
                 f"updates have shape {tuple(updates.shape)}: give an (m, d) array, "
                 "or a sequence of m vectors"
             )
-        rows: Sequence[Any] = [[row] for row in as_numpy(updates)]
+        rows: Sequence[Any] = [[row] for row in _floats(updates, 0)]
     elif isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
         rows = [_layers_of(update, client) for client, update in enumerate(updates)]
     else:
@@ -76,19 +80,24 @@ def _layers_of(update: Any, client: int) -> list[Any]:
                 return [[float(part) for part in update]]
             return list(update)
         return [update]
-    if isinstance(update, np.ndarray) or is_torch_tensor(update):
-        if update.ndim == 0:
+    if isinstance(update, np.ndarray) or is_torch_tensor(update) or _is_array_like(update):
+        if np.ndim(update) == 0:
             raise FedcrfError(
                 f"the update of client {client} is a single number: give a sequence of m vectors"
             )
         return [update]
-    raise FedcrfError(
-        f"the update of client {client} is a {type(update).__name__}: "
-        "give a vector, or a list of layers"
-    )
+    mend = "list(update.values())" if isinstance(update, Mapping) else "a vector, or its layers"
+    raise FedcrfError(f"the update of client {client} is a {type(update).__name__}: give {mend}")
+
+
+def _is_array_like(value: object) -> bool:
+    """Tell whether a library offers its value as an array, as data frames do."""
+    return hasattr(value, "__array__") and not isinstance(value, type)
 
 
 def _floats(layer: Any, client: int) -> NDArray[Any]:
+    if isinstance(layer, np.ma.MaskedArray):
+        raise FedcrfError(f"the update of client {client} is masked: fill it, with .filled(0)")
     try:
         array = as_numpy(layer)
     except (TypeError, ValueError, NotImplementedError) as error:

@@ -1,8 +1,10 @@
 """The one pass as compiled code: a function written out for m clients, for a handful of clients.
 
 Sixteen columns at a time travel through the sorting network in vector registers, and products are
-summed in tiles that stay in registers too, over blocks that stay in the first-level cache. Within a
-block sums are float32 for float32 updates, across blocks float64.
+summed in tiles that stay in registers too, over blocks that stay in the first-level cache. Sums are
+float64, but for products of different float32 updates within a block of 512 columns: cosines need
+no more, while norms and distances are compared with each other and must not lose a digit.
+Differences to the global model have the models' own precision.
 """
 
 from __future__ import annotations
@@ -130,6 +132,7 @@ def average_columns(
     if module is None:
         return None
     result = np.empty_like(flats[0])
+    weights = np.array(weights)  # one kind of array, whatever came in: one compilation
 
     def carry_out(start: int) -> None:
         stop = min(start + CHUNK, len(result))
@@ -141,7 +144,10 @@ def average_columns(
 
 
 def default_threads() -> int:
-    """Return the cores this process may use."""
+    """Return OMP_NUM_THREADS where it is set, else the cores this process may use."""
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    if named.isdecimal() and int(named) > 0:
+        return int(named)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -160,7 +166,8 @@ def load(num_clients: int) -> ModuleType | None:
     name = f"kernel_{num_clients}_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
     path = cache_folder() / "kernels" / f"{name}.py"
     try:
-        if not path.exists():
+        # Whatever lies there otherwise is not what would be run.
+        if not path.exists() or path.read_bytes() != source.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as file:
                 file.write(source.encode())
@@ -172,7 +179,8 @@ def load(num_clients: int) -> ModuleType | None:
         started = time.perf_counter()
         spec.loader.exec_module(module)
         _warm_up(module, num_clients)
-    except (OSError, RuntimeError):  # Numba raises RuntimeError where it cannot keep its cache
+    except Exception as error:  # an aid that fails in whatever way must not stop a round
+        logging.getLogger("fedcrf").warning("the compiled statistics cannot be had: %s", error)
         return None
     seconds = time.perf_counter() - started
     if module.gather.stats.cache_misses:
@@ -230,7 +238,7 @@ def write_source(m: int) -> str:
     add("        else:")
     add("            o = origin[start:start + n]")
     lines += [f"            for k in range(n): b{i}[k] = r{i}[k] - o[k]" for i in rows]
-    add("        square = zero")
+    add("        square = 0.0")
     add("        for k in range(n):")
     lines += [f"            x{i} = b{i}[k]" for i in rows]
     for i, j in sorting_network(m, low, high + 1):
@@ -240,25 +248,26 @@ def write_source(m: int) -> str:
     middle = f"x{low}" if low == high else f"(x{low} + x{high}) * half"
     add(f"            c = {middle}")
     add("            median[k] = c")
-    add("            square += c * c")
+    add("            square += np.float64(c) * np.float64(c)")
     add("        total += square")
     for tile in _tiles(m):
         for i in tile:
-            add(f"        q{i} = zero")
-            add(f"        e{i} = zero")
+            add(f"        q{i} = e{i} = s{i} = 0.0")
         add("        for k in range(n):")
-        add("            c = median[k]")
+        add("            c = np.float64(median[k])")
         for i in tile:
-            add(f"            y = b{i}[k]")
-            add(f"            q{i} += y * c")
+            add(f"            y = np.float64(b{i}[k])")
             add("            z = y - c")
+            add(f"            q{i} += y * c")
             add(f"            e{i} += z * z")
+            add(f"            s{i} += y * y")
         for i in tile:
             add(f"        inner[{i}] += q{i}")
             add(f"        distance[{i}] += e{i}")
+            add(f"        gram[{i}, {i}] += s{i}")
     for number, down in enumerate(_tiles(m)):
         for across in _tiles(m)[number:]:
-            pairs = [(i, j) for i in down for j in across if i <= j]
+            pairs = [(i, j) for i in down for j in across if i < j]
             lines += [f"        g{i}_{j} = zero" for i, j in pairs]
             add("        for k in range(n):")
             lines += [f"            y{i} = b{i}[k]" for i in sorted({*down, *across})]
