@@ -216,8 +216,9 @@ def test_partition_shows_and_draws_what_each_client_holds(
     rows = [row for row in words if row and row[0].isdigit()]
     assert [row[0] for row in rows] == ["0", "1", "2", "3"]
     assert sum(int(part) for row in rows for part in row[1:4]) == 1437  # digits' training set
-    for kind in ("svg", "png"):
-        assert (tmp_path / f"runs/partition-digits-seed-0.{kind}").stat().st_size > 0
+    stem = "runs/partition-digits-label-skew-alpha0.1-4clients-seed-0"
+    for kind in ("svg", "png", "csv"):
+        assert (tmp_path / f"{stem}.{kind}").stat().st_size > 0
 
 
 def test_partition_names_empty_clients(command_line: CommandLine, tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ MINE = ("run", "--dataset", "mine", "--data-dir", "data")
 BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[str]]] = {
     "data set": (nothing, ("run", "--dataset", "digit"), ("digit", "digits")),
     "method": (nothing, ("run", "--methods", "fedavgg"), ("fedavgg", "fedavg")),
-    "empty method": (nothing, ("run", "--methods", "fedavg,"), ("method",)),
+    "empty method": (nothing, ("run", "--methods", ","), ("method",)),
     "rule": (nothing, ("run", "--methods", "cfr+plain"), ("cfr", "crf")),
     "objective": (nothing, ("run", "--methods", "crf+plan"), ("plan", "plain")),
     "model": (nothing, ("run", "--model", "resnet"), ("resnet", "resnet9")),

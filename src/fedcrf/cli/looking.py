@@ -96,7 +96,7 @@ def partition(
     from fedcrf.cli.display import counts_table, partition_table, remarks
     from fedcrf.experiments.figures import partition_figure, save
     from fedcrf.experiments.runner import Workplace
-    from fedcrf.experiments.spec import default_folder, resolve
+    from fedcrf.experiments.spec import clients_name, resolve
     from fedcrf.experiments.store import partition_record
     from fedcrf.files import atomic_write
     from fedcrf.simulation.federation import client_splits
@@ -113,9 +113,8 @@ def partition(
     print_table(partition_table(record, title))
     for line in remarks(record):
         say(line)
-    stem = output or default_folder(spec).with_name(
-        f"partition-{default_folder(spec).name}-seed-{seed}"
-    )
+    name = f"{data.name.replace('/', '-')}-{clients_name(spec.partition)}-seed-{seed}"
+    stem = output or Path("runs") / f"partition-{name}"
     if stem.suffix in (".png", ".svg", ".csv"):
         stem = stem.with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
