@@ -13,6 +13,7 @@ import pytest
 
 from experiments.runs import Log, carry_out, small_spec
 from fedcrf import FedcrfError
+from fedcrf.experiments.report import standing
 from fedcrf.experiments.runner import (
     CellFailed,
     CellFinished,
@@ -173,3 +174,28 @@ def test_a_disk_without_room_leaves_what_is_finished(tmp_path: Path, finished_on
     _, failed = carry_out(small_spec(), folder)
     assert failed == []
     assert results(folder) == results(finished_once)
+
+
+def test_other_data_is_refused_before_anything_is_written(finished: Path) -> None:
+    # As where another data folder is named for a run that was begun with the first.
+    path = finished / "partitions" / "seed-0.json"
+    path.write_text(path.read_text().replace(RunStore(finished).partition(0).fingerprint, "0" * 16))
+    before = {file: file.read_bytes() for file in finished.rglob("*") if file.is_file()}
+    with pytest.raises(FedcrfError, match=r"is of other data \(seed 0: fingerprint 0000"):
+        carry_out(small_spec(seeds=[0, 1, 2]), finished)
+    assert {file: file.read_bytes() for file in finished.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("damage", ["more", "fewer", "none"])
+def test_a_finished_cell_whose_records_are_not_its_own(finished: Path, damage: str) -> None:
+    records = finished / "cells" / "fedavg-seed-0" / "rounds.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    left = {"more": [*lines, lines[-1]], "fewer": lines[:-1], "none": []}[damage]
+    records.write_text("".join(left))
+    _, (failed,) = carry_out(small_spec(), finished)
+    assert failed.cell.name == "fedavg-seed-0"
+    assert "the summary beside it speaks of 3" in failed.reason
+    assert records.read_text() == "".join(left), "it is left alone"
+    assert [each.cell.name for each in standing(RunStore(finished)).cells if each.damage] == [
+        "fedavg-seed-0"
+    ]

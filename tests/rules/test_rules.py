@@ -455,3 +455,41 @@ def test_crf_is_client_crf_on_the_differences(weight_by_examples: bool) -> None:
     assert_array_equal(result.weights, result.posterior.weights)
     # What FedAvg would have given stands beside it, whatever the rule itself starts from.
     assert_allclose(result.base_weights, slow_fedavg(round_), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: {**state, "extra": state["a"]}, "'extra' is in one of them only"),
+        (lambda state: {"a": state["a"]}, "'b' is in one of them only"),
+        (lambda state: {**state, "b": state["b"][:-1]}, r"'b' as float32 \(2,\)"),
+        (lambda state: {**state, "b": state["b"].astype(np.float64)}, "'b' as float64"),
+    ],
+    ids=["extra", "missing", "shape", "dtype"],
+)
+def test_a_report_that_is_not_of_the_model_is_named(name, change, message):
+    before = {"a": np.zeros((2, 2), np.float32), "b": np.zeros(3, np.float32)}
+    reports = [ClientReport(client, dict(before), 1) for client in range(3)]
+    reports[1] = ClientReport(7, change(before), 1)
+    with pytest.raises(FedcrfError, match=f"client 7 reports .*{message}"):
+        RULES[name]().aggregate(before, reports)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_order_of_names_in_a_report_does_not_matter(name):
+    generator = np.random.default_rng(0)
+    before = {"a": np.zeros(4, np.float32), "b": np.zeros(3, np.float32)}
+    states = [
+        {key: generator.normal(size=len(before[key])).astype(np.float32) for key in before}
+        for _ in range(5)
+    ]
+    turned = [dict(reversed(state.items())) for state in states]
+    results = [
+        RULES[name]().aggregate(
+            before, [ClientReport(client, state, client + 1) for client, state in enumerate(each)]
+        )
+        for each in (states, turned)
+    ]
+    for key in before:
+        assert (results[0].state[key] == results[1].state[key]).all()
