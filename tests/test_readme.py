@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedcrf.experiments.reproduce import columns, write_tables
 from fedcrf.experiments.spec import resolve
+from fedcrf.experiments.store import CellSummary
 from fedcrf.rules import RULES, AggregationResult, ClientReport
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -54,3 +57,26 @@ def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.weights.tolist() == [0, 0.5, 0, 0.5]
     assert result.state["w"].tolist() == [2, 2, 2]
     assert aggregate(9, 0.0, np.nan, 2.0, 3.0).weights.tolist() == [1 / 3, 0, 1 / 3, 1 / 3]
+
+
+def test_the_results_are_the_published_ones() -> None:
+    tables = (ROOT / "results" / "paper" / "tables.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| .* \|$", README, flags=re.MULTILINE)
+    assert len(shown) == 2 * (2 + 8)
+    assert all(line in tables for line in shown)
+    for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", README):
+        assert (ROOT / picture).stat().st_size > 10_000
+
+
+def test_the_published_tables_follow_from_the_records(tmp_path: Path) -> None:
+    chosen = columns(ROOT / "results" / "paper", "all")
+    assert not [line for column in chosen for line in column.damages()]
+    write_tables(tmp_path, chosen)
+    for path in tmp_path.iterdir():
+        assert path.read_text() == (ROOT / "results" / "paper" / path.name).read_text()
+
+
+def test_published_cells_say_what_made_them() -> None:
+    for path in (ROOT / "results").rglob("summary.json"):
+        summary = CellSummary.model_validate_json(path.read_bytes())
+        assert re.fullmatch("[0-9a-f]{40}", summary.provenance.commit or ""), path

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from fedcrf.experiments.store import CellSummary
 
@@ -103,7 +103,7 @@ def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Pa
     differences = estimate([a - b for a, b in zip(values, reference, strict=True)])
     n = differences.seeds
     half = (
-        float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * differences.sd / math.sqrt(n)
+        float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * differences.sd / math.sqrt(n)
         if n > 1
         else math.nan
     )

@@ -51,10 +51,14 @@ class RunStanding:
             f"{partition.num_clients} clients, {partition.scheme}{skew}"
         )
 
+    @property
+    def finished(self) -> list[CellSummary]:
+        """The results of the finished cells."""
+        return [each.summary for each in self.cells if each.summary is not None]
+
     def tables(self) -> tuple[Table, Table]:
         """Return the results over the finished cells, and what stands behind them."""
-        finished = [each.summary for each in self.cells if each.summary is not None]
-        results = compare(finished, self.spec.methods)
+        results = compare(self.finished, self.spec.methods)
         published = published_column(self.spec)
         return results_table(self.title, results, published), details_table(results)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fedcrf.errors import FedcrfError, unknown_name
@@ -11,7 +12,7 @@ from fedcrf.experiments.claims import claims_table
 from fedcrf.experiments.compare import Estimate, MethodResult, compare, pair_methods
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.paper import PUBLISHED, Published, paper_spec
-from fedcrf.experiments.report import standing
+from fedcrf.experiments.report import RunStanding, standing
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
@@ -69,19 +70,21 @@ class Column:
     def _paper_setting(self) -> str:
         return "iid" if self.setting == "iid" else "non-iid"
 
+    @cached_property
+    def run(self) -> RunStanding | None:
+        """How far this column's run was when it was first looked at; None where it was not run."""
+        return standing(self.store) if (self.store.path / "run.toml").exists() else None
+
     def results(self) -> list[MethodResult]:
         """Return what the finished cells of this column's run show; none where it was not run."""
-        if not (self.store.path / "run.toml").exists():
+        if self.run is None:
             return []
-        run = standing(self.store)
-        methods = list(dict.fromkeys([*PAPER_METHODS, *run.spec.methods]))
-        return compare([each.summary for each in run.cells if each.summary is not None], methods)
+        methods = list(dict.fromkeys([*PAPER_METHODS, *self.run.spec.methods]))
+        return compare(self.run.finished, methods)
 
     def damages(self) -> list[str]:
         """Return a line for each cell whose files are damaged or do not belong here."""
-        if not (self.store.path / "run.toml").exists():
-            return []
-        cells = standing(self.store).cells
+        cells = () if self.run is None else self.run.cells
         return [f"{self.title}, {each.cell.name}: {each.damage}" for each in cells if each.damage]
 
 
@@ -144,17 +147,14 @@ def column_table(column: Column) -> Table:
 
 def differences_table(column: Column) -> Table:
     """Return the paired differences of methods that share a client objective or a rule."""
-    if not (column.store.path / "run.toml").exists():
-        return Table(column.title, ("difference", "seeds", "mean [95 %]"), ())
-    run = standing(column.store)
-    summaries = [each.summary for each in run.cells if each.summary is not None]
+    finished = () if column.run is None else column.run.finished
     rows = []
     for method, baseline in (
         ("crf-fedavg", "fedavg"),
         ("crf-fedprox", "fedprox"),
         ("crf-fedprox", "crf-fedavg"),
     ):
-        difference = pair_methods(summaries, method, baseline)
+        difference = pair_methods(finished, method, baseline)
         if difference is not None:
             name = f"{find_method(method).title} − {find_method(baseline).title}"
             rows.append((name, str(difference.seeds), difference_text(difference)))
@@ -163,7 +163,7 @@ def differences_table(column: Column) -> Table:
 
 def column_claims(column: Column) -> Table:
     """Return the paper's claims held against this column's run; empty where it was not run."""
-    cells = standing(column.store).cells if (column.store.path / "run.toml").exists() else ()
+    cells = () if column.run is None else column.run.cells
     return claims_table(f"{column.title}: the claims", cells, iid=column.setting == "iid")
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -337,9 +338,14 @@ def _build(kind: type[T], options: Options, where: str) -> T:
     return built
 
 
+@cache  # making one costs a hundred times its use, and there is one for each kind of settings
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
 def _convert(kind: Any, value: Any, where: str) -> Any:
     try:
-        return TypeAdapter(kind).validate_python(value)
+        return _adapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
