@@ -231,3 +231,17 @@ def test_effective_steps_are_those_of_the_optimiser(
 def test_settings_that_cannot_be(key: str, value: float) -> None:
     with pytest.raises(FedcrfError, match=key):
         LocalTraining(**{key: value})
+
+
+@pytest.mark.parametrize("plan", [MLP((16,)), BatchNormPlan()], ids=["mlp", "batch-norm"])
+def test_mixed_precision_learns_alike(plan: Any) -> None:
+    """bfloat16 keeps eight bits of a product; the weights and their momentum stay float32."""
+    data = examples(200, seed=1)
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        network = built(plan)
+        settings = LocalTraining(0.05, batch_size=20, local_epochs=4, precision=precision)
+        losses[precision] = trainer(network, settings)(data, Plain(), np.random.default_rng(0))
+        assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
+    assert losses["float32"] != losses["bfloat16"], "it was not used at all"
+    assert losses["float32"] == pytest.approx(losses["bfloat16"], rel=0.02)

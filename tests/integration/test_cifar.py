@@ -1,0 +1,39 @@
+"""The residual networks on real images: a subsample, on the CPU, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from integration.command_line import CommandLine
+
+SMALL = ("--limit", 80, "--clients", 2, "--partition", "iid", "--rounds", 2, "--seeds", 0)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "methods"),
+    [("cifar10", "resnet9", "fedavg,crf-fedprox"), ("cifar100", "resnet18", "crf-fedavg")],
+)
+def test_a_round_of_each(
+    command_line: CommandLine,
+    data_dir: Path,
+    tmp_path: Path,
+    dataset: str,
+    model: str,
+    methods: str,
+) -> None:
+    arguments = ("run", "--dataset", dataset, "--methods", methods, *SMALL, "-o", tmp_path / "run")
+    result = command_line(*arguments, "--data-dir", data_dir)
+    assert result.rc == 0
+    # Models this large go through compiled code, which says when it is compiled.
+    assert all(line.startswith("compiled the statistics") for line in result.err.splitlines())
+    for method in methods.split(","):
+        cell = tmp_path / "run" / "cells" / f"{method}-seed-0"
+        summary = json.loads((cell / "summary.json").read_text())
+        assert summary["description"]["model"] == {"name": model}
+        records = [json.loads(line) for line in (cell / "rounds.jsonl").read_text().splitlines()]
+        assert [record["round"] for record in records] == [1, 2]
+        assert records[1]["training_loss"] < records[0]["training_loss"]
+        assert sum(records[0]["weight"]) == pytest.approx(1, abs=1e-5)
