@@ -89,6 +89,14 @@ class PartlyUsedPlan:
 
 
 @dataclass(frozen=True)
+class Broken:
+    """An objective with a mistake in it."""
+
+    def correct_gradients(self, parameters: Any, global_parameters: Any) -> None:
+        raise ZeroDivisionError("broken")
+
+
+@dataclass(frozen=True)
 class FrozenPlan:
     """Its first layer is not trained, as when a pretrained body is kept."""
 

@@ -79,7 +79,8 @@ JobsFlag = Annotated[
     typer.Option(
         "--jobs",
         "-j",
-        help="Cells run at once, one thread each; else one for each core.",
+        help="Processes of one thread each, for cells and for the clients of large ones; "
+        "else one for each core.",
         rich_help_panel=WHERE,
     ),
 ]

@@ -11,7 +11,7 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -34,6 +34,9 @@ from fedcrf.simulation.records import RoundRecord, reported_round
 from fedcrf.simulation.rounds import Simulation
 from fedcrf.simulation.stopping import EarlyStopping
 
+WORTH_PROCESSES = 10_000
+"""Training images a round from which processes for the clients repay their start."""
+
 
 @dataclass(frozen=True)
 class Workplace:
@@ -43,7 +46,8 @@ class Workplace:
         data_dir: Folder of Parquet files; FEDCRF_DATA or the hub where left out.
         cache_dir: Folder for decoded images; FEDCRF_CACHE or the user's cache where left out.
         device: ``cpu``, ``cuda`` or ``auto``.
-        jobs: Cells run at once, each in a process of one thread.
+        jobs: Processes of one thread each: cells run at once, and where there are fewer cells, the
+            clients within them.
     """
 
     data_dir: Path | None = None
@@ -166,7 +170,9 @@ def run_grids(
         if num_workers <= 1:
             _run_here(pending, workplace, tell)
         else:
-            _run_in_processes(pending, workplace, num_workers, tell)
+            # Cores that the cells leave over go to the clients within them.
+            within = replace(workplace, jobs=workplace.jobs // num_workers)
+            _run_in_processes(pending, within, num_workers, tell)
         return failed
 
 
@@ -223,8 +229,9 @@ def run_cell(
     dataset: ImageDataset,
     device: torch.device,
     observer: Observer,
+    workers: int = 1,
 ) -> None:
-    """Run one cell from where it stands to its end.
+    """Run one cell from where it stands to its end, with so many processes for its clients.
 
     Raises:
         FedcrfError: Its folder is damaged, or its data cannot be dealt out.
@@ -245,7 +252,7 @@ def run_cell(
         )
         state = store.resume() or simulation.start()
         observer(CellStarted(cell, state.round))
-        for after, record in simulation.rounds(state):
+        for after, record in simulation.rounds(state, workers):
             state = after
             store.append(state, record)
             observer(RoundFinished(cell, record))
@@ -306,7 +313,9 @@ def _attempt(job: Job, datasets: _Datasets, workplace: Workplace, observer: Obse
     """Run one cell; what goes wrong with its files or its data is told and ends only this cell."""
     try:
         dataset = datasets.get(job.cell.data)
-        run_cell(job.cell, job.store, dataset, workplace.torch_device(), observer)
+        large = len(dataset.train) * job.cell.training.local_epochs >= WORTH_PROCESSES
+        workers = workplace.jobs if large else 1
+        run_cell(job.cell, job.store, dataset, workplace.torch_device(), observer, workers)
     except FedcrfError as error:
         observer(CellFailed(job.cell, str(error)))
     except ConnectionError:
@@ -373,7 +382,7 @@ class _Worker:
     def __init__(self, workplace: Workplace, job: Job) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, workplace), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, workplace), daemon=False)
         with _interrupts_ignored():  # Ctrl-C is the parent's to answer, also while this one starts
             self._process.start()
         theirs.close()

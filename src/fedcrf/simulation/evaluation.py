@@ -38,32 +38,53 @@ class ClientEvaluation(Evaluation):
     worst_client: float
 
 
+@dataclass(frozen=True)
+class Scores:
+    """What a model makes of every example.
+
+    Attributes:
+        losses: (n,) float32 cross-entropies.
+        correct: (n,) float32; 1 where it is classified right, else 0.
+    """
+
+    losses: Tensor
+    correct: Tensor
+
+
 def evaluate(model: nn.Module, examples: Examples, batch_size: int) -> Evaluation:
     """Return loss and accuracy over all examples."""
-    losses, correct = _score(model, examples, batch_size)
-    return Evaluation(_mean(losses), _mean(correct))
+    return evaluation_of(score(model, examples, batch_size))
 
 
 def evaluate_clients(
     model: nn.Module, examples: PooledExamples, batch_size: int
 ) -> ClientEvaluation:
     """Return loss and accuracy over the union of the clients' examples, and by client."""
-    losses, correct = _score(model, examples, batch_size)
-    counts = torch.bincount(examples.owners)
-    right = torch.bincount(examples.owners, weights=correct, minlength=len(counts))
+    return client_evaluation_of(score(model, examples, batch_size), examples.owners)
+
+
+def evaluation_of(scores: Scores) -> Evaluation:
+    """Return loss and accuracy from every example's score."""
+    return Evaluation(_mean(scores.losses), _mean(scores.correct))
+
+
+def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientEvaluation:
+    """Return loss and accuracy from every example's score, and by the client that owns it."""
+    counts = torch.bincount(owners)
+    right = torch.bincount(owners, weights=scores.correct.double(), minlength=len(counts))
     accuracies = (right / counts)[counts > 0]
     some = len(accuracies) > 0
     return ClientEvaluation(
-        loss=_mean(losses),
-        accuracy=_mean(correct),
+        loss=_mean(scores.losses),
+        accuracy=_mean(scores.correct),
         client_mean=float(accuracies.mean()) if some else math.nan,
         worst_client=float(accuracies.min()) if some else math.nan,
     )
 
 
 @torch.no_grad()
-def _score(model: nn.Module, examples: Examples, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Return each example's cross-entropy and whether it is classified right, both float64."""
+def score(model: nn.Module, examples: Examples, batch_size: int) -> Scores:
+    """Score every example, ``batch_size`` at a time."""
     model.eval()
     empty = torch.empty(0, device=examples.labels.device)
     losses, correct = [empty], [empty]
@@ -75,8 +96,8 @@ def _score(model: nn.Module, examples: Examples, batch_size: int) -> tuple[Tenso
         logits = model(images).float()
         losses.append(functional.cross_entropy(logits, labels, reduction="none"))
         correct.append((logits.argmax(dim=1) == labels).float())
-    return torch.cat(losses).double(), torch.cat(correct).double()
+    return Scores(torch.cat(losses), torch.cat(correct))
 
 
 def _mean(values: Tensor) -> float:
-    return float(values.mean()) if len(values) else math.nan
+    return float(values.double().mean()) if len(values) else math.nan

@@ -121,10 +121,11 @@ def build_federation(
     check_splits(splits)
     training = np.concatenate([split.train for split in splits])
     scale = dataset.train.normalisation(training)
+    union = _examples(dataset.train, training, scale, device)  # one piece of memory to share
     validation = [split.validation for split in splits]
     test = [split.test for split in splits]
     return Federation(
-        clients=tuple(_examples(dataset.train, split.train, scale, device) for split in splits),
+        clients=tuple(_split(union, [len(split.train) for split in splits])),
         validation=_pooled(dataset.train, validation, scale, device),
         test=_pooled(dataset.train, test, scale, device),
         held_out=None
@@ -148,6 +149,11 @@ def _examples(
     )
     labels = torch.from_numpy(source.labels[indices]).to(device)
     return Examples(images.sub_(mean).div_(std), labels)
+
+
+def _split(union: Examples, sizes: list[int]) -> list[Examples]:
+    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
+    return [Examples(images, labels) for images, labels in parts]
 
 
 def _pooled(

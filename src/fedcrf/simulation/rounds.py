@@ -5,20 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
-from fedcrf.rules import ClientReport, Rule, State
-from fedcrf.simulation.evaluation import evaluate, evaluate_clients
+from fedcrf.rules import Rule, State
+from fedcrf.simulation.engine import Engine, LocalEngine, Work, engine_for
+from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of
 from fedcrf.simulation.federation import Federation
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.randomness import Stream, generator, torch_seed
 from fedcrf.simulation.records import (
     ClientMetrics,
     Metrics,
@@ -28,8 +24,6 @@ from fedcrf.simulation.records import (
     reasons_of,
 )
 from fedcrf.simulation.stopping import EarlyStopping
-from fedcrf.simulation.training import Trainer, trainer
-from fedcrf.statistics import as_numpy
 
 
 @dataclass(frozen=True)
@@ -83,49 +77,50 @@ class Simulation:
 
     def start(self) -> RunState:
         """Return the state before the first round: the seed's initial model."""
-        model = _state_of(self._network())
+        model = LocalEngine(self._work).state()
         return RunState(round=0, model=model, best_model=model, stopping=self.stopping)
 
     def finished(self, state: RunState) -> bool:
         """Tell whether the run ends with this state."""
         return state.stopping.stopped or state.round >= self.max_rounds
 
-    def rounds(self, state: RunState) -> Iterator[tuple[RunState, RoundRecord]]:
-        """Run the rounds after ``state``, to the end; yield each one's state and record."""
-        network = self._network()
-        train = trainer(network, self.training)
-        while not self.finished(state):
-            state, record = self._round(network, train, state)
-            yield state, record
+    def rounds(self, state: RunState, workers: int = 1) -> Iterator[tuple[RunState, RoundRecord]]:
+        """Run the rounds after ``state``, to the end; yield each one's state and record.
 
-    def _network(self) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.seed, Stream.MODEL))
-            network = self.model.build(self.federation.image_shape, self.federation.num_classes)
-        device = self.federation.validation.labels.device
-        if device.type == "cuda" or self.training.precision == "bfloat16":
-            # Convolutions are fastest in this layout there; torch types it for tensors only.
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return network.to(device)
+        Args:
+            state: Where to go on from.
+            workers: Processes that train the clients; the results do not depend on it.
 
-    def _round(
-        self, network: nn.Module, train: Trainer, state: RunState
-    ) -> tuple[RunState, RoundRecord]:
+        Raises:
+            FedcrfError: A worker process died.
+        """
+        with engine_for(self._work, workers) as engine:
+            while not self.finished(state):
+                state, record = self._round(engine, state)
+                yield state, record
+
+    @property
+    def _work(self) -> Work:
+        return Work(
+            federation=self.federation,
+            model=self.model,
+            objective=self.objective,
+            training=self.training,
+            evaluation_batch_size=self.evaluation_batch_size,
+            seed=self.seed,
+        )
+
+    def _round(self, engine: Engine, state: RunState) -> tuple[RunState, RoundRecord]:
         number = state.round + 1
         started = time.perf_counter()
-        reports, losses = self._train(network, train, state.model, number)
+        reports, losses = engine.train(state.model, number)
         trained = time.perf_counter()
         result = self.rule.aggregate(state.model, reports)
         aggregated = time.perf_counter()
-        _load(network, result.state)
-        batch_size = self.evaluation_batch_size
-        validation = evaluate(network, self.federation.validation, batch_size)
-        test = evaluate_clients(network, self.federation.test, batch_size)
-        held_out = (
-            None
-            if self.federation.held_out is None
-            else evaluate(network, self.federation.held_out, batch_size)
-        )
+        scores = engine.score(result.state)
+        validation = evaluation_of(scores["validation"])
+        test = client_evaluation_of(scores["test"], self.federation.test.owners)
+        held_out = evaluation_of(scores["held_out"]) if "held_out" in scores else None
         evaluated = time.perf_counter()
 
         stopping = state.stopping.observe(number, validation.loss)
@@ -155,35 +150,3 @@ class Simulation:
         )
         after = replace(state, round=number, model=result.state, best_model=best, stopping=stopping)
         return after, record
-
-    def _train(
-        self, network: nn.Module, train: Trainer, model: State, number: int
-    ) -> tuple[list[ClientReport], list[float]]:
-        """Train every client that has examples, from the global model."""
-        reports, losses = [], []
-        for client, examples in enumerate(self.federation.clients):
-            if len(examples) == 0:
-                continue
-            _load(network, model)
-            shuffle = generator(self.seed, Stream.SHUFFLE, number, client)
-            with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
-                torch.manual_seed(torch_seed(self.seed, Stream.TRAINING, number, client))
-                losses.append(train(examples, self.objective, shuffle))
-            reports.append(
-                ClientReport(
-                    client=client,
-                    state=_state_of(network),
-                    num_examples=len(examples),
-                    effective_steps=self.training.effective_steps(len(examples)),
-                )
-            )
-        return reports, losses
-
-
-def _state_of(network: nn.Module) -> dict[str, NDArray[Any]]:
-    """Copy the network's tensors out, in the network's order; bfloat16 becomes float32."""
-    return {name: as_numpy(tensor).copy() for name, tensor in network.state_dict().items()}
-
-
-def _load(network: nn.Module, state: State) -> None:
-    network.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
