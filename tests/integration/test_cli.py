@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -500,3 +501,39 @@ def test_a_failed_cell_is_an_error_and_the_others_stand(
     assert "fedavg-seed-2: ended after 2 rounds" in result.out
     assert "FedAvg" in result.out, "what there is, is shown"
     assert (small / "cells" / "fedavg-seed-2" / "summary.json").exists()
+
+
+def test_describe_prints_a_run_file_and_runs_nothing(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    flags = ("--methods", "rfa, crf-fedprox", "--alpha", 0.2, "--mu", 0.5, "--limit", 100)
+    printed = command_line("run", *flags, "--describe", cwd=tmp_path)
+    assert (printed.rc, printed.err) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "run.toml").write_text(printed.out)
+    again = command_line("run", "run.toml", "--describe", cwd=tmp_path)
+    assert again.out == printed.out
+    described = tomllib.loads(printed.out)
+    assert described["methods"] == ["rfa", "crf-fedprox"]
+    assert described["objectives"]["proximal"] == {"mu": 0.5}
+    assert described["rules"]["rfa"]["iterations"] == 3
+    assert (described["partition"]["alpha"], described["data"]["limit"]) == (0.2, 100)
+
+
+def test_a_sweep_and_a_reproduction_from_the_command_line(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    small = ("--seeds", 0, "--set", "rounds.maximum=1", "--set", "partition.num_clients=3")
+    axis = ("--over", "rules.crf.iterations=1,5")
+    swept = command_line("sweep", *axis, *small, "-o", tmp_path / "sweep")
+    assert (swept.rc, swept.err) == (0, "")
+    assert "iterations" in swept.out
+    assert (tmp_path / "sweep" / "sweep.csv").read_text().count("\n") == 3
+    unused = command_line("sweep", "--over", "rules.rfa.iterations=1,2", "-o", tmp_path / "no")
+    assert unused.rc == 2
+    assert unused.err.count("\n") == 1
+    assert "none of the methods uses 'rfa'" in unused.err
+    tables = command_line("reproduce", "--no-run", "-o", tmp_path / "paper")
+    assert (tables.rc, tables.err) == (0, "")
+    assert tables.out.count("not run") >= 40
+    assert (tmp_path / "paper" / "table-noniid.tex").exists()
