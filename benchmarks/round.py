@@ -3,8 +3,8 @@
 Prints, from one run on the images' shape of MNIST (48,000 training examples over 10 clients,
 MLP 784-200-10, batch 64; random pixels, since their values do not change the cost):
 
-* the median round of each of FedAvg and CRF-FedAvg with one thread, by phase, and the share of
-  the round that the server's rule takes;
+* the median round of each of FedAvg and CRF-FedAvg with one process and with two, one thread each,
+  by phase, and the share of the round that the server's rule takes;
 * the same round's arithmetic as a share of the machine's matrix-product peak on one core;
 * the wall time of ``fedcrf --help``.
 
@@ -13,6 +13,7 @@ Run it on an otherwise idle machine: ``make bench``.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import subprocess
 import sys
@@ -37,8 +38,9 @@ def main() -> None:
     peak = matrix_product_peak()
     work = 2 * MACS * (3 * TRAIN - TRAIN * 784 * 200 / MACS + 2 * POOLED + HELD_OUT)
     print(f"matrix-product peak, one core: {peak / 1e9:.0f} GFLOP/s")
-    for name, rule in (("FedAvg", FedAvg()), ("CRF-FedAvg", CRF())):
-        seconds = rounds(rule)
+    cases = (("FedAvg", FedAvg()), ("CRF-FedAvg", CRF()))
+    for (name, rule), workers in itertools.product(cases, (1, 2)):
+        seconds = rounds(rule, workers)
         total = statistics.median(each.total for each in seconds)
         share = statistics.median(each.aggregation / each.total for each in seconds)
         phases = ", ".join(
@@ -46,20 +48,20 @@ def main() -> None:
             for phase in ("training", "aggregation", "evaluation")
         )
         print(
-            f"{name}: {total:.3f} s a round, median of {len(seconds)} ({phases}); "
-            f"server {share:.1%}; {work / total / peak:.0%} of the peak"
+            f"{name}, {workers} process(es): {total:.3f} s a round, median of {len(seconds)} "
+            f"({phases}); server {share:.1%}; {work / total / peak / workers:.0%} of their peak"
         )
     times = [help_seconds() for _ in range(5)]
     print(f"fedcrf --help: {statistics.median(times):.3f} s, median of {len(times)}")
 
 
-def rounds(rule: Rule) -> list[Seconds]:
+def rounds(rule: Rule, workers: int) -> list[Seconds]:
     """Return the phases of every round but the first, which warms up."""
     patient = EarlyStopping(patience=ROUNDS + 1)
     simulation = Simulation(
         federation(), MLP(), Plain(), rule, stopping=patient, max_rounds=ROUNDS + 1
     )
-    return [record.seconds for _, record in simulation.rounds(simulation.start())][1:]
+    return [record.seconds for _, record in simulation.rounds(simulation.start(), workers)][1:]
 
 
 def federation() -> Federation:
