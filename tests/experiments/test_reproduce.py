@@ -114,7 +114,7 @@ def test_cells_without_a_run_read_not_run(tmp_path: Path) -> None:
 
 def test_outside_is_beyond_two_standard_deviations(tmp_path: Path) -> None:
     column = columns(tmp_path, "noniid")[0]
-    published = PUBLISHED["mnist", "non-iid"]["fednova"]
+    published = PUBLISHED["mnist", "noniid"]["fednova"]
     limit = published.mean + 2 * published.sd
     fill(column, {"fednova": [limit + 1e-3], "rfa": [0.879]})
     verdicts = {row[0]: row[4] for row in column_table(column).rows}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +32,7 @@ from fedcrf.cli.flags import (
     partition_section,
 )
 from fedcrf.cli.output import console, list_files, print_table, print_tables, say
+from fedcrf.cores import available_cores
 from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
@@ -315,14 +315,14 @@ def _raise_if_failed(failed: list[CellFailed]) -> None:
 
 def default_jobs(device: str) -> int:
     """Return how many cells to run at once: one a core, or as many as a GPU's memory carries."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = available_cores()
     if device != "cpu":
         import torch
 
         if torch.cuda.is_available():
             memory = torch.cuda.get_device_properties(0).total_memory
-            return max(1, min(MOST_ON_GPU, cores or 1, memory // MEMORY_OF_CELL))
-    return cores or 1
+            return max(1, min(MOST_ON_GPU, cores, memory // MEMORY_OF_CELL))
+    return cores
 
 
 MEMORY_OF_CELL = 8 << 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,12 +114,23 @@ def pair_methods(
     summaries: Sequence[CellSummary], method: str, baseline: str
 ) -> PairedDifference | None:
     """Return the paired difference of two methods; None where they share no finished seed."""
-    ours = {each.seed: each.test_accuracy for each in summaries if each.method == method}
-    theirs = {each.seed: each.test_accuracy for each in summaries if each.method == baseline}
+    return pair_seeds(
+        {each.seed: each for each in summaries if each.method == method},
+        {each.seed: each for each in summaries if each.method == baseline},
+    )
+
+
+def pair_seeds(
+    ours: Mapping[int, CellSummary], theirs: Mapping[int, CellSummary]
+) -> PairedDifference | None:
+    """Return the paired difference of cells by seed; None where they share no seed."""
     shared = sorted(ours.keys() & theirs.keys())
     if not shared:
         return None
-    return paired_difference([ours[seed] for seed in shared], [theirs[seed] for seed in shared])
+    return paired_difference(
+        [ours[seed].test_accuracy for seed in shared],
+        [theirs[seed].test_accuracy for seed in shared],
+    )
 
 
 def _result(

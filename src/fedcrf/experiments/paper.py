@@ -23,7 +23,7 @@ NON_IID_ALPHA: Mapping[str, float] = {"mnist": 0.003, "cifar10": 0.1, "cifar100"
 """The Dirichlet concentration of the paper's non-IID setting."""
 
 PUBLISHED: Mapping[tuple[str, str], Mapping[str, Published]] = {
-    ("mnist", "non-iid"): {
+    ("mnist", "noniid"): {
         "fedavg": Published(0.890, 0.034),
         "fedprox": Published(0.892, 0.037),
         "fednova": Published(0.814, 0.051),
@@ -33,7 +33,7 @@ PUBLISHED: Mapping[tuple[str, str], Mapping[str, Published]] = {
         "crf-fedavg": Published(0.895, 0.020),
         "crf-fedprox": Published(0.898, 0.015),
     },
-    ("cifar10", "non-iid"): {
+    ("cifar10", "noniid"): {
         "fedavg": Published(0.538, 0.096),
         "fedprox": Published(0.566, 0.145),
         "fednova": Published(0.102, 0.001),
@@ -43,7 +43,7 @@ PUBLISHED: Mapping[tuple[str, str], Mapping[str, Published]] = {
         "crf-fedavg": Published(0.587, 0.062),
         "crf-fedprox": Published(0.595, 0.088),
     },
-    ("cifar100", "non-iid"): {
+    ("cifar100", "noniid"): {
         "fedavg": Published(0.404, 0.005),
         "fedprox": Published(0.407, 0.014),
         "fednova": Published(0.401, 0.014),
@@ -82,7 +82,7 @@ def paper_spec(dataset: str, setting: str, methods: Sequence[str], seeds: Sequen
 
     Args:
         dataset: ``mnist``, ``cifar10`` or ``cifar100``; its preset is the paper's.
-        setting: ``non-iid`` or ``iid``.
+        setting: ``noniid`` or ``iid``.
         methods: The rows.
         seeds: The paper has three.
     """

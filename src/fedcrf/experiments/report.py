@@ -106,6 +106,6 @@ def _cell_standing(store: RunStore, cell: CellSpec) -> CellStanding:
     try:
         partition = store.partition(cell.seed)
         fingerprint = (partition.fingerprint or None) if partition is not None else None
-        return CellStanding(cell, folder.records(), folder.result(cell, fingerprint))
+        return CellStanding(cell, *folder.read(cell, fingerprint))
     except FedcrfError as error:
         return CellStanding(cell, [], None, damage=str(error))

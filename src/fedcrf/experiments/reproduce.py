@@ -60,15 +60,11 @@ class Column:
     @property
     def published(self) -> Mapping[str, Published]:
         """The paper's numbers by method."""
-        return PUBLISHED[self.dataset, self._paper_setting]
+        return PUBLISHED[self.dataset, self.setting]
 
     def spec(self, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
         """Return the run that fills this column, in the paper's setting."""
-        return paper_spec(self.dataset, self._paper_setting, methods, seeds)
-
-    @property
-    def _paper_setting(self) -> str:
-        return "iid" if self.setting == "iid" else "non-iid"
+        return paper_spec(self.dataset, self.setting, methods, seeds)
 
     @cached_property
     def run(self) -> RunStanding | None:

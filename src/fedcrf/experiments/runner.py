@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import multiprocessing
 import os
-import signal
 import statistics
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import torch
-from threadpoolctl import threadpool_limits
 
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
@@ -29,6 +24,7 @@ from fedcrf.experiments.store import (
     RunStore,
     partition_record,
 )
+from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import RoundRecord, reported_round
 from fedcrf.simulation.rounds import Simulation
@@ -212,7 +208,7 @@ def _claim(checked: _Checked, observer: Observer) -> list[Job]:
     for cell in spec.cells():
         job = Job(cell, store.cell(cell))
         try:
-            summary = job.store.result(cell, dataset.fingerprint)
+            _, summary = job.store.read(cell, dataset.fingerprint)
         except FedcrfError as error:  # its files are left alone, and the other cells still run
             observer(CellFailed(cell, str(error)))
             continue
@@ -298,15 +294,10 @@ def _summarise(
 
 
 def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     datasets = _Datasets(workplace)
-    try:
-        with threadpool_limits(1):  # NumPy's products too: their last bit depends on it
-            for job in jobs:
-                _attempt(job, datasets, workplace, observer)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread():
+        for job in jobs:
+            _attempt(job, datasets, workplace, observer)
 
 
 def _attempt(job: Job, datasets: _Datasets, workplace: Workplace, observer: Observer) -> None:
@@ -376,54 +367,23 @@ class _Datasets:
         return self._last[1]
 
 
-class _Worker:
-    """A process that runs the cells it is given, one after the other."""
+class _Worker(Child):
+    """A process that runs the cells it is given, one after the other, with children of its own."""
 
     def __init__(self, workplace: Workplace, job: Job) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, workplace), daemon=False)
-        with _interrupts_ignored():  # Ctrl-C is the parent's to answer, also while this one starts
-            self._process.start()
-        theirs.close()
+        super().__init__(_work, workplace, daemon=False)
         self.give(job)
-
-    @property
-    def exit_code(self) -> int | None:
-        return self._process.exitcode
 
     def give(self, job: Job) -> None:
         self.job = job
-        with contextlib.suppress(OSError):  # dead already? the next look at the connection tells
-            self.connection.send(job)
-
-    def end(self, now: bool = False) -> None:
-        self.connection.close()
-        if now:
-            self._process.terminate()
-        self._process.join()
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Let a child process inherit that it does not hear Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say so
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        self.send(job)
 
 
 def _work(connection: Connection, workplace: Workplace) -> None:
     """Run cells until the connection closes; a lost parent ends it at the next round."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
     datasets = _Datasets(workplace)
     try:
-        with threadpool_limits(1):
+        with in_child():
             while True:
                 job: Job = connection.recv()
                 _attempt(job, datasets, workplace, connection.send)

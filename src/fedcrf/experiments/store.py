@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
@@ -158,8 +159,10 @@ class CellStore:
                 "move the cell's folder away to run it anew"
             ) from None
 
-    def result(self, cell: CellSpec, fingerprint: str | None) -> CellSummary | None:
-        """Return the cell's result where it is finished and all there.
+    def read(
+        self, cell: CellSpec, fingerprint: str | None
+    ) -> tuple[list[RoundRecord], CellSummary | None]:
+        """Return the rounds so far, and the cell's result where it is finished and all there.
 
         Args:
             cell: What the result must be of.
@@ -169,22 +172,21 @@ class CellStore:
             FedcrfError: Summary or records are damaged or do not belong together, or the result is
                 of another description or other data.
         """
-        summary = self.summary()
+        records, summary = self.records(), self.summary()
         if summary is None:
-            return None
+            return records, None
         of_data = fingerprint is None or summary.fingerprint == fingerprint
         if not of_data or cell_of(summary.description) != cell:
             raise FedcrfError(
                 f"{self.path} holds the result of another description or other data: "
                 "choose another folder with --output"
             )
-        found = len(self.records())
-        if found != summary.rounds:
+        if len(records) != summary.rounds:
             raise FedcrfError(
-                f"{self._rounds} holds {found} rounds and the summary beside it speaks of "
+                f"{self._rounds} holds {len(records)} rounds and the summary beside it speaks of "
                 f"{summary.rounds}: move the cell's folder away to run it anew"
             )
-        return summary
+        return records, summary
 
     def resume(self) -> RunState | None:
         """Return the state to go on from; records of a later, lost round are dropped.
@@ -346,16 +348,14 @@ def partition_record(
     labels = dataset.train.labels
     clients = []
     for client, split in enumerate(splits):
-        counts = [0] * len(names)
-        for label in labels[split.train]:
-            counts[int(label)] += 1
+        counts = np.bincount(labels[split.train], minlength=len(names))
         clients.append(
             ClientHoldings(
                 client=client,
                 train=len(split.train),
                 validation=len(split.validation),
                 test=len(split.test),
-                labels=counts,
+                labels=counts.tolist(),
             )
         )
     return PartitionRecord(

@@ -6,11 +6,12 @@ import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.compare import Estimate, estimate, paired_difference
+from fedcrf.experiments.compare import Estimate, estimate, pair_seeds
 from fedcrf.experiments.figures import heat_map_figure, save
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.report import standing
@@ -54,6 +55,10 @@ class Point:
     store: RunStore
 
 
+Results = dict[tuple[str, tuple[Any, ...]], dict[int, CellSummary]]
+"""By method and values, the finished cells by seed."""
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A grid of runs.
@@ -85,6 +90,15 @@ class Sweep:
             Point(values, self._spec(values), RunStore(self.folder / self._folder_name(values)))
             for values in itertools.product(*(axis.values for axis in self.axes))
         ]
+
+    @cached_property
+    def results(self) -> Results:
+        """What was finished when it was first looked at."""
+        results: Results = {}
+        for point in self.points():
+            for summary in standing(point.store).finished:
+                results.setdefault((summary.method, point.values), {})[summary.seed] = summary
+        return results
 
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the sweep, axis by axis."""
@@ -128,22 +142,14 @@ def value_text(value: Any) -> str:
 
 def sweep_table(sweep: Sweep) -> Table:
     """Return the test accuracy at every point, and its paired difference to the default's."""
-    results = _results(sweep)
+    results = sweep.results
     defaults = sweep.default_values()
     methods = dict.fromkeys(find_method(method).title for method, _ in results)
     several = len(methods) > 1
     rows = []
     for (method, values), cells in results.items():
         default = results.get((method, defaults), {})
-        shared = sorted(cells.keys() & default.keys())
-        difference = (
-            paired_difference(
-                [cells[seed].test_accuracy for seed in shared],
-                [default[seed].test_accuracy for seed in shared],
-            )
-            if shared and values != defaults
-            else None
-        )
+        difference = None if values == defaults else pair_seeds(cells, default)
         rows.append(
             (
                 *([find_method(method).title] if several else []),
@@ -175,7 +181,7 @@ def write_sweep(sweep: Sweep) -> list[Path]:
             file.write(text.encode())
     if len(sweep.axes) != 2:
         return paths
-    results = _results(sweep)
+    results = sweep.results
     down, across = sweep.axes
     for method in dict.fromkeys(method for method, _ in results):
         means = [
@@ -191,20 +197,6 @@ def write_sweep(sweep: Sweep) -> list[Path]:
         )
         paths += save(figure, sweep.folder / f"heat-map-{method}")
     return paths
-
-
-Results = dict[tuple[str, tuple[Any, ...]], dict[int, CellSummary]]
-"""By method and values, the finished cells by seed."""
-
-
-def _results(sweep: Sweep) -> Results:
-    results: Results = {}
-    for point in sweep.points():
-        for each in standing(point.store).cells:
-            if each.summary is not None:
-                key = (each.summary.method, point.values)
-                results.setdefault(key, {})[each.summary.seed] = each.summary
-    return results
 
 
 def _accuracy(cells: Mapping[int, CellSummary]) -> Estimate:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ class CoordinateMedian:
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the median of the clients' models in every coordinate; see `Rule.aggregate`."""
-        return _pick(global_state, reports, lambda m: coordinate_median)
+        return _pick(global_state, reports, coordinate_median)
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class TrimmedMean:
         return _pick(
             global_state,
             reports,
-            lambda m: partial(coordinate_trimmed_mean, trim=self._trim(m)),
+            lambda block: coordinate_trimmed_mean(block, self._trim(len(block))),
         )
 
     def _trim(self, num_rows: int) -> int:
@@ -62,16 +61,13 @@ Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def _pick(
-    global_state: State,
-    reports: Sequence[ClientReport],
-    statistic_for: Callable[[int], Statistic],
+    global_state: State, reports: Sequence[ClientReport], statistic: Statistic
 ) -> AggregationResult:
     finite = finite_reports(global_state, reports)
     shares = base_weights(num_examples(reports), finite)
     used = [report for report, kept in zip(reports, finite, strict=True) if kept]
     if not used:
         return AggregationResult(global_state, np.zeros(len(reports)), shares, ~finite)
-    statistic = statistic_for(len(used))
     state = {
         name: coordinatewise([report.state[name] for report in used], statistic)
         for name in global_state

@@ -8,7 +8,6 @@ its own random stream, so the results are the same to the bit however many worke
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 import torch
-import torch.multiprocessing
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from fedcrf.errors import FedcrfError
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
+from fedcrf.processes import Child, in_child
 from fedcrf.rules import ClientReport, State
 from fedcrf.simulation.evaluation import Scores, score
 from fedcrf.simulation.federation import Examples, Federation
@@ -160,11 +158,14 @@ class LocalEngine:
             {name: torch.from_numpy(array) for name, array in model.items()}
         )
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Copy the network's tensors out, in its order; bfloat16 becomes float32."""
-        return {
-            name: as_numpy(tensor).copy() for name, tensor in self._network.state_dict().items()
-        }
+    def state(self) -> State:
+        """Copy the network's model out."""
+        return state_of(self._network)
+
+
+def state_of(network: nn.Module) -> dict[str, NDArray[Any]]:
+    """Copy a network's tensors out, in its order; bfloat16 becomes float32."""
+    return {name: as_numpy(tensor).copy() for name, tensor in network.state_dict().items()}
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class _Shared:
     @classmethod
     def of(cls, work: Work) -> _Shared:
         tensors = {
-            name: torch.from_numpy(array) for name, array in LocalEngine(work).state().items()
+            name: torch.from_numpy(array) for name, array in state_of(work.network()).items()
         }
         count = len(work.participants)
         return cls(
@@ -209,14 +210,8 @@ class WorkerPool:
     def __init__(self, work: Work, num_workers: int) -> None:
         self._work = work
         self._shared = _Shared.of(work)
-        context = torch.multiprocessing.get_context("spawn")
-        self._workers: dict[Connection, Any] = {}
-        for _ in range(num_workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, work, self._shared), daemon=True)
-            process.start()
-            theirs.close()
-            self._workers[ours] = process
+        children = [Child(_serve, work, self._shared, daemon=True) for _ in range(num_workers)]
+        self._workers = {child.connection: child for child in children}
 
     def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
         """Train every participant; see `Engine.train`."""
@@ -249,10 +244,8 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers."""
-        for connection, process in self._workers.items():
-            connection.close()
-            process.terminate()
-            process.join()
+        for child in self._workers.values():
+            child.end(now=True)
 
     def _publish(self, model: State) -> None:
         for name, array in model.items():
@@ -273,17 +266,16 @@ class WorkerPool:
                 number, task = waiting.pop(0)
                 connection = idle.pop()
                 busy[connection] = number
-                with contextlib.suppress(OSError):  # dead already? its silence tells, below
-                    connection.send(task)
+                self._workers[connection].send(task)
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
                 try:
                     answer = ready.recv()
                 except (EOFError, OSError):
-                    process = self._workers[ready]
-                    process.join()
+                    child = self._workers[ready]
+                    child.end()
                     raise FedcrfError(
-                        f"a training process died (exit code {process.exitcode}): "
+                        f"a training process died (exit code {child.exit_code}): "
                         "give the same command again to go on from the last round"
                     ) from None
                 if isinstance(answer, Exception):
@@ -295,10 +287,8 @@ class WorkerPool:
 
 def _serve(connection: Connection, work: Work, shared: _Shared) -> None:
     """Carry out tasks until the connection closes."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
-    engine = LocalEngine(work)
-    with threadpool_limits(1), contextlib.suppress(EOFError, ConnectionError, KeyboardInterrupt):
+    with in_child(), contextlib.suppress(EOFError, ConnectionError):
+        engine = LocalEngine(work)
         while True:
             kind, *arguments = connection.recv()
             try:

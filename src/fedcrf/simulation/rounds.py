@@ -11,7 +11,7 @@ import numpy as np
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
 from fedcrf.rules import Rule, State
-from fedcrf.simulation.engine import Engine, LocalEngine, Work, engine_for
+from fedcrf.simulation.engine import Engine, Work, engine_for, state_of
 from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of
 from fedcrf.simulation.federation import Federation
 from fedcrf.simulation.local_training import LocalTraining
@@ -77,7 +77,7 @@ class Simulation:
 
     def start(self) -> RunState:
         """Return the state before the first round: the seed's initial model."""
-        model = LocalEngine(self._work).state()
+        model = state_of(self._work.network())
         return RunState(round=0, model=model, best_model=model, stopping=self.stopping)
 
     def finished(self, state: RunState) -> bool:

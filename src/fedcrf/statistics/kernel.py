@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.cores import available_cores
 from fedcrf.files import atomic_write, cache_folder
 from fedcrf.statistics.median import sorting_network
 
@@ -41,9 +42,6 @@ CHUNK = BLOCK << 8
 
 TILE = 5
 """Rows and columns of a tile of the Gram matrix: 25 sums and 10 rows fit in 32 registers."""
-
-Kernel = Callable[..., float]
-Average = Callable[..., None]
 
 
 def suits(clients: Sequence[Sequence[NDArray[Any]]]) -> bool:
@@ -148,7 +146,7 @@ def default_threads() -> int:
     named = os.environ.get("OMP_NUM_THREADS", "")
     if named.isdecimal() and int(named) > 0:
         return int(named)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return available_cores()
 
 
 @lru_cache(maxsize=MOST_CLIENTS)

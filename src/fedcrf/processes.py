@@ -1,0 +1,82 @@
+"""Child processes of one thread each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.multiprocessing
+from threadpoolctl import threadpool_limits
+
+
+class Child:
+    """A process that answers over a connection; it does not hear Ctrl-C, which is its parent's.
+
+    ``target`` is called with the child's end of the connection and ``arguments``; tensors among
+    them lie in shared memory. A daemon dies with its parent and may have no children of its own.
+    """
+
+    def __init__(self, target: Callable[..., None], *arguments: Any, daemon: bool) -> None:
+        context = torch.multiprocessing.get_context("spawn")
+        self.connection: Connection
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=target, args=(theirs, *arguments), daemon=daemon)
+        with _interrupts_ignored():
+            self._process.start()
+        theirs.close()
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.exitcode
+
+    def send(self, message: Any) -> None:
+        """Send a message; if the child is dead, the next look at its connection tells."""
+        with contextlib.suppress(OSError):
+            self.connection.send(message)
+
+    def end(self, now: bool = False) -> None:
+        """Close the connection and wait for the end; ``now`` does not let it finish its work."""
+        self.connection.close()
+        if now:
+            self._process.terminate()
+        self._process.join()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch and NumPy to one thread each: the last bit of a product depends on it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def in_child() -> Iterator[None]:
+    """Keep a child process to one thread throughout, compiled code of ours included."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with one_thread():
+        yield
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Let a child process inherit that it does not hear Ctrl-C, also while it starts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say so
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
