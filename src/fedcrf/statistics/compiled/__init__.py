@@ -1,9 +1,9 @@
 """The passes over the updates as compiled code, where there is a compiler and much to do.
 
-Sums are float64, but for products of different updates within a block of 512 columns, which have
-the updates' own precision: cosines need no more, while norms and distances are compared with each
-other and must not lose a digit. Differences to the global model have the models' own precision,
-float32 at least.
+Sums are float64 from block to block. Within a block of a few hundred columns squares are too, since
+norms are compared with each other and must not lose a digit; other products are summed in the
+updates' own precision, some twenty in each lane of a register. Differences to the global model have
+the models' own precision, float32 at least.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The compiled pass written out for m clients, where there are few of them.
 
 Sixteen columns at a time travel through the sorting network in vector registers, and products are
-summed in tiles that stay in registers too, over blocks that stay in the first-level cache. The
+summed in tiles that stay in registers too, over blocks that stay in the first-level cache; each
+step on a block calls for a part of a block to come. The
 functions have the arguments of those in `fedcrf.statistics.compiled.many`.
 """
 
@@ -9,14 +10,22 @@ from __future__ import annotations
 
 from fedcrf.statistics.median import sorting_network
 
-BLOCK = 512
-"""Columns in a block: 20 KiB of float32 for ten clients."""
+BLOCK = 256
+"""Columns in a block: 11 KiB of float32 for ten clients and their median."""
+
+AHEAD = 4
+"""Blocks by which numbers are called for before they are read: memory answers while the processor
+works on others."""
+
+CACHE_LINE = 64
+"""Bytes that memory gives at once."""
 
 TILE = 5
 """Rows and columns of a tile of the Gram matrix: 25 sums and 10 rows fit in 32 registers."""
 
 HEADER = """
 import numpy as np
+from llvmlite import ir
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -28,6 +37,19 @@ def pointer(typing, address):
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(address), generate
+
+
+@intrinsic
+def prefetch(typing, address):
+    def generate(context, builder, signature, arguments):
+        place = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [place, number(0), number(2), number(1)])  # to read, as data
+        return context.get_dummy_value()
+
+    return types.void(address), generate
 
 """
 
@@ -101,7 +123,9 @@ def _average(m: int) -> list[str]:
 
 def _gather(m: int) -> list[str]:
     low, high = (m - 1) // 2, m // 2
-    rows = range(m)
+    rows, tiles = range(m), _tiles(m)
+    steps = 1 + len(tiles) + len(tiles) * (len(tiles) + 1) // 2
+    shares = (rows[step * m // steps : (step + 1) * m // steps] for step in range(steps))
     lines = [
         '@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"})',
         "def gather(addresses, origin, like, columns, squares, gram, inner, squared_distance):",
@@ -112,6 +136,8 @@ def _gather(m: int) -> list[str]:
         "    total = 0.0",
         f"    for start in range(0, columns, {BLOCK}):",
         f"        n, offset = min({BLOCK}, columns - start), start * like.itemsize",
+        f"        ahead = offset + {AHEAD * BLOCK} * like.itemsize",
+        f"        stop = min(ahead + {BLOCK} * like.itemsize, columns * like.itemsize)",
         *("    " + line for line in _rows(m, "n", "offset")),
         "        if origin == 0:",
         *(f"            for k in range(n): b{i}[k] = r{i}[k]" for i in rows),
@@ -119,24 +145,27 @@ def _gather(m: int) -> list[str]:
         "            o = carray(pointer(origin + offset), n, like.dtype)",
         *(f"            for k in range(n): b{i}[k] = r{i}[k] - o[k]" for i in rows),
         *(f"        r{i} = b{i}" for i in rows),
-        "        square = 0.0",
+        *_call_for(next(shares)),
+        "        square = zero",
         "        for k in range(n):",
         *_network(m, low, high + 1, indent="            "),
         f"            c = {f'x{low}' if low == high else f'(x{low} + x{high}) * half'}",
         "            median[k] = c",
-        "            square += np.float64(c) * np.float64(c)",
+        "            square += c * c",
         "        total += square",
     ]
-    for tile in _tiles(m):
-        lines += [f"        q{i} = e{i} = s{i} = 0.0" for i in tile]
-        lines += ["        for k in range(n):", "            c = np.float64(median[k])"]
+    for tile in tiles:
+        lines += _call_for(next(shares))
+        lines += [f"        q{i} = e{i} = zero" for i in tile]
+        lines += [f"        s{i} = 0.0" for i in tile]
+        lines += ["        for k in range(n):", "            c = median[k]"]
         for i in tile:
             lines += [
-                f"            y = np.float64(b{i}[k])",
+                f"            y = b{i}[k]",
                 "            z = y - c",
                 f"            q{i} += y * c",
                 f"            e{i} += z * z",
-                f"            s{i} += y * y",
+                f"            s{i} += np.float64(y) * np.float64(y)",
             ]
         for i in tile:
             lines += [
@@ -144,8 +173,9 @@ def _gather(m: int) -> list[str]:
                 f"        squared_distance[{i}] += e{i}",
                 f"        squares[{i}] += s{i}",
             ]
-    for number, down in enumerate(_tiles(m)):
-        for across in _tiles(m)[number:]:
+    for number, down in enumerate(tiles):
+        for across in tiles[number:]:
+            lines += _call_for(next(shares))
             pairs = [(i, j) for i in down for j in across if i < j]
             lines += [f"        g{i}_{j} = zero" for i, j in pairs]
             lines += ["        for k in range(n):"]
@@ -153,6 +183,16 @@ def _gather(m: int) -> list[str]:
             lines += [f"            g{i}_{j} += y{i} * y{j}" for i, j in pairs]
             lines += [f"        gram[{i}, {j}] += g{i}_{j}" for i, j in pairs]
     return [*lines, "    return total"]
+
+
+def _call_for(rows: range) -> list[str]:
+    """Call for the numbers of some rows that are read a few blocks later."""
+    if not rows:
+        return []
+    return [
+        f"        for at in range(ahead, stop, {CACHE_LINE}):",
+        *(f"            prefetch(addresses[{i}] + at)" for i in rows),
+    ]
 
 
 def _tiles(m: int) -> list[range]:

@@ -346,14 +346,14 @@ def add_products(block, columns, gram):
 @njit(cache=True, nogil=True, fastmath=FAST)
 def add_medians(block, rows, columns, median, inner, squared_distance):
     """Add each row's inner product with the median, and distance to it; return its square."""
-    square = 0.0
+    zero = block.dtype.type(0)
+    square = zero
     for k in range(columns):
-        value = np.float64(median[k])
-        square += value * value
+        square += median[k] * median[k]
     for i in range(rows):
-        row, product, distance = block[i], 0.0, 0.0
+        row, product, distance = block[i], zero, zero
         for k in range(columns):
-            value, middle = np.float64(row[k]), np.float64(median[k])
+            value, middle = row[k], median[k]
             product += value * middle
             distance += (value - middle) * (value - middle)
         inner[i] += product
