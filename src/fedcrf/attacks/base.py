@@ -174,7 +174,24 @@ class OmniscientAttack(ModelAttack):
 
 
 class DataAttack(ABC):
-    """An attack on what clients train on, made once, before the first round."""
+    """An attack on what clients train on, made once, before the first round.
+
+    Attributes:
+        hides: Whether the attackers lie about their evidence: each claims the least that an honest
+            client of the round reports.
+    """
+
+    hides: bool
+
+    def claims(self, scene: Scene) -> list[ClientReport]:
+        """Return what the attackers send after they have trained on their poisoned examples."""
+        if not self.hides:
+            return list(scene.own)
+        least = {
+            name: min(each.evidence[name] for each in scene.honest if name in each.evidence)
+            for name in {name for report in scene.honest for name in report.evidence}
+        }
+        return [replace(report, evidence={**report.evidence, **least}) for report in scene.own]
 
     @abstractmethod
     def poison(

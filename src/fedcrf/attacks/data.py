@@ -15,7 +15,13 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabelFlip(DataAttack):
-    """Turns every label q into C − 1 − q (Fang et al., USENIX Security 2020)."""
+    """Turns every label q into C − 1 − q (Fang et al., USENIX Security 2020).
+
+    Attributes:
+        hides: See `DataAttack.hides`.
+    """
+
+    hides: bool = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
@@ -30,9 +36,11 @@ class LabelNoise(DataAttack):
 
     Attributes:
         rate: Chance of each label to be drawn anew, uniformly from all classes, its own included.
+        hides: See `DataAttack.hides`.
     """
 
     rate: float = 0.8
+    hides: bool = False
 
     def __post_init__(self) -> None:
         check_number("rate", self.rate, 0.0, 1.0)
@@ -51,9 +59,11 @@ class FeatureNoise(DataAttack):
 
     Attributes:
         sd: Standard deviation of the Gaussian noise, in units of the pixels' own.
+        hides: See `DataAttack.hides`.
     """
 
     sd: float = 1.0
+    hides: bool = False
 
     def __post_init__(self) -> None:
         check_number("sd", self.sd, 0.0)

@@ -48,6 +48,7 @@ for command in (
     running.demo,
     running.reproduce,
     running.sweep,
+    running.robustness,
     looking.show,
     looking.report,
     looking.explain,

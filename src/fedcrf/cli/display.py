@@ -33,12 +33,21 @@ SMALL_CLIENT = 10
 
 
 class RunDisplay:
-    """Shows the events of a run; a context manager and an observer of the runner."""
+    """Shows the events of a run; a context manager and an observer of the runner.
 
-    def __init__(self, runs: Sequence[tuple[RunSpec, RunStore]], console: Console) -> None:
+    Args:
+        runs: What is run, and where the results go.
+        console: What to print on.
+        brief: Whether a cell has one line, at its end, where many have one of each round.
+    """
+
+    def __init__(
+        self, runs: Sequence[tuple[RunSpec, RunStore]], console: Console, *, brief: bool = False
+    ) -> None:
         self._console = console
+        self._brief = brief
         self._names = {
-            cell: f"{store.path.name}/{cell.name}" if len(runs) > 1 else cell.name
+            cell: f"{_folder(store, brief)}/{cell.name}" if len(runs) > 1 else cell.name
             for spec, store in runs
             for cell in spec.cells()
         }
@@ -71,11 +80,11 @@ class RunDisplay:
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
-        while self._folders:
+        while self._folders and not self._brief:
             self._say(f"results: {self._folders.pop(0)}")
         match event:
             case PartitionMade(partition):
-                for line in remarks(partition):
+                for line in () if self._brief else remarks(partition):
                     self._say(line)
             case CellStarted(cell, rounds_done):
                 if not self._started and self._finished_before:
@@ -94,10 +103,10 @@ class RunDisplay:
                     self._progress.update(
                         self._bars[cell], completed=record.round, scores=_scores(record)
                     )
-                else:
+                elif not self._brief:
                     done = f"round {record.round}/{cell.rounds.maximum}"
                     self._say(f"{name}: {done}, {_scores(record)}")
-                for client in record.excluded:
+                for client in () if self._brief else record.excluded:
                     self._say(
                         f"{name}: round {record.round}: the update of client {client} "
                         "is not finite and was left out"
@@ -127,6 +136,11 @@ class RunDisplay:
 
     def _say(self, line: str) -> None:
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _folder(store: RunStore, brief: bool) -> str:
+    """Return what tells one run's folder from the others."""
+    return "/".join(store.path.parts[-3:-1]) if brief else store.path.name
 
 
 def remarks(partition: PartitionRecord) -> list[str]:

@@ -1,8 +1,8 @@
-"""The commands that run something: run, demo, reproduce and sweep."""
+"""The commands that run something: run, demo, reproduce, sweep and robustness."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -314,6 +314,82 @@ def sweep(
         failed = run_grids(runs, workplace, _observer(display, runs, log))
     print_table(sweep_table(plan))
     list_files(write_sweep(plan))
+    _raise_if_failed(failed)
+
+
+def robustness(
+    suite: Annotated[
+        str,
+        typer.Argument(help="attacks, noise, or a TOML file of a suite."),
+    ] = "attacks",
+    dataset: Annotated[
+        str,
+        typer.Option(help="digits, mnist-6000, mnist: of the suite's.", rich_help_panel=WHAT),
+    ] = "digits",
+    partitions: Annotated[
+        str | None,
+        typer.Option(help="iid, alpha-0.5, alpha-0.1; else all.", rich_help_panel=WHAT),
+    ] = None,
+    conditions: Annotated[
+        str | None, typer.Option(help="Conditions; else all.", rich_help_panel=WHAT)
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods; else the suite's.", rich_help_panel=WHAT)
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds; else the suite's.", rich_help_panel=WHAT)
+    ] = None,
+    settings: SettingsFlag = None,
+    run: Annotated[
+        bool,
+        typer.Option(help="Run what is missing, or only write the tables.", rich_help_panel=WHAT),
+    ] = True,
+    data_dir: DataDirFlag = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Results folder; else one under runs/.", rich_help_panel=WHERE
+        ),
+    ] = None,
+    jobs: JobsFlag = None,
+    device: DeviceFlag = "auto",
+    log: LogFlag = None,
+    cache_dir: CacheDirFlag = None,
+) -> None:
+    """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
+    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    from contextlib import contextmanager
+
+    from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments.robustness import (
+        Findings,
+        Ledger,
+        run_suite,
+        summary_table,
+        write_findings,
+    )
+    from fedcrf.experiments.spec import setting
+    from fedcrf.experiments.suite import read_suite
+
+    chosen = read_suite(suite, dataset).chosen(
+        methods=methods and parse_names(methods),
+        seeds=parse_seeds(seeds) if seeds else None,
+        partitions=partitions and parse_names(partitions),
+        conditions=conditions and parse_names(conditions),
+        settings=[setting(text) for text in settings or []],
+    )
+    ledger = Ledger(output or Path("runs/robustness") / f"{chosen.name}-{chosen.dataset}")
+
+    @contextmanager
+    def observed(runs: Sequence[tuple[RunSpec, RunStore]]) -> Iterator[Observer]:
+        with RunDisplay(runs, console, brief=True) as display:
+            yield _observer(display, runs, log)
+
+    failed = run_suite(chosen, ledger, workplace, observed) if run else []
+    findings = Findings(chosen, ledger.scores())
+    for partition in chosen.partitions:
+        print_table(summary_table(findings, partition))
+    list_files(write_findings(findings, ledger.path))
     _raise_if_failed(failed)
 
 

@@ -141,7 +141,7 @@ def heat_map_figure(
         marked: Row and column of the cell to frame: the defaults.
     """
     grid = np.array(values, dtype=np.float64)
-    size = (3 + 0.9 * grid.shape[1], 1.8 + 0.6 * grid.shape[0])
+    size = (3 + 0.9 * grid.shape[1], 1.8 + (0.6 if len(grid) < 8 else 0.42) * grid.shape[0])
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
     image = axis.imshow(grid, aspect="auto", cmap="viridis")
@@ -158,7 +158,8 @@ def heat_map_figure(
             )
         )
         title += "\n(framed: the default)"
-    axis.set_xticks(range(grid.shape[1]), columns[1])
+    upright = max(map(len, columns[1])) > 10
+    axis.set_xticks(range(grid.shape[1]), columns[1], rotation=90 if upright else 0)
     axis.set_yticks(range(grid.shape[0]), rows[1])
     axis.set(xlabel=columns[0], ylabel=rows[0], title=title)
     figure.colorbar(image, ax=axis)

@@ -118,7 +118,7 @@ class CellStore:
     def locked(self) -> Iterator[None]:
         """Hold the cell for writing; waits a minute for the round of a process that is ending."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with _lock(self.path, timeout=60.0):
+        with folder_lock(self.path, timeout=60.0):
             yield
 
     def records(self) -> list[RoundRecord]:
@@ -259,7 +259,7 @@ class RunStore:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FedcrfError(f"results folder {self.path}: {error.strerror}") from None
-        with _lock(self.path, timeout=0.5):
+        with folder_lock(self.path, timeout=0.5):
             yield
 
     def read(self) -> RunSpec:
@@ -381,7 +381,12 @@ LOCK_NAME = ".lock"
 
 
 @contextmanager
-def _lock(folder: Path, timeout: float) -> Iterator[None]:
+def folder_lock(folder: Path, timeout: float) -> Iterator[None]:
+    """Hold a folder for writing.
+
+    Raises:
+        FedcrfError: Another process holds it after so many seconds.
+    """
     lock = FileLock(folder / LOCK_NAME, timeout=timeout)
     try:
         lock.acquire()

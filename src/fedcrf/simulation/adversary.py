@@ -84,7 +84,9 @@ class Adversary:
         """
         attack, memory = self.threat.attack, scene.memory
         sent, active = scene.own, self.threat.schedule.active(scene.round)
-        if not isinstance(attack, DataAttack):
+        if isinstance(attack, DataAttack):
+            sent = attack.claims(scene) if active else sent
+        else:
             possible = attack.obstacle(scene.num_clients, scene.num_attackers) is None
             active = active and possible
             if active or (attack.remembers and possible):
