@@ -55,6 +55,14 @@ class Schedule:
             )
         return count
 
+    def count_among(self, drawn: int, num_clients: int) -> int:
+        """Return how many of ``drawn`` out of so many clients attack on average; one at least.
+
+        Raises:
+            FedcrfError: None of the clients attacks, or all.
+        """
+        return max(1, round(self.count(num_clients) * drawn / num_clients))
+
     @property
     def _is_number(self) -> bool:
         return float(self.attackers).is_integer() and self.attackers >= 1
@@ -78,10 +86,10 @@ class Threat:
         Args:
             num_clients: Clients of the federation.
             clients_per_round: How many of them are drawn for a round; None for all. The round
-                looked at has its share of attackers; one at least.
+                looked at has its share of attackers (`Schedule.count_among`).
         """
         drawn = min(clients_per_round or num_clients, num_clients)
-        attackers = max(1, round(self.schedule.count(num_clients) * drawn / num_clients))
+        attackers = self.schedule.count_among(drawn, num_clients)
         if isinstance(self.attack, ModelAttack):
             obstacle = self.attack.obstacle(drawn, attackers)
             if obstacle is not None:

@@ -33,6 +33,7 @@ from fedcrf.cli.output import list_entries, list_files, print_table, print_table
 
 if TYPE_CHECKING:
     from fedcrf.experiments.recorded import RecordedRun
+    from fedcrf.rules.byzfl import Part
 
 
 def show(
@@ -227,12 +228,21 @@ def methods() -> None:
     from fedcrf.experiments.methods import METHODS
     from fedcrf.objectives import OBJECTIVES
     from fedcrf.rules import RULES, SERVER_OPTIMIZERS
+    from fedcrf.rules.byzfl import AGGREGATORS, PRE_AGGREGATORS
 
     list_entries(
         "methods (or any RULE+OBJECTIVE, and any of them +OPTIMIZER)",
         {name: method.parts for name, method in METHODS.items()},
     )
     list_entries("rules", _described(RULES, "rules"))
+    list_entries(
+        "rules of ByzFL, which are methods too (fedcrf[byzfl]): byzfl-AGGREGATOR, or "
+        "byzfl-PRE-AGGREGATOR-AGGREGATOR such as byzfl-nnm-krum",
+        {
+            "aggregators": ", ".join(map(_part, AGGREGATORS.items())),
+            "pre-aggregators": ", ".join(map(_part, PRE_AGGREGATORS.items())),
+        },
+    )
     list_entries("objectives", _described(OBJECTIVES, "objectives"))
     list_entries("server optimizers", _described(SERVER_OPTIMIZERS, "server_optimizers"))
 
@@ -274,6 +284,15 @@ def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str
         ]
         lines[name] = _first_line(kind) + "".join(settings)
     return lines
+
+
+def _part(entry: tuple[str, Part]) -> str:
+    """Return the name of a part of ByzFL, and its settings with their defaults."""
+    name, part = entry
+    settings = [
+        key if default is None else f"{key} = {default}" for key, default in part.settings.items()
+    ]
+    return f"{name} ({', '.join(settings)})" if settings else name
 
 
 def _plain(value: object) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.objectives import OBJECTIVES
-from fedcrf.rules import RULES, SERVER_OPTIMIZERS
+from fedcrf.rules import SERVER_OPTIMIZERS, find_rule
+from fedcrf.rules.byzfl import PREFIX
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Method:
 
     Attributes:
         name: How it is called on the command line and in results.
-        rule: Name of the server rule, from `fedcrf.rules.RULES`.
+        rule: Name of the server rule, which `fedcrf.rules.find_rule` knows.
         objective: Name of the client objective, from `fedcrf.objectives.OBJECTIVES`.
         title: How tables and figures call it.
         server_optimizer: Name of the server optimizer, from `fedcrf.rules.SERVER_OPTIMIZERS`; None
@@ -65,21 +66,24 @@ METHODS: Mapping[str, Method] = {
 def find_method(name: str) -> Method:
     """Return the method of that name.
 
-    It may be any ``RULE+OBJECTIVE`` such as ``uniform+proximal``; either may be followed by a
-    server optimizer, as in ``crf-fedavg+adam`` or ``uniform+proximal+yogi``.
+    It may be a rule of ByzFL such as ``byzfl-nnm-krum``, or any ``RULE+OBJECTIVE`` such as
+    ``uniform+proximal``; either may be followed by a server optimizer, as in ``crf-fedavg+adam`` or
+    ``uniform+proximal+yogi``.
 
     Raises:
         FedcrfError: No such method, rule, objective or server optimizer.
     """
     if name in METHODS:
         return METHODS[name]
+    if name.startswith(PREFIX) and "+" not in name:
+        find_rule(name)
+        return Method(name, rule=name, objective="plain", title=name)
     first, plus, last = name.rpartition("+")
     if not plus:
         raise unknown_name("method", name, METHODS)
     if last in SERVER_OPTIMIZERS:
         return with_server_optimizer(find_method(first), last)
-    if first not in RULES:
-        raise unknown_name("rule", first, RULES)
+    find_rule(first)
     if last not in OBJECTIVES:
         raise unknown_name("objective or server optimizer", last, (*OBJECTIVES, *SERVER_OPTIMIZERS))
     return Method(name, rule=first, objective=last, title=name)

@@ -19,7 +19,7 @@ class Provenance(Record):
     """What a cell was run with.
 
     ``commit`` is the source's git commit, with ``+changes`` where files differed from it; None
-    for an installed package. ``numba`` is None where it is not installed.
+    for an installed package. ``numba`` and ``byzfl`` are None where they are not installed.
     """
 
     fedcrf: str
@@ -28,6 +28,7 @@ class Provenance(Record):
     torch: str
     numpy: str
     numba: str | None = None
+    byzfl: str | None = None
     system: str
     processor: str
     cores: int
@@ -43,6 +44,7 @@ def provenance(device: torch.device) -> Provenance:
         torch=str(torch.__version__),
         numpy=np.__version__,
         numba=_version("numba"),
+        byzfl=_version("byzfl"),
         system=f"{platform.system()} {platform.machine()}",
         processor=_processor(),
         cores=os.cpu_count() or 1,

@@ -25,6 +25,7 @@ from fedcrf.experiments.store import (
     partition_record,
 )
 from fedcrf.processes import Child, in_child, one_thread
+from fedcrf.rules.byzfl import ByzFLRule, check_byzfl
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import RoundRecord, reported_round
 from fedcrf.simulation.rounds import Simulation
@@ -187,7 +188,10 @@ def _check(spec: RunSpec, store: RunStore, workplace: Workplace) -> _Checked:
     dataset = workplace.load(spec.data)
     store.check(spec)
     store.check_data(spec.seeds, dataset.fingerprint)
-    spec.cells()[0].model.build(dataset.image_shape, dataset.num_classes)
+    cells = spec.cells()
+    cells[0].model.build(dataset.image_shape, dataset.num_classes)
+    if any(isinstance(cell.rule, ByzFLRule) for cell in cells):
+        check_byzfl()
     splits = {
         seed: client_splits(dataset.train.labels, spec.partition, seed) for seed in spec.seeds
     }

@@ -19,7 +19,15 @@ from fedcrf.experiments.methods import Method, find_method, with_server_optimize
 from fedcrf.experiments.presets import OTHERS, PRESETS
 from fedcrf.models import MODELS, ModelPlan
 from fedcrf.objectives import OBJECTIVES, Objective
-from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, ServerOptimizer
+from fedcrf.rules import (
+    RULES,
+    SERVER_OPTIMIZERS,
+    InformedRule,
+    Optimized,
+    Rule,
+    ServerOptimizer,
+    find_rule,
+)
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
 
@@ -110,7 +118,7 @@ class CellSpec:
         model_name: The model's name.
         model: Its plan.
         objective: What the clients minimise.
-        rule: How the server aggregates.
+        rule: How the server aggregates; told of the attackers, where it is to be told.
         server_optimizer: What makes a step of the aggregate; None where it is the next model.
         training: The clients' local training.
         rounds: How long, and evaluated how.
@@ -203,7 +211,7 @@ class RunSpec:
         if not self.attack:
             return None
         schedule = _build(Schedule, _without_name(self.attack), "attack")
-        return Threat(_named(ATTACKS, self.attacks, self.attack["name"], "attacks"), schedule)
+        return Threat(_named("attacks", self.attacks, self.attack["name"]), schedule)
 
     def cells(self) -> list[CellSpec]:
         """Return the cells of the grid, seed by seed, so that paired results come early."""
@@ -219,13 +227,10 @@ class RunSpec:
             partition=self.partition,
             model_name=self.model["name"],
             model=_build(MODELS[self.model["name"]], _without_name(self.model), "model"),
-            objective=_named(OBJECTIVES, self.objectives, method.objective, "objectives"),
-            rule=_named(RULES, self.rules, method.rule, "rules"),
+            objective=_named("objectives", self.objectives, method.objective),
+            rule=self._informed(_named("rules", self.rules, method.rule), seed),
             server_optimizer=_named(
-                SERVER_OPTIMIZERS,
-                self.server_optimizers,
-                method.server_optimizer,
-                "server_optimizers",
+                "server_optimizers", self.server_optimizers, method.server_optimizer
             )
             if method.server_optimizer
             else None,
@@ -235,8 +240,20 @@ class RunSpec:
             threat=self.threat,
         )
 
+    def _informed(self, rule: Rule, seed: int) -> Rule:
+        """Return a rule that knows of this run what it is to know."""
+        if not isinstance(rule, InformedRule):
+            return rule
+        num_clients, threat = self.partition.num_clients, self.threat
+        drawn = self.rounds.clients_per_round or num_clients
+        attackers = 0 if threat is None else threat.schedule.count_among(drawn, num_clients)
+        return rule.informed(attackers, drawn, seed)
+
     def describe(self) -> dict[str, Any]:
-        """Return the whole description as plain values, as it stands in a run file."""
+        """Return the whole description as plain values, as it stands in a run file.
+
+        What a rule is told of the run is no part of it: another attack tells it something else.
+        """
         cells = [self.cell(method, 0) for method in self.methods]
         optimizers = {
             cell.method.server_optimizer: _plain(cell.server_optimizer)
@@ -251,7 +268,10 @@ class RunSpec:
             "model": {"name": self.model["name"], **_plain(cells[0].model)},
             "training": _plain(self.training),
             "rounds": _plain(self.rounds),
-            "rules": {cell.method.rule: _plain(cell.rule) for cell in cells},
+            "rules": {
+                rule: _plain(_named("rules", self.rules, rule))
+                for rule in (cell.method.rule for cell in cells)
+            },
             "objectives": {cell.method.objective: _plain(cell.objective) for cell in cells},
             **_attack_sections(cells[0].attack_name, cells[0].threat),
             **({"server_optimizers": optimizers} if optimizers else {}),
@@ -299,11 +319,9 @@ def resolve(*layers: Options) -> RunSpec:
         model = given["model"]  # the preset's settings are for another model
     if str(model["name"]) not in MODELS:
         raise unknown_name("model", str(model["name"]), MODELS)
-    for section, registry in REGISTRIES.items():
+    for section in REGISTRIES:
         for name in merged.get(section, {}):
-            if name not in registry:
-                kind = section.removesuffix("s").replace("_", " ")
-                raise unknown_name(kind, name, registry)
+            _registered(section, name)
     spec = RunSpec(
         methods=_distinct(merged["methods"]),
         seeds=_distinct(_convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
@@ -323,10 +341,10 @@ def resolve(*layers: Options) -> RunSpec:
     if min(spec.seeds) < 0:
         raise FedcrfError(f"seed {min(spec.seeds)}: give seeds of 0 or more")
     check_participation(spec.rounds.clients_per_round, spec.partition.num_clients)
-    for section, registry in REGISTRIES.items():
+    for section in REGISTRIES:
         options = getattr(spec, section)
         for name in options:
-            _named(registry, options, name, section)
+            _named(section, options, name)
     if spec.threat is not None:
         spec.threat.check(spec.partition.num_clients, spec.rounds.clients_per_round)
     spec.cells()  # every name and setting is looked at before anything runs
@@ -450,10 +468,18 @@ def _attack_sections(name: str | None, threat: Threat | None) -> dict[str, Any]:
     return {"attack": attack, "attacks": {name: _plain(threat.attack)}}
 
 
-def _named(
-    registry: Mapping[str, type[Any]], options: Mapping[str, Options], name: str, section: str
-) -> Any:
-    return _build(registry[name], options.get(name, {}), f"{section}.{name}")
+def _registered(section: str, name: str) -> type[Any]:
+    """Return what a name of one of the `REGISTRIES` stands for."""
+    if section == "rules":
+        return find_rule(name)
+    registry = REGISTRIES[section]
+    if name not in registry:
+        raise unknown_name(section.removesuffix("s").replace("_", " "), name, registry)
+    return registry[name]
+
+
+def _named(section: str, options: Mapping[str, Options], name: str) -> Any:
+    return _build(_registered(section, name), options.get(name, {}), f"{section}.{name}")
 
 
 def _build(kind: type[T], options: Options, where: str) -> T:

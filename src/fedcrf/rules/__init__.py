@@ -2,16 +2,19 @@
 
 A rule is a frozen dataclass in a file of its own and a line in `RULES`; its fields are its
 settings, and a run's description may set them by name. `Optimized` puts a server optimizer of
-`SERVER_OPTIMIZERS` behind any of them.
+`SERVER_OPTIMIZERS` behind any of them. The rules of ByzFL, `BYZFL_RULES`, are known by name:
+`find_rule` knows all.
 """
 
 from collections.abc import Mapping
 
+from fedcrf.errors import unknown_name
 from fedcrf.rules.base import (
     RESIDUAL_LOSS,
     AggregationResult,
     ClientReport,
     EvidenceRule,
+    InformedRule,
     Memory,
     RememberingRule,
     Rule,
@@ -20,6 +23,7 @@ from fedcrf.rules.base import (
     reported_evidence,
     wanted_evidence,
 )
+from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
 from fedcrf.rules.coordinatewise import CoordinateMedian, TrimmedMean
 from fedcrf.rules.crf import CRF
 from fedcrf.rules.geometric import RFA, GeometricMedian
@@ -53,7 +57,22 @@ RULES: Mapping[str, type[Rule]] = {
     "crf-robust-evidence": CRFRobustEvidence,
 }
 
+
+def find_rule(name: str) -> type[Rule]:
+    """Return the rule of that name: one of `RULES`, or of ByzFL's (`byzfl_rule`).
+
+    Raises:
+        FedcrfError: There is none.
+    """
+    if name.startswith(PREFIX):
+        return byzfl_rule(name)
+    if name not in RULES:
+        raise unknown_name("rule", name, RULES)
+    return RULES[name]
+
+
 __all__ = [
+    "BYZFL_RULES",
     "CRF",
     "RESIDUAL_LOSS",
     "RFA",
@@ -62,6 +81,7 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AggregationResult",
+    "ByzFLRule",
     "CRFEvidence",
     "CRFRobust",
     "CRFRobustEvidence",
@@ -71,6 +91,7 @@ __all__ = [
     "FedAvg",
     "FedNova",
     "GeometricMedian",
+    "InformedRule",
     "Krum",
     "Memory",
     "Momentum",
@@ -84,6 +105,8 @@ __all__ = [
     "Uniform",
     "Yogi",
     "aggregate_round",
+    "byzfl_rule",
+    "find_rule",
     "plain_rule",
     "reported_evidence",
     "wanted_evidence",

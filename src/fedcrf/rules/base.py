@@ -131,6 +131,24 @@ class EvidenceRule(Rule, Protocol):
         ...
 
 
+@runtime_checkable
+class InformedRule(Rule, Protocol):
+    """A rule that is told of a run what no server knows, so that it is seen at its best."""
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Rule:
+        """Return the rule with what its settings leave open; what they say counts.
+
+        Args:
+            attackers: How many of a round's clients attack, on average where they are drawn.
+            num_clients: Clients of a round.
+            seed: The run's seed.
+
+        Raises:
+            FedcrfError: It cannot stand so many attackers.
+        """
+        ...
+
+
 def wanted_evidence(rule: Rule) -> frozenset[str]:
     """Return the names of the evidence that a rule looks at; most look at none."""
     return rule.wanted_evidence if isinstance(rule, EvidenceRule) else frozenset()
