@@ -191,14 +191,15 @@ EVERYTHING = {
         {"methods": list(METHODS)},
         {"methods": [f"{rule}+{objective}" for rule in RULES for objective in OBJECTIVES]},
         {"methods": [f"krum+plain+{name}" for name in SERVER_OPTIMIZERS]},
+        {"methods": ["byzfl-bucketing-caf"], "attack": {"name": "ipm", "attackers": 0.2}},
         {"server": {"optimizer": "adam", "learning_rate": 2}},
         {"data": {"dataset": "cifar100"}},
         {"model": {"hidden": []}},
         {"training": {"learning_rate": 1e-300}, "partition": {"alpha": 1e22}},
     ],
     ids=[
-        "defaults", "everything", "methods", "pairs", "server optimizers", "server", "cifar100",
-        "linear", "extremes",
+        "defaults", "everything", "methods", "pairs", "server optimizers", "byzfl", "server",
+        "cifar100", "linear", "extremes",
     ],
 )  # fmt: skip
 def test_description_is_toml_that_describes_the_same_run(given: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import time
 import tomllib
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,37 @@ def test_a_run_under_attack(command_line: CommandLine, tmp_path: Path) -> None:
     is_one_clear_line(other, ["attack.every is 1 there, 2 here", "--output"])
 
 
+@pytest.mark.skipif(find_spec("byzfl") is None, reason="ByzFL is not installed")
+def test_rules_of_byzfl_under_attack(command_line: CommandLine, tmp_path: Path) -> None:
+    names = ("byzfl-median", "byzfl-nnm-krum", "byzfl-bucketing-centered-clipping", "byzfl-arc-caf")
+    result = command_line(
+        "run", "--methods", ",".join(("fedavg", *names)), "--seeds", 1, "--rounds", 3,
+        "--patience", 9, "--attack", "sign-flip", "--attackers", 0.2, "--set",
+        "rules.byzfl-bucketing-centered-clipping.tau=2", "-o", "run", "--jobs", 2, cwd=tmp_path,
+    )  # fmt: skip
+    assert (result.rc, result.err) == (0, "")
+    rules = {
+        name: summary_of(tmp_path / "run", f"{name}-seed-1")["description"]["rule"]
+        for name in names
+    }
+    assert rules == {
+        "byzfl-median": {"name": "byzfl-median"},
+        "byzfl-nnm-krum": {"name": "byzfl-nnm-krum", "attackers": 2},
+        "byzfl-bucketing-centered-clipping": {
+            "name": "byzfl-bucketing-centered-clipping", "L": 1, "tau": 2.0, "attackers": 2,
+            "seed": 1,
+        },
+        "byzfl-arc-caf": {"name": "byzfl-arc-caf", "attackers": 2, "seed": 1},
+    }  # fmt: skip
+    losses = {
+        name: [record["validation"]["loss"] for record in rounds_of(tmp_path / "run", cell)]
+        for name in ("fedavg", *names)
+        for cell in (f"{name}-seed-1",)
+    }
+    assert len({str(each) for each in losses.values()}) == len(losses), "each rule is another"
+    assert all(name in result.out for name in names)
+
+
 # Bad input: one line that names the thing, a status, and nothing written
 
 
@@ -367,6 +399,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
     "method": (nothing, ("run", "--methods", "fedavgg"), ("fedavgg", "fedavg")),
     "empty method": (nothing, ("run", "--methods", ","), ("method",)),
     "rule": (nothing, ("run", "--methods", "cfr+plain"), ("cfr", "crf")),
+    "rule of ByzFL": (nothing, ("run", "--methods", "byzfl-trmaen"), ("'byzfl-trmean'",)),
     "objective": (nothing, ("run", "--methods", "crf+plan"), ("plan", "plain")),
     "model": (nothing, ("run", "--model", "resnet"), ("resnet", "resnet9")),
     "model of a list": (nothing, ("run", "--set", 'model.name=["mlp"]'), ("model", "mlp")),

@@ -130,7 +130,7 @@ class Words:
 WORDS = Words(
     excluded="client {client}: weight 0; its update is not finite (NaN or infinity) and was left "
     "out",
-    weightless="client {client}: no weight of its own; this rule decides coordinate by coordinate",
+    weightless="client {client}: no weight of its own; this rule does not weigh clients",
     unexplained="client {client}: weight {weight}, FedAvg's is {base_weight}; this rule keeps no "
     "reasons",
     fell_back="client {client}: weight {weight}, its share of the examples; the expected labels "

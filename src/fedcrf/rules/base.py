@@ -62,8 +62,8 @@ class AggregationResult:
     Attributes:
         state: The next global model; the present one where no report was usable.
         weights: (m,) float64; the share of each report in the model. All 0 where none was usable;
-            NaN where the rule picks coordinate by coordinate and no report has one weight. Of a
-            rule that clips updates, the share that the clipped update has.
+            NaN where no report has one weight, as where the rule picks coordinate by coordinate.
+            Of a rule that clips updates, the share that the clipped update has.
         base_weights: (m,) float64; FedAvg's shares of the same reports, to compare with.
         excluded: (m,) bool; True where a report was left out because it is not finite.
         posterior: The CRF's reasons, where the rule is one.
