@@ -485,6 +485,32 @@ def test_what_byzfl_refuses_is_named(
         byzfl_rule(name)(**settings).aggregate(*a_round(6))
 
 
+@pytest.mark.parametrize("name", BYZFL_RULES)
+def test_attackers_whose_squares_overflow_break_nothing_that_is_told_of_them(
+    byzfl: SimpleNamespace, name: str
+) -> None:
+    if name.endswith(("-average", "-monna")):
+        pytest.skip("the mean of all, or of those nearest to the first, who attacks here")
+    state, reports = a_round(10)
+    for client in range(3):
+        far = {key: 1e25 * array for key, array in reports[client].state.items() if key != "n"}
+        reports[client] = replace(reports[client], state={**reports[client].state, **far})
+    result = rule_of(name, attackers=3).aggregate(state, reports)
+    assert all(np.isfinite(array).all() for array in result.state.values())
+    assert not result.excluded.any()
+
+
+@pytest.mark.parametrize("name", ["byzfl-mda", "byzfl-smea"])
+def test_where_all_distances_overflow_the_rule_is_named(byzfl: SimpleNamespace, name: str) -> None:
+    state, reports = a_round(4)
+    far = [
+        replace(each, state={**each.state, "b": (1 + each.client) * np.full(5, 1e25, np.float32)})
+        for each in reports
+    ]
+    with pytest.raises(FedcrfError, match=f"^{name}: ByzFL refuses the round: "):
+        find_rule(name)().aggregate(state, far)
+
+
 # --- the package ----------------------------------------------------------------------------
 
 

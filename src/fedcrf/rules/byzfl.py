@@ -107,7 +107,8 @@ class ByzFLRule:
 
     Where ByzFL has no answer: the updates are equal (SMEA, CAF), then it is that update; CAF finds
     nothing to filter, as with f = 0, then the mean. Bucketing without ``s`` makes the largest
-    buckets of which fewer than half can hold an attacker (`bucket_size`).
+    buckets of which fewer than half can hold an attacker (`bucket_size`). Updates so long that
+    their squares overflow may lead to a model that is not finite, or to an error: ByzFL's answer.
     """
 
     pre_aggregators: ClassVar[tuple[str, ...]]
@@ -250,7 +251,7 @@ class ByzFLRule:
             yield
         except FedcrfError:
             raise
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # the latter where distances are beyond float32
             raise FedcrfError(f"{self.name}: ByzFL refuses the round: {error}") from None
 
     @property
