@@ -32,16 +32,14 @@ from fedcrf.experiments.runner import (
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import RunStore, folder_lock
-from fedcrf.experiments.suite import Point, Suite
+from fedcrf.experiments.suite import BASELINE, Point, Suite
 from fedcrf.experiments.tables import Table, difference_text
 from fedcrf.files import atomic_write
 from fedcrf.simulation.records import Number, Record, RoundRecord
 
-BASELINE = "fedavg"
 NOT_RUN = "–"
 
 Runs = Sequence[tuple[RunSpec, RunStore]]
-Places = Mapping[CellSpec, tuple[Point, RunStore]]
 ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 
 
@@ -160,49 +158,60 @@ def run_suite(
         ledger.write(known)  # without a last line that a kill cut off
         missing = _missing(suite, known)
         for seed in suite.seeds:
-            places: dict[CellSpec, tuple[Point, RunStore]] = {}
-            runs: dict[tuple[str, str], list[str]] = {}
-            for point in missing:
-                if point.seed == seed:
-                    runs.setdefault((point.partition, point.condition), []).append(point.method)
-            grids: list[tuple[RunSpec, RunStore]] = []
-            for (partition, condition), methods in runs.items():
-                spec = suite.spec(partition, condition, methods, [seed])
-                store = ledger.run(partition, condition, seed)
-                grids.append((spec, store))
-                for cell in spec.cells():
-                    point = Point(partition, condition, cell.method.name, seed)
-                    places[cell] = (point, store)
+            grids = _grids(suite, ledger, [point for point in missing if point.seed == seed])
             if not grids:
                 continue
-            with observer_of(grids) as observer:
-
-                def tell(event: Event, places: Places = places, say: Observer = observer) -> None:
-                    if isinstance(event, CellFinished):
-                        point, store = places[event.cell]
-                        records = store.cell(event.cell).records()
-                        ledger.append(_score(suite, point, event, records))
-                    say(event)
-
-                failures = run_grids(grids, workplace, tell)
+            with observer_of(list(grids.values())) as observer:
+                keep = _Keeper(suite, ledger, grids, observer)
+                failures = run_grids(list(grids.values()), workplace, keep)
             failed += failures
             if not failures:
                 ledger.clear()
     return failed
 
 
+Grids = Mapping[tuple[str, str], tuple[RunSpec, RunStore]]
+"""By partition and condition, a run and its working folder."""
+
+
 def _missing(suite: Suite, known: Sequence[Score]) -> list[Point]:
     done = {(_point(score), score.digest) for score in known}
-    return [point for point in suite.points() if (point, _digest_at(suite, point)) not in done]
+    return [point for point, cell in suite.cells.items() if (point, _digest(cell)) not in done]
+
+
+def _grids(suite: Suite, ledger: Ledger, missing: Sequence[Point]) -> Grids:
+    """Return the runs of cells of one seed."""
+    methods: dict[tuple[str, str], list[str]] = {}
+    for point in missing:
+        methods.setdefault((point.partition, point.condition), []).append(point.method)
+    seeds = [point.seed for point in missing[:1]]
+    return {
+        place: (suite.spec(*place, names, seeds), ledger.run(*place, *seeds))
+        for place, names in methods.items()
+    }
+
+
+class _Keeper:
+    """An observer that keeps the score of every finished cell, and tells another."""
+
+    def __init__(self, suite: Suite, ledger: Ledger, grids: Grids, observer: Observer) -> None:
+        self._suite, self._ledger, self._observer = suite, ledger, observer
+        self._places = {
+            cell: (Point(*place, cell.method.name, cell.seed), store)
+            for place, (spec, store) in grids.items()
+            for cell in spec.cells()
+        }
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, CellFinished):
+            point, store = self._places[event.cell]
+            records = store.cell(event.cell).records()
+            self._ledger.append(_score(self._suite, point, event, records))
+        self._observer(event)
 
 
 def _point(score: Score) -> Point:
     return Point(score.partition, score.condition, score.method, score.seed)
-
-
-def _digest_at(suite: Suite, point: Point) -> str:
-    spec = suite.spec(point.partition, point.condition, [point.method], [point.seed])
-    return _digest(spec.cells()[0])
 
 
 def _digest(cell: CellSpec) -> str:
@@ -269,8 +278,7 @@ class Findings:
         """The finished cells."""
         known = {(_point(score), score.digest): score for score in self.scores}
         found = {
-            point: known.get((point, _digest_at(self.suite, point)))
-            for point in self.suite.points()
+            point: known.get((point, _digest(cell))) for point, cell in self.suite.cells.items()
         }
         return {point: score for point, score in found.items() if score is not None}
 
@@ -484,7 +492,7 @@ def _made_with(findings: Findings) -> str:
             for s in findings.by_point.values()
         }
     )
-    total = len(findings.suite.points())
+    total = len(findings.suite.cells)
     return (
         f"{len(findings.by_point)} of {total} cells; mean test accuracy of the last "
         f"{findings.suite.last_rounds} rounds on the examples of clients that are right; "

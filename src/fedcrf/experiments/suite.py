@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.spec import RunSpec, resolve
+from fedcrf.experiments.spec import CellSpec, RunSpec, resolve
 
 SUITES = ("attacks", "noise")
 """The suites that come with the package."""
 
-QUIET = 10**6
-"""A round that no run reaches: attackers that start there are honest, and count in no accuracy."""
+BASELINE = "fedavg"
+"""The method that the others are compared with."""
 
 
 class Condition(BaseModel):
@@ -113,19 +114,24 @@ class Suite:
             {"methods": list(methods), "seeds": list(seeds)},
         )
 
-    def points(self) -> list[Point]:
-        """Return the whole grid, seed by seed, so that paired results come early.
+    @cached_property
+    def cells(self) -> Mapping[Point, CellSpec]:
+        """The whole grid.
 
         Where a condition leaves the wrong clients out, only FedAvg is asked.
         """
         ideals = {each.ideal for each in self.conditions.values()}
-        return [
-            Point(partition, condition, method, seed)
-            for seed in self.seeds
+        return {
+            Point(partition, condition, cell.method.name, cell.seed): cell
             for partition in self.partitions
             for condition in self.conditions
-            for method in (["fedavg"] if condition in ideals else self.methods)
-        ]
+            for cell in self.spec(
+                partition,
+                condition,
+                [BASELINE] if condition in ideals else self.methods,
+                self.seeds,
+            ).cells()
+        }
 
     def chosen(
         self,

@@ -1,0 +1,283 @@
+"""Suites: which cells they have, what is kept of one, and what the tables make of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.runs import Log
+from fedcrf import FedcrfError
+from fedcrf.experiments.robustness import (
+    Findings,
+    Ledger,
+    Score,
+    accuracy_table,
+    run_suite,
+    separation,
+    separation_table,
+    summary_table,
+    write_findings,
+)
+from fedcrf.experiments.runner import CellFinished, Observer, Workplace
+from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.suite import SUITES, Suite, read_suite
+from fedcrf.simulation.records import RoundRecord
+
+SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
+
+
+def small(**chosen: Sequence[object]) -> Suite:
+    parts = {
+        "methods": ["fedavg", "crf-robust"],
+        "seeds": [0, 1],
+        "partitions": ["iid"],
+        "conditions": ["ipm-2"],
+    }
+    return read_suite("attacks", "digits").chosen(**{**parts, **chosen}, settings=[SMALL])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def run(suite: Suite, folder: Path, log: Log) -> Findings:
+    @contextmanager
+    def observed(_: Sequence[tuple[RunSpec, RunStore]]) -> Iterator[Observer]:
+        yield log
+
+    ledger = Ledger(folder)
+    assert run_suite(suite, ledger, Workplace(device="cpu"), observed) == []
+    return Findings(suite, ledger.scores())
+
+
+def finished(log: Log) -> list[str]:
+    return [event.cell.name for event in log.events if isinstance(event, CellFinished)]
+
+
+@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("dataset", ["digits", "mnist-6000", "mnist"])
+def test_every_condition_of_a_suite_can_be_run(name: str, dataset: str) -> None:
+    suite = read_suite(name, dataset).chosen(seeds=[0])
+    for cell in suite.cells.values():
+        assert cell.threat is None or cell.threat.schedule.attackers in (2, 3, 4)
+        assert cell.rounds.patience == cell.rounds.maximum
+    names = [name for names in suite.groups.values() for name in names]
+    assert len(names) == len(set(names))
+    ideals = {each.ideal for each in suite.conditions.values()} - {None}
+    assert all(
+        cell.method.name == "fedavg" for at, cell in suite.cells.items() if at.condition in ideals
+    )
+
+
+def test_the_suite_of_attacks_has_all_of_them_and_tells_peers_how_many() -> None:
+    suite = read_suite("attacks", "mnist-6000")
+    assert len(suite.groups["13 attacks"]) == 13
+    grouped = {name for names in suite.groups.values() for name in names}
+    assert grouped == set(suite.conditions) - {"none", "left-out"}
+    cell = next(cell for at, cell in suite.cells.items() if at.method == "multi-krum")
+    assert cell.rule.num_byzantine == 3  # type: ignore[attr-defined]
+
+
+def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
+    suite = small()
+    findings = run(suite, tmp_path, log)
+    assert len(findings.by_point) == len(suite.cells) == 2 * 2 * 2 + 2
+    assert not (tmp_path / "runs").exists()
+    again = Log()
+    assert run(suite, tmp_path, again).scores == findings.scores
+    assert finished(again) == []
+    # One more method and one more seed: only what is new is run.
+    more = run(small(methods=["fedavg", "crf-robust", "krum"]), tmp_path, again)
+    assert sorted(finished(again)) == ["krum-seed-0"] * 2 + ["krum-seed-1"] * 2
+    assert len(more.by_point) == 2 * 3 * 2 + 2
+    assert findings.accuracies("iid", "ipm-2", "fedavg") == more.accuracies(
+        "iid", "ipm-2", "fedavg"
+    )
+
+
+def test_the_score_is_the_mean_of_the_last_rounds_of_the_same_run(tmp_path: Path, log: Log) -> None:
+    suite = small(methods=["crf-robust"], seeds=[0])
+    findings = run(suite, tmp_path, log)
+    records = [event.record for event in log.events if hasattr(event, "record")]
+    of_cell = [r for r in records if r.attackers and r.reasons is not None]
+    (accuracy,) = findings.accuracies("iid", "ipm-2", "crf-robust").values()
+    assert len(of_cell) == 3
+    assert accuracy == pytest.approx(np.mean([record.test.accuracy for record in of_cell]))
+
+
+def test_a_changed_setting_is_a_cell_that_was_not_run(tmp_path: Path, log: Log) -> None:
+    suite = small(methods=["fedavg"], seeds=[0])
+    findings = run(suite, tmp_path, log)
+    changed = small(methods=["fedavg"], seeds=[0]).chosen(
+        settings=[{"training": {"learning_rate": 0.5}}]
+    )
+    assert len(findings.by_point) == 3
+    assert Findings(changed, findings.scores).by_point == {}
+
+
+def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
+    tmp_path: Path, log: Log
+) -> None:
+    suite = small(methods=["fedavg"], seeds=[0])
+    findings = run(suite, tmp_path, log)
+    lines = tmp_path / "cells.jsonl"
+    whole = lines.read_text()
+    lines.write_text(whole[:-20])
+    assert run(suite, tmp_path, log).by_point.keys() == findings.by_point.keys()
+    lines.write_text("{}\n" + whole)
+    with pytest.raises(FedcrfError, match=r"cells\.jsonl, line 1, is not a cell's score"):
+        Ledger(tmp_path).scores()
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path, log: Log) -> None:
+    with Ledger(tmp_path).locked(), pytest.raises(FedcrfError, match="another process"):
+        run(small(), tmp_path, log)
+
+
+def record(weights: Sequence[float], attackers: Sequence[int]) -> RoundRecord:
+    m = len(weights)
+    metrics = {"loss": 0.0, "accuracy": 0.0}
+    return RoundRecord.model_validate(
+        {
+            "round": 1, "training_loss": 0.0, "validation": metrics,
+            "test": {**metrics, "client_mean": 0.0, "worst_client": 0.0}, "clients": list(range(m)),
+            "num_examples": [1] * m, "client_training_loss": [0.0] * m, "weight": list(weights),
+            "base_weight": [1 / m] * m, "attackers": list(attackers),
+            "seconds": {"training": 0.0, "aggregation": 0.0, "evaluation": 0.0},
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_separation_is_the_chance_to_weigh_the_wrong_less(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    weights, wrong = draw.integers(0, 4, 8) / 8, [1, 4, 5]
+    right = [client for client in range(8) if client not in wrong]
+    wins = [
+        1.0 if weights[a] < weights[b] else 0.5 if weights[a] == weights[b] else 0.0
+        for a, b in itertools.product(wrong, right)
+    ]
+    assert separation(record(weights, wrong)) == pytest.approx(np.mean(wins))
+    assert separation(record(weights, [])) is None
+
+
+def made_up(accuracies: Mapping[tuple[str, str], Sequence[float]]) -> Findings:
+    """Findings of a suite whose cells have these accuracies, by condition and method."""
+    suite = small(conditions=["ipm-2", "mimic"], seeds=[0, 1])
+    ledger = []
+    for point, cell in suite.cells.items():
+        values = accuracies.get((point.condition, point.method))
+        if values is not None:
+            ledger.append(
+                {
+                    **vars_of(point), "accuracy": values[point.seed], "separation": [1.0, 0.5],
+                    "digest": digest(cell), "fingerprint": "f", "provenance": PROVENANCE,
+                }
+            )  # fmt: skip
+    return Findings(suite, [Score.model_validate(each) for each in ledger])
+
+
+PROVENANCE = {
+    "fedcrf": "0", "commit": "abc", "python": "3", "torch": "2", "numpy": "2", "system": "s",
+    "processor": "p", "cores": 2, "device": "cpu",
+}  # fmt: skip
+
+
+def vars_of(point: object) -> dict[str, object]:
+    return {name: getattr(point, name) for name in ("partition", "condition", "method", "seed")}
+
+
+def digest(cell: object) -> str:
+    import hashlib
+
+    text = json.dumps(cell.describe(), sort_keys=True)  # type: ignore[attr-defined]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
+    findings = made_up(
+        {
+            ("none", "fedavg"): [0.9, 0.8],
+            ("left-out", "fedavg"): [0.8, 0.8],
+            ("ipm-2", "fedavg"): [0.1, 0.3],
+            ("mimic", "fedavg"): [0.7, 0.7],
+            ("none", "crf-robust"): [0.8, 0.8],
+            ("ipm-2", "crf-robust"): [0.6, 0.8],
+        }
+    )
+    rows = {row[0]: row for row in summary_table(findings, "iid").rows}
+    assert rows["FedAvg"][1:3] == ("2", "0.850")
+    assert rows["FedAvg"][-1] == "0.200 (IPM, ε = 2)"
+    assert rows["CRF-robust"][-1] == "–"  # not all conditions are run
+    assert rows["CRF-robust"][3].startswith("-0.050 [")
+    table = accuracy_table(findings, "iid")
+    assert ("IPM, ε = 2", "0.800", "0.200", "0.700") in table.rows
+    assert findings.possible("iid", "ipm-2").mean == pytest.approx(0.6)  # type: ignore[union-attr]
+    assert ("IPM, ε = 2", "0.75 (0.50)", "0.75 (0.50)") in separation_table(findings, "iid").rows
+    paths = write_findings(findings, tmp_path)
+    assert {path.name for path in paths} == {
+        "accuracy-iid.csv", "heat-map-iid.svg", "heat-map-iid.png", "tables.md",
+    }  # fmt: skip
+    assert "6 of 7 cells" not in (tmp_path / "tables.md").read_text()
+    assert "12 of 14 cells" in (tmp_path / "tables.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda: read_suite("atacks", "digits"), "did you mean 'attacks'"),
+        (lambda: read_suite("attacks", "digit"), "did you mean 'digits'"),
+        (lambda: small(partitions=["alpha-0.6"]), "did you mean 'alpha-0.5'"),
+        (lambda: small(conditions=["ipm-3"]), "did you mean 'ipm-2'"),
+        (lambda: read_suite("no-such.toml", "digits"), "suite no-such.toml cannot be read"),
+        (lambda: small(methods=["krumm"]).cells, "did you mean 'krum'"),
+    ],
+)
+def test_what_a_suite_has_not_is_named(change, said) -> None:
+    with pytest.raises(FedcrfError, match=said):
+        change()
+
+
+OWN = """
+title = "Mine"
+methods = ["fedavg"]
+seeds = [0]
+[run]
+[datasets.digits]
+data = { dataset = "digits" }
+[partitions.iid]
+scheme = "iid"
+[groups]
+"mine" = ["flip"]
+[[conditions]]
+name = "none"
+title = "none"
+[[conditions]]
+name = "flip"
+title = "flip"
+attack = { name = "label-flip", attackers = 2 }
+"""
+
+
+def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN)
+    suite = read_suite(str(path), "digits")
+    assert suite.name == "mine"
+    assert [at.condition for at in suite.cells] == ["none", "flip"]
+    for wrong, said in (
+        (OWN.replace("seeds", "sedes"), "seeds: Field required"),
+        (OWN.replace('["flip"]', '["flop"]'), "unknown condition of suite"),
+        (OWN + "[", "is not valid TOML"),
+    ):
+        path.write_text(wrong)
+        with pytest.raises(FedcrfError, match=said):
+            read_suite(str(path), "digits")
