@@ -323,6 +323,23 @@ def test_label_noise_changes_its_share(rate: float) -> None:
         assert counts.min() > 0.9 * counts.mean(), "drawn from all classes"
 
 
+@pytest.mark.parametrize("kind", [LabelFlip, LabelNoise, FeatureNoise])
+def test_a_client_that_lies_claims_the_least_that_an_honest_one_reports(kind: Any) -> None:
+    quiet = scene()
+    of = replace(
+        quiet,
+        honest=[
+            replace(report, evidence={"residual_loss": loss})
+            for report, loss in zip(quiet.honest, (0.5, 0.2, 0.9, 0.7, 0.3, 0.4, 0.6), strict=False)
+        ],
+        own=[replace(report, evidence={"residual_loss": 3.0, "age": 1.0}) for report in quiet.own],
+    )
+    assert kind(hides=False).claims(of) == list(of.own)
+    lies = [report.evidence for report in kind(hides=True).claims(of)]
+    assert lies == [{"residual_loss": 0.2, "age": 1.0}] * len(of.own)
+    assert kind(hides=True).claims(quiet) == list(quiet.own)
+
+
 @pytest.mark.parametrize("sd", [0.0, 0.5])
 def test_feature_noise(sd: float) -> None:
     images, labels, new_images, new_labels = poisoned(FeatureNoise(sd))

@@ -19,6 +19,7 @@ from fedcrf.cli import app
 from fedcrf.data import DATASETS, PARTITIONS, PartitionSettings, partition
 from fedcrf.experiments.runner import CellFinished, CellStarted, RoundFinished
 from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.suite import read_suite
 from fedcrf.loggers import LoggingObserver
 from fedcrf.models import MODELS
 from fedcrf.objectives import OBJECTIVES
@@ -27,7 +28,7 @@ from fedcrf.simulation.records import RoundRecord
 from integration.command_line import CommandLine
 
 DOCS = Path(__file__).parents[2] / "docs"
-BLOCK = re.compile(r"^```(sh|python)[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(sh|python|toml)[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -146,6 +147,15 @@ def test_a_data_set(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyP
     last = run_shown("A data set", tmp_path / "run")[-1]
     assert last.held_out is not None
     assert last.held_out.accuracy > 0.9  # lying and standing are easily told apart
+
+
+def test_a_suite(tmp_path: Path) -> None:
+    text = (DOCS / "extend.md").read_text(encoding="utf-8").split("## A suite of conditions\n")[1]
+    path = tmp_path / "mine.toml"
+    path.write_text(next(code for language, code in BLOCK.findall(text) if language == "toml"))
+    suite = read_suite(str(path), "digits")
+    assert {at.condition for at in suite.cells} == {"none", "two", "four"}
+    assert len(suite.cells) == 3 * 2 * 3
 
 
 def test_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

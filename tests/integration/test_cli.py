@@ -646,7 +646,7 @@ def test_describe_prints_a_run_file_and_runs_nothing(
     assert (described["partition"]["alpha"], described["data"]["limit"]) == (0.2, 100)
 
 
-def test_a_sweep_and_a_reproduction_from_the_command_line(
+def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     command_line: CommandLine, tmp_path: Path
 ) -> None:
     small = ("--seeds", 0, "--set", "rounds.maximum=1", "--set", "partition.num_clients=3")
@@ -659,6 +659,13 @@ def test_a_sweep_and_a_reproduction_from_the_command_line(
     assert unused.rc == 2
     assert unused.err.count("\n") == 1
     assert "none of the methods uses 'rfa'" in unused.err
+    shown = command_line(
+        "robustness", "attacks", "--partitions", "iid", "--conditions", "mimic,label-flip",
+        "--methods", "fedavg,crf-robust", *small, "-o", tmp_path / "attacks",
+    )  # fmt: skip
+    assert (shown.rc, shown.err) == (0, "")
+    assert "worst: all shown" in shown.out
+    assert "of 7 cells" in (tmp_path / "attacks" / "tables.md").read_text()
     tables = command_line("reproduce", "--no-run", "-o", tmp_path / "paper")
     assert (tables.rc, tables.err) == (0, "")
     assert tables.out.count("not run") >= 40
