@@ -143,7 +143,7 @@ def test_a_line_still_being_written_is_no_damage(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
-@pytest.mark.parametrize("damage", [b"{}", b"", b'{"round": 1', b"\x00\x00", b"null"])
+@pytest.mark.parametrize("damage", [b"{}", b"", b'{"round": 1', b"\x00\x00", b"null", b"\xff\xfe"])
 def test_a_damaged_record_is_named_by_its_line(finished: Path, line: int, damage: bytes) -> None:
     path = finished / "cells" / "fedavg-seed-0" / "rounds.jsonl"
     lines = path.read_bytes().splitlines()
@@ -152,9 +152,20 @@ def test_a_damaged_record_is_named_by_its_line(finished: Path, line: int, damage
     with pytest.raises(FedcrfError, match=rf"rounds\.jsonl, line {line + 1}, is not a round"):
         cell_of(finished).records()
 
+    sound, told = cell_of(finished).sound_records()
+    assert [each.round for each in sound] == list(range(1, line + 1))
+    assert f"line {line + 1}, is not a round" in str(told)
 
-def test_records_of_bytes_that_are_no_text(finished: Path) -> None:
-    (finished / "cells" / "fedavg-seed-0" / "rounds.jsonl").write_bytes(b"\xff\xfe\n")
+
+def test_whole_records_have_no_damage(finished: Path) -> None:
+    cell = cell_of(finished)
+    assert cell.sound_records() == (cell.records(), None)
+
+
+def test_records_that_cannot_be_read_are_named(finished: Path) -> None:
+    path = finished / "cells" / "fedavg-seed-0" / "rounds.jsonl"
+    path.unlink()
+    path.mkdir()
     with pytest.raises(FedcrfError, match=r"rounds\.jsonl cannot be read"):
         cell_of(finished).records()
 

@@ -102,6 +102,16 @@ def shorten_list(folder: Path) -> None:
     edit_rounds(folder, lambda record: record["weight"].pop())
 
 
+def break_first_record(folder: Path) -> None:
+    path = folder / "cells" / CELL / "rounds.jsonl"
+    path.write_bytes(b"\xff" + path.read_bytes())
+
+
+def break_record_and_swap_summary(folder: Path) -> None:
+    break_record(folder)
+    swap_summary(folder)
+
+
 def break_affinity(folder: Path) -> None:
     edit_rounds(folder, lambda record: record["reasons"]["affinity"].pop())
 
@@ -135,9 +145,11 @@ def mix_commits(folder: Path) -> None:
     [
         (unfinish, f"{CELL} is not finished: 3 rounds so far", False, 4),
         (not_start, f"{CELL} is not finished: not started", False, 3),
-        (break_record, f"{CELL} is left out: ", True, 3),
-        (shorten_list, "line 3, is not a round's record", True, 3),
-        (break_affinity, "line 3, is not a round's record", True, 3),
+        (break_record, f"{CELL} is shown up to round 3: ", True, 4),
+        (shorten_list, f"{CELL} is shown up to round 2: ", True, 4),
+        (break_affinity, "line 3, is not a round's record", True, 4),
+        (break_first_record, f"{CELL} is left out: ", True, 3),
+        (break_record_and_swap_summary, "holds the result of another description", True, 3),
         (break_summary, "is not a cell's summary", True, 3),
         (swap_summary, "holds the result of another description", True, 3),
         (break_partition, "is not what the clients of a seed hold", True, 2),
@@ -157,6 +169,22 @@ def test_what_is_wrong_is_said_and_the_rest_shown(
     (run,) = page_data(page)["runs"]
     assert len(run["cells"]) == cells
     assert "FedAvg" in report.runs[0].tables[0].rows[0]
+
+
+@pytest.mark.parametrize("line", [2, 3])
+def test_the_rounds_before_a_damaged_one_are_shown(finished: Path, line: int) -> None:
+    path = finished / "cells" / CELL / "rounds.jsonl"
+    lines = path.read_bytes().splitlines()
+    whole = [json.loads(each)["weight"] for each in lines[: line - 1]]
+    lines[line - 1] = lines[line - 1].replace(b"weight", b"wei\xff\xfeht")
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    report = read_report([finished])
+    (remark,) = report.runs[0].remarks
+    assert f"{CELL} is shown up to round {line - 1}: " in remark
+    assert f"rounds.jsonl, line {line}, is not a round's record" in remark
+    (run,) = page_data(render(report))["runs"]
+    (cell,) = [c for c in run["cells"] if (c["method"], c["seed"]) == ("CRF-FedAvg", 1)]
+    assert [each["weight"] for each in cell["rounds"]] == whole
 
 
 def test_runs_compared(finished: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fedcrf.report.explanation import (
     TERMS,
     WORDS,
     ClientCauses,
+    Explained,
     causes_of,
     clients_table,
     find_cell,
@@ -25,7 +26,7 @@ from fedcrf.report.explanation import (
     sentence,
     terms_table,
 )
-from fedcrf.rules import CRF, RULES, ClientReport
+from fedcrf.rules import CRF, RULES, Adam, ClientReport, Optimized
 from fedcrf.simulation.records import ClientMetrics, Metrics, RoundRecord, Seconds, reasons_of
 
 NAN = math.nan
@@ -159,11 +160,19 @@ def test_few_sentences_and_the_telling_ones() -> None:
     assert most_changed(causes[:5]) == causes[:5]
 
 
+def told_of(records: Any, damage: str | None = None) -> Explained:
+    return Explained("x", records, CRF(), damage=damage)
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        (lambda: find_round([], 1, "crf-seed-0"), "crf-seed-0 has no rounds yet"),
-        (lambda: find_round([one_round(honest())[0]], 9, "x"), "no round 9: choose from 4 to 4"),
+        (lambda: find_round(told_of([]), 1), "x has no rounds yet"),
+        (
+            lambda: find_round(told_of([one_round(honest())[0]]), 9),
+            "no round 9: choose from 4 to 4",
+        ),
+        (lambda: find_round(told_of([one_round(honest())[0]], "torn"), 9), r"from 4 to 4 \(torn\)"),
         (lambda: find_client(causes_of(*one_round(honest())), 1, 4), "choose from 0, 3, 6"),
         (lambda: find_cell(small_spec(), "krum", None), "unknown method of this run 'krum'"),
         (lambda: find_cell(small_spec(), None, 7), "no seed 7: choose from 0, 1"),
@@ -178,3 +187,12 @@ def test_the_cell_by_default_is_one_that_infers() -> None:
     assert find_cell(small_spec(), None, None).name == "crf-fedavg-seed-0"
     assert find_cell(small_spec(), "fedavg", 1).name == "fedavg-seed-1"
     assert find_cell(small_spec(methods=["krum"]), None, None).name == "krum-seed-0"
+    for name in ("crf-robust", "crf-evidence+adam"):
+        spec = small_spec(methods=["fedavg", name])
+        assert find_cell(spec, None, None).name == f"{name}-seed-0"
+
+
+def test_weights_behind_a_server_optimizer_are_explained_by_its_rule() -> None:
+    record, rule = one_round(honest())
+    plain = [each.own_label for each in causes_of(record, rule)]
+    assert [each.own_label for each in causes_of(record, Optimized(rule, Adam()))] == plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from selenium.webdriver import ActionChains, Keys
 
 from fedcrf.experiments.store import RunStore
 from fedcrf.report.content import read_report
-from fedcrf.report.explanation import causes_of, sentence
+from fedcrf.report.explanation import causes_of, find_rounds, sentence
 from fedcrf.report.page import write_page
 from report.browser import Browser
 from report.test_content import NASTY, break_record
@@ -167,22 +168,115 @@ def test_a_click_chooses_client_and_round(chromium: Browser, page: Path) -> None
     assert chromium.errors() == []
 
 
-def test_it_says_what_the_terminal_says(chromium: Browser, page: Path, folder: Path) -> None:
-    chromium.open(page)
+@pytest.mark.parametrize("which", ["folder", "attacked"])
+def test_it_says_what_the_terminal_says(
+    chromium: Browser, request: pytest.FixtureRequest, tmp_path: Path, which: str
+) -> None:
+    shown: Path = request.getfixturevalue(which)
+    write_page(read_report([shown]), tmp_path / "report.html")
+    chromium.open(tmp_path / "report.html")
     said = chromium.run(
         "return DATA.runs[0].cells.map((cell) => cell.rounds.map("
-        "  (round) => round.clients.map((_, i) => sentence(round, i))))"
+        "  (round) => round.clients.map((_, i) => sentence(cell, round, i))))"
     )
-    store = RunStore(folder)
+    spec = RunStore(shown).read()
     expected: list[Any] = []
-    for cell in store.read().cells():
-        records = store.cell(cell).records()
+    for cell in spec.cells():
+        found = find_rounds(shown, cell.method.name, cell.seed)
         expected.append(
-            [[sentence(each, record) for each in causes_of(record, cell.rule)]
-             for record in records]
+            [[sentence(each, record) for each in causes_of(record, found.rule, found.attackers)]
+             for record in found.records]
         )  # fmt: skip
     # The page has its cells seed by seed, as the run.
     assert said == expected
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, PHONE])
+def test_the_causes_of_other_fields_are_drawn(
+    chromium: Browser, attacked: Path, width: int, dark: bool
+) -> None:
+    write_page(read_report([attacked]), attacked / "report.html")
+    chromium.open(attacked / "report.html", dark=dark, width=width)
+    for method, cause, remembers in (
+        ("CRF-robust", "answer", True),
+        ("CRF-evidence", "reported residual loss", False),
+        ("CRF-robust-evidence", "remembered", True),
+        ("CRF-FedAvg", "distance", False),
+    ):
+        choose(chromium, "trust-method", method)
+        choose(chromium, "cause", cause)
+        for chart in ("cause-map", "causes", *(["memory"] if remembers else [])):
+            box = chromium.run(
+                "return document.querySelector(`#${arguments[0]} .main-svg`)"
+                ".getBoundingClientRect().toJSON()",
+                chart,
+            )
+            assert 0 <= box["left"] < box["right"] <= width, (method, chart)
+            assert len(chromium.text(f"{chart}-text")) > 20
+        assert chromium.run("return at('memory-figure').hidden") != remembers
+    choose(chromium, "trust-method", "FedAvg")
+    assert chromium.run("return at('cause-figure').hidden") is True
+    assert chromium.run("return document.documentElement.scrollWidth") <= width
+    assert chromium.errors() == []
+
+
+def choose(browser: Browser, select: str, name: str) -> None:
+    """Choose an option by its name, as a reader does."""
+    browser.run(
+        "const select = at(arguments[0]);"
+        "select.value = [...select.options].find((o) => o.textContent === arguments[1]).value;"
+        "select.dispatchEvent(new Event('change'))",
+        select,
+        name,
+    )
+
+
+def test_a_cause_and_the_memory_are_drawn_as_recorded(chromium: Browser, attacked: Path) -> None:
+    write_page(read_report([attacked]), attacked / "report.html")
+    chromium.open(attacked / "report.html")
+    choose(chromium, "trust-method", "CRF-robust")
+    records = find_rounds(attacked, "crf-robust", 0).records
+    for title, cause in (("answer", "response"), ("remembered", "remembered"), ("vote", "vote")):
+        choose(chromium, "cause", title)
+        drawn = chromium.run("return at('cause-map').data[0].z")
+        for place, record in enumerate(records):
+            assert record.reasons is not None
+            for client, value in zip(record.clients, record.reasons.causes[cause], strict=True):
+                shown = drawn[client][place]
+                assert shown == (None if math.isnan(value) else pytest.approx(value)), (
+                    cause,
+                    place,
+                )
+    lines = chromium.run("return at('memory').data.map((line) => line.y)")
+    assert len(lines) == 4
+    tab_to(chromium, "cause")  # by the keyboard too
+    press(chromium, Keys.HOME)
+    assert chromium.text("cause-map-text").startswith("Expected label: ")
+
+
+def test_attackers_are_marked(chromium: Browser, attacked: Path) -> None:
+    (attacker,) = find_rounds(attacked, "crf-robust", 0).attackers
+    write_page(read_report([attacked]), attacked / "report.html")
+    chromium.open(attacked / "report.html")
+    choose(chromium, "trust-method", "CRF-robust")
+    assert f"▲ Clients {attacker} are" in chromium.text("attackers")
+    marked = chromium.run("return at('weights').data.at(-1)")
+    assert (marked["x"], marked["y"]) == ([2, 3], [str(attacker)] * 2)
+    for chart in ("weights", "cause-map"):
+        ticks = chromium.run("return at(arguments[0]).layout.yaxis.ticktext", chart)
+        assert [tick for tick in ticks if "▲" in tick] == [f"▲ {attacker}"]
+    for place, words in ((0, "(an attacker, not in this round)"), (1, "(attacks)")):
+        chromium.run("choose(arguments[0], arguments[1])", str(attacker), place)
+        assert f"client {attacker} {words}: " in chromium.text("because")
+        row = chromium.run("return document.querySelector('#round-table .chosen').textContent")
+        assert row.endswith(("not now", "attacks")[place])
+
+
+def test_without_attackers_none_are_marked(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    assert chromium.run("return at('attackers').hidden") is True
+    assert "▲" not in chromium.run("return at('weights').textContent + at('because').textContent")
 
 
 def test_who_was_left_out_is_told(chromium: Browser, page: Path) -> None:
@@ -212,9 +306,9 @@ def test_several_runs_are_chosen_and_told_apart(chromium: Browser, several: Path
         "return [...document.querySelectorAll('.remarks')].map((each) => each.textContent).join()"
     )
     assert "missing could not be read" in remarks
-    assert "crf-fedavg-seed-1 is left out" in remarks
+    assert "crf-fedavg-seed-1 is shown up to round 3: " in remarks
     assert chromium.run("return [chosenName(at('trust-run')), trustRun().cells.length]") == [
-        "<i>damaged", 3
+        "<i>damaged", 4
     ]  # fmt: skip
     lines = "return at('accuracy').data.filter((trace) => trace.name).length"
     both = chromium.run(lines)

@@ -51,8 +51,9 @@ def record_run(folder: Path, rule: str = "CRF") -> Path:
 
 
 def test_it_is_explained_with_its_own_rule(tmp_path: Path) -> None:
-    title, records, rule = find_rounds(record_run(tmp_path / "run"), None, None)
-    assert title == "run, CRFAvg"
+    found = find_rounds(record_run(tmp_path / "run"), None, None)
+    records, rule = found.records, found.rule
+    assert found.title == "run, CRFAvg"
     assert isinstance(rule, ClientCRF)
     assert rule.bandwidth == BANDWIDTH
     for each in causes_of(records[0], rule):
@@ -64,9 +65,9 @@ def test_it_is_explained_with_its_own_rule(tmp_path: Path) -> None:
 def test_one_of_several_is_chosen_by_its_name(tmp_path: Path) -> None:
     record_run(tmp_path / "a", rule="SomethingElse")
     record_run(tmp_path / "b")
-    assert find_rounds(tmp_path, None, None)[0] == "b, CRFAvg"
-    title, _, rule = find_rounds(tmp_path, "a", None)
-    assert (title, rule) == ("a, CRFAvg", None)
+    assert find_rounds(tmp_path, None, None).title == "b, CRFAvg"
+    found = find_rounds(tmp_path, "a", None)
+    assert (found.title, found.rule) == ("a, CRFAvg", None)
     with pytest.raises(FedcrfError, match="unknown run 'c'"):
         find_rounds(tmp_path, "c", None)
 
@@ -81,12 +82,27 @@ def test_it_is_reported_beside_our_own(finished: Path, tmp_path: Path) -> None:
     assert recorded["accuracy"][0]["mean"] == [0.5, None, 0.5]
 
 
-def test_damage_is_named(finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sound", [0, 1, 2])
+def test_damage_is_named_and_the_rounds_before_it_shown(
+    finished: Path, tmp_path: Path, sound: int
+) -> None:
     folder = record_run(tmp_path / "flower")
-    (folder / "rounds.jsonl").write_text("{}\n")
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    lines[sound] = "{}"
+    (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
     report = read_report([finished, folder])
     assert report.damaged
-    assert "flower could not be read: " in report.remarks[0]
+    shown = f"shown up to round {sound}" if sound else "no rounds are shown"
+    assert (
+        f"flower: {shown}: {folder / 'rounds.jsonl'}, line {sound + 1}" in (report.all_remarks()[0])
+    )
+    cells = page_data(render(report))["runs"][1]["cells"]
+    assert [len(cell["rounds"]) for cell in cells] == ([sound] if sound else [])
+    if sound:
+        assert len(find_rounds(folder, None, None).records) == sound
+    else:
+        with pytest.raises(FedcrfError, match="line 1, is not a round's record"):
+            find_rounds(folder, None, None)
 
 
 def test_the_page_of_it_opens(chromium: Browser, finished: Path, tmp_path: Path) -> None:
@@ -114,5 +130,5 @@ def test_a_run_without_rounds(chromium: Browser, tmp_path: Path) -> None:
 
 
 def test_records_of_a_round_without_clients_are_records(tmp_path: Path) -> None:
-    last = find_rounds(record_run(tmp_path / "run"), None, None)[1][-1]
+    last = find_rounds(record_run(tmp_path / "run"), None, None).records[-1]
     assert RoundRecord.model_validate_json(last.model_dump_json()).clients == []

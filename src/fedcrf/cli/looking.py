@@ -61,7 +61,7 @@ def show(
         print_tables(run_so_far)
     for each in run_so_far.cells:
         if each.damage:
-            say(f"{each.cell.name}: {each.damage}")
+            say(f"{each.cell.name}: {each.damage_told}")
         elif each.summary is None:
             last = each.records[-1] if each.records else None
             done = (
@@ -89,6 +89,12 @@ def _show_recorded(
         print_table(table)
     if figures:
         list_files(write_recorded_figures(folder, runs))
+    damages = {name: run.sound_records()[1] for name, run in runs.items()}
+    for name, damage in damages.items():
+        if damage:
+            say(f"{name}: {damage}")
+    if any(damages.values()):
+        raise typer.Exit(1)
 
 
 def report(
@@ -145,15 +151,18 @@ def explain(
         find_rounds,
         most_changed,
         neighbours_table,
+        remarks,
         sentence,
         terms_table,
     )
 
-    title, records, rule = find_rounds(folder, method, seed)
-    record = find_round(records, number, title)
-    causes = causes_of(record, rule)
+    found = find_rounds(folder, method, seed)
+    record = find_round(found, number)
+    causes = causes_of(record, found.rule, found.attackers)
     told = most_changed(causes) if client is None else [find_client(causes, client, number)]
-    say(f"{title}, round {number}")
+    say(f"{found.title}, round {number}")
+    for line in remarks(found):
+        say(line)
     for each in told:
         say(sentence(each, record))
     say("")

@@ -84,6 +84,10 @@ class RecordedRun:
         """
         return CellStore(self.path).records()
 
+    def sound_records(self) -> tuple[list[RoundRecord], str | None]:
+        """Return the rounds before the first damaged line, and what is wrong with that, if any."""
+        return CellStore(self.path).sound_records()
+
     def rule(self) -> Rule | None:
         """Return the rule with its settings; None where it is none of this version's."""
         description = self.description()
@@ -114,13 +118,13 @@ def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
 
 
 def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
-    """Return how far each run is: its strategy, rounds, evaluation, and who was left out.
+    """Return how far each run is: its strategy, sound rounds, evaluation, and who was left out.
 
     ``best`` is the accuracy of the round with the lowest loss of the clients' evaluation.
     """
     rows = []
     for name, run in runs.items():
-        records = run.records()
+        records, _ = run.sound_records()
         left_out = sum(len(record.left_out or []) + len(record.excluded) for record in records)
         rows.append(
             (
@@ -139,7 +143,7 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
 
 def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> list[Path]:
     """Draw accuracy, loss and trust over the rounds of all runs into the folder."""
-    records = {name: [run.records()] for name, run in runs.items()}
+    records = {name: [run.sound_records()[0]] for name, run in runs.items()}
     title = ", ".join(dict.fromkeys(run.description().framework for run in runs.values()))
     figures = {
         "accuracy": accuracy_figure(records, title),

@@ -23,7 +23,7 @@ class CellStanding:
 
     Attributes:
         cell: Which.
-        records: Its rounds so far.
+        records: Its rounds so far; where a record is damaged, those before it.
         summary: Its result, where it is finished.
         damage: What is wrong with its files, where something is.
     """
@@ -32,6 +32,12 @@ class CellStanding:
     records: Sequence[RoundRecord]
     summary: CellSummary | None
     damage: str | None = None
+
+    @property
+    def damage_told(self) -> str:
+        """What is wrong, and how far the cell is told all the same."""
+        shown = f"shown up to round {self.records[-1].round}" if self.records else "left out"
+        return f"{shown}: {self.damage}"
 
 
 @dataclass(frozen=True)
@@ -119,4 +125,7 @@ def _cell_standing(store: RunStore, cell: CellSpec) -> CellStanding:
         fingerprint = (partition.fingerprint or None) if partition is not None else None
         return CellStanding(cell, *folder.read(cell, fingerprint))
     except FedcrfError as error:
-        return CellStanding(cell, [], None, damage=str(error))
+        # What stands before a damaged record is this cell's, where nothing else is wrong.
+        records, damage = folder.sound_records()
+        whole = records if damage == str(error) else []
+        return CellStanding(cell, whole, None, damage=str(error))

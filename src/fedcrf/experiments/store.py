@@ -127,24 +127,31 @@ class CellStore:
         Raises:
             FedcrfError: A line that is no record.
         """
+        records, damage = self.sound_records()
+        if damage is not None:
+            raise FedcrfError(damage)
+        return records
+
+    def sound_records(self) -> tuple[list[RoundRecord], str | None]:
+        """Return the rounds before the first damaged line, and what is wrong with that, if any."""
         try:
-            text = self._rounds.read_text(encoding="utf-8")
+            lines = self._rounds.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
-            return []
-        except (OSError, UnicodeDecodeError) as error:
-            raise FedcrfError(f"records {self._rounds} cannot be read: {error}") from None
-        records = []
-        for number, line in enumerate(text.splitlines(keepends=True), start=1):
-            if not line.endswith("\n"):
+            return [], None
+        except OSError as error:
+            return [], f"records {self._rounds} cannot be read: {error}"
+        records: list[RoundRecord] = []
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
                 break
             try:
                 records.append(RoundRecord.model_validate_json(line))
             except ValidationError:
-                raise FedcrfError(
+                return records, (
                     f"{self._rounds}, line {number}, is not a round's record: "
                     "move the cell's folder away to run it anew"
-                ) from None
-        return records
+                )
+        return records, None
 
     def summary(self) -> CellSummary | None:
         """Return the cell's result where it is finished.
@@ -175,15 +182,16 @@ class CellStore:
             FedcrfError: Summary or records are damaged or do not belong together, or the result is
                 of another description or other data.
         """
-        records, summary = self.records(), self.summary()
+        summary = self.summary()
         if summary is None:
-            return records, None
+            return self.records(), None
         of_data = fingerprint is None or summary.fingerprint == fingerprint
         if not of_data or cell_of(summary.description) != cell:
             raise FedcrfError(
                 f"{self.path} holds the result of another description or other data: "
                 "choose another folder with --output"
             )
+        records = self.records()
         if len(records) != summary.rounds:
             raise FedcrfError(
                 f"{self._rounds} holds {len(records)} rounds and the summary beside it speaks of "

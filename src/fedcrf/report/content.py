@@ -17,7 +17,8 @@ from fedcrf.experiments.recorded import RecordedRun, recorded_runs, recorded_tab
 from fedcrf.experiments.standing import CellStanding, RunStanding, standing
 from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
-from fedcrf.report.explanation import TERMS, WORDS, Words, own_labels
+from fedcrf.report.effects import Scale, effects_of, scales_of
+from fedcrf.report.explanation import TERMS, WORDS, Words, attackers_of, own_labels
 from fedcrf.simulation.records import Reasons, RoundRecord
 
 MOST_NUMBERS = 4_000_000
@@ -54,10 +55,23 @@ class TrustReasons:
 
 
 @dataclass(frozen=True)
+class FieldReasons:
+    """Why by a field past the paper's; see `fedcrf.report.effects.Effects`."""
+
+    expected_label: Series
+    values: Mapping[str, Series]
+    medians: Mapping[str, float | None]
+    factors: Mapping[str, Series]
+    told: Sequence[Sequence[str]]
+    fell_back: bool
+
+
+@dataclass(frozen=True)
 class RoundTrust:
     """Who was trusted in one round; the lists run over ``clients``.
 
-    ``left_out`` says of another framework's nodes why they have no part in the round.
+    ``left_out`` says of another framework's nodes why they have no part in the round,
+    ``attackers`` who attacked in it. ``reasons`` are the paper's field's, ``field`` another's.
     """
 
     round: int
@@ -68,16 +82,20 @@ class RoundTrust:
     excluded: Sequence[int]
     left_out: Sequence[str]
     kept_model: bool
+    attackers: Sequence[int]
     reasons: TrustReasons | None
+    field: FieldReasons | None
 
 
 @dataclass(frozen=True)
 class CellTrust:
-    """Who was trusted in the rounds of one cell."""
+    """Who was trusted in the rounds of one cell, and who attacks in it."""
 
     method: str
     seed: int
     rounds: Sequence[RoundTrust]
+    attackers: Sequence[int]
+    scales: Mapping[str, Scale]
 
 
 @dataclass(frozen=True)
@@ -261,6 +279,8 @@ def _numbers(record: RoundRecord) -> int:
     m, reasons = len(record.clients), record.reasons
     if reasons is None:
         return 4 * m
+    if reasons.causes:
+        return (5 + 2 * len(reasons.causes)) * m
     return 10 * m + (m * (m - 1) // 2 if reasons.affinity is not None else 0)
 
 
@@ -281,7 +301,16 @@ def _run_content(name: str, store: RunStore, run: RunStanding, room: _Room) -> R
         accuracy=_curves(run.records(), lambda record: record.validation.accuracy),
         loss=_curves(run.records(), lambda record: record.validation.loss),
         holdings=holdings,
-        cells=[_cell_trust(each) for each in shown],
+        cells=[
+            _cell_trust(
+                find_method(each.cell.method.name).title,
+                each.cell.seed,
+                each.records,
+                each.cell.rule,
+                each.summary,
+            )
+            for each in shown
+        ],
     )
     return RunContent(
         name=name,
@@ -301,13 +330,15 @@ def _run_content(name: str, store: RunStore, run: RunStanding, room: _Room) -> R
 
 def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
     """Return what is told about a run that another framework carried out."""
-    description, records = run.description(), run.records()
+    description, (records, damage) = run.description(), run.sound_records()
     made = description.provenance
     remarks = [] if records else ["it has no rounds yet"]
+    if damage:
+        told = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
+        remarks = [f"{told}: {damage}"]
     shown = room.take(records)
     if not shown:
         remarks.append("who was trusted is left out: the page would be too large; name fewer runs")
-    rounds = [_round_trust(record, run.rule()) for record in records]
     accuracy = _curves({name: [records]}, lambda record: record.validation.accuracy)
     loss = _curves({name: [records]}, lambda record: record.validation.loss)
     return RunContent(
@@ -328,14 +359,16 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
             _curves_table("Accuracy over the rounds", accuracy),
             _curves_table("Loss over the rounds", loss),
         ],
-        damaged=False,
+        damaged=damage is not None,
         description=description.model_dump_json(indent=1),
         charts=Charts(
             name=name,
             accuracy=accuracy,
             loss=loss,
             holdings=[],
-            cells=[CellTrust(description.strategy, 0, rounds)] if shown and records else [],
+            cells=[_cell_trust(description.strategy, 0, records, run.rule())]
+            if shown and records
+            else [],
         ),
     )
 
@@ -398,7 +431,7 @@ def _remarks(store: RunStore, run: RunStanding) -> list[str]:
     for each in run.cells:
         name = each.cell.name
         if each.damage is not None:
-            remarks.append(f"{name} is left out: {each.damage}")
+            remarks.append(f"{name} is {each.damage_told}")
         elif each.summary is None:
             done = f"{len(each.records)} rounds so far" if each.records else "not started"
             remarks.append(f"{name} is not finished: {done}")
@@ -464,13 +497,24 @@ def _holdings(partition: PartitionRecord) -> Holdings:
     )
 
 
-def _cell_trust(standing: CellStanding) -> CellTrust:
-    cell = standing.cell
-    rounds = [_round_trust(record, cell.rule) for record in standing.records]
-    return CellTrust(method=find_method(cell.method.name).title, seed=cell.seed, rounds=rounds)
+def _cell_trust(
+    method: str,
+    seed: int,
+    records: Sequence[RoundRecord],
+    rule: object,
+    summary: CellSummary | None = None,
+) -> CellTrust:
+    return CellTrust(
+        method=method,
+        seed=seed,
+        rounds=[_round_trust(record, rule) for record in records],
+        attackers=attackers_of(records, summary),
+        scales=scales_of(rule),
+    )
 
 
 def _round_trust(record: RoundRecord, rule: object) -> RoundTrust:
+    reasons = record.reasons
     return RoundTrust(
         round=record.round,
         clients=record.clients,
@@ -480,9 +524,22 @@ def _round_trust(record: RoundRecord, rule: object) -> RoundTrust:
         excluded=record.excluded,
         left_out=[f"node {each.node}: {each.reason}" for each in record.left_out or ()],
         kept_model=record.kept_model,
-        reasons=_trust_reasons(record.reasons, rule)
-        if record.reasons and record.reasons.reliability
-        else None,
+        attackers=record.attackers or [],
+        reasons=_trust_reasons(reasons, rule) if reasons and reasons.reliability else None,
+        field=_field_reasons(record, reasons, rule) if reasons and reasons.causes else None,
+    )
+
+
+def _field_reasons(record: RoundRecord, reasons: Reasons, rule: object) -> FieldReasons:
+    effects = effects_of(record, rule)
+    medians = zip(effects.medians, _series(effects.medians.values()), strict=True)
+    return FieldReasons(
+        expected_label=_series(reasons.expected_label),
+        values={name: _series(values) for name, values in effects.values.items()},
+        medians=dict(medians),
+        factors={name: _series(values) for name, values in effects.factors.items()},
+        told=effects.told,
+        fell_back=reasons.fell_back,
     )
 
 

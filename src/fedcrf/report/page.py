@@ -14,7 +14,9 @@ from fedcrf._version import __version__
 from fedcrf.files import atomic_write
 from fedcrf.report.content import Drawn, Report
 
-PROGRAM = ("base", "overview", "trust", "weights", "client", "clients", "begin")
+PROGRAM = (
+    "base", "overview", "trust", "field", "weights", "causes", "client", "clients", "begin",
+)  # fmt: skip
 """The page's program, in the order in which its parts need each other."""
 
 # What would end the script element, or break the line in an old browser; JSON has them in strings

@@ -25,6 +25,7 @@ at("trust-run")?.addEventListener("change", chooseRun);
 at("trust-method").addEventListener("change", chooseMethod);
 at("trust-seed").addEventListener("change", chooseSeed);
 at("client").addEventListener("change", trust);
+at("cause").addEventListener("change", trust);
 at("round").addEventListener("input", trust);
 at("choice").addEventListener("submit", (event) => event.preventDefault());
 for (const radio of document.querySelectorAll("input[name=scale]"))

@@ -8,6 +8,11 @@ const CAUSES = [
 
 function causes(round, i, client) {
   const reasons = round.reasons;
+  const excluded = round.excluded.includes(client);
+  if (i >= 0 && !excluded && Object.keys(round.field?.factors ?? {}).length) {
+    factors(round, i, client);
+    return;
+  }
   if (!reasons || i < 0 || !known(reasons.cosine[i])) {
     Plotly.purge(at("causes"));
     at("causes-text").textContent = whyNoCauses(round, i, client);
@@ -58,7 +63,9 @@ function causes(round, i, client) {
 
 function whyNoCauses(round, i, client) {
   if (i < 0) return `Client ${client} took no part in round ${round.round}.`;
-  if (round.reasons) return "Its update is not finite: there is nothing to compare.";
+  if (round.excluded.includes(client) && (round.reasons || round.field))
+    return "Its update is not finite: there is nothing to compare.";
+  if (round.field) return "What each cause made of the weight is not known.";
   return "This rule keeps no reasons: only the CRF infers reliabilities.";
 }
 
@@ -87,12 +94,15 @@ function course(cell, place, client) {
     line("weight", (round, i) => round.weight[i], blue, "solid"),
     line("FedAvg's weight", (round, i) => round.base_weight[i], colour("soft"), "dash"),
   ];
-  const reasoned = cell.rounds.some((round) => round.reasons);
-  if (reasoned) {
-    const of = (name) => (round, i) => round.reasons?.[name][i];
-    traces.push(line("reliability", of("reliability"), orange, "dot", "y2"));
-    traces.push(line("expected label", of("expected_label"), green, "dashdot", "y2"));
-  }
+  const reasoned = cell.rounds.some((round) => round.reasons || round.field);
+  const of = (name) => (round, i) => causeValue(round, name, i);
+  for (const [name, color, dash] of [
+    ["reliability", orange, "dot"],
+    ["remembered", orange, "dot"],
+    ["expected_label", green, "dashdot"],
+  ])
+    if (cell.rounds.some((round) => round.reasons?.[name] ?? round.field?.values[name] ?? round.field?.[name]))
+      traces.push(line(name.replace("_", " "), of(name), color, dash, "y2"));
   const layout = {
     height: 300,
     hovermode: "x",
@@ -103,21 +113,10 @@ function course(cell, place, client) {
       rangemode: "tozero",
       domain: reasoned ? [0.55, 1] : [0, 1],
     },
-    shapes: [
-      {
-        type: "line",
-        xref: "x",
-        yref: "paper",
-        x0: rounds[place],
-        x1: rounds[place],
-        y0: 0,
-        y1: 1,
-        line: { color: colour("ink"), width: 1, dash: "dot" },
-      },
-    ],
+    shapes: [roundMark(rounds[place])],
   };
   if (reasoned)
-    layout.yaxis2 = { title: { text: "ρ, label" }, rangemode: "tozero", domain: [0, 0.42] };
+    layout.yaxis2 = { title: { text: traces.some(({ name }) => name === "reliability") ? "ρ, label" : "label" }, rangemode: "tozero", domain: [0, 0.42] };
   const got = traces[0].y.filter(known);
   const summary = got.length
     ? `Client ${client}'s weight lies between ${text(Math.min(...got), 3)} and ${text(Math.max(...got), 3)}.`

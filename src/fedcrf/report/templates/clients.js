@@ -3,16 +3,13 @@
 const FEW_CLIENTS = 12; // all their affinities can be drawn
 const MANY_CLIENTS = 30; // too many to name in the graph
 
-function roundTable(round, chosen) {
-  const reasons = round.reasons;
-  const header = ["client", "examples", "weight", "FedAvg's", "multiple"];
-  const columns = [
-    ["reliability", "reliability", 3],
-    ["cosine", "cosine", 2],
-    ["distance", "distance", 2],
-    ["norm_anomaly", "norm", 2],
-    ["own_label", "own label", 3],
-    ["expected_label", "expected label", 3],
+function roundTable(cell, round, chosen) {
+  const columns = roundColumns(round);
+  const attacked = cell.attackers.length > 0;
+  const header = [
+    ...["client", "examples", "weight", "FedAvg's", "multiple"],
+    ...columns.map((column) => column[1]),
+    ...(attacked ? ["attacker"] : []),
   ];
   const rows = round.clients.map((client, i) => [
     String(client),
@@ -20,11 +17,45 @@ function roundTable(round, chosen) {
     text(round.weight[i], 3),
     text(round.base_weight[i], 3),
     times(round.weight[i], round.base_weight[i]),
-    ...(reasons ? columns.map(([name, , digits]) => text(reasons[name][i], digits)) : []),
+    ...columns.map(([name, , digits]) => text(causeValue(round, name, i), digits)),
+    ...(attacked ? [attacking(cell, round, client)] : []),
   ]);
-  at("round-table").replaceChildren(
-    table([...header, ...(reasons ? columns.map((column) => column[1]) : [])], rows, chosen),
-  );
+  at("round-table").replaceChildren(table(header, rows, chosen));
+  at("round-table-text").textContent = roundTableText(round);
+}
+
+function roundColumns({ reasons, field }) {
+  if (reasons)
+    return [
+      ["reliability", "reliability", 3],
+      ["cosine", "cosine", 2],
+      ["distance", "distance", 2],
+      ["norm_anomaly", "norm", 2],
+      ["own_label", "own label", 3],
+      ["expected_label", "expected label", 3],
+    ];
+  if (!field) return [];
+  const seen = Object.keys(field.values)
+    .filter((name) => !PARTICULARS.includes(name))
+    .map((name) => [name, fieldTitle(name), 2]);
+  return [["expected_label", "expected label", 3], ...seen];
+}
+
+function roundTableText({ reasons, field }) {
+  if (reasons)
+    return (
+      "Weight, and FedAvg's; reliability ρ and its causes: cosine with the median update, " +
+      "distance from it in medians over the clients, deviation of the norm in median absolute " +
+      "deviations; expected label, alone and with neighbours."
+    );
+  if (field)
+    return (
+      "Weight, and FedAvg's; expected label; and what the field saw, as far as it looked: the " +
+      "answer to the model's move (honest clients push back, below zero), the opposition met, " +
+      "what of its vote against others counts, how much longer the update is than its examples " +
+      "explain, what is remembered of the client, what is left of its update after clipping."
+    );
+  return "Weight, and FedAvg's.";
 }
 
 function affinity(reasons, i, j) {
@@ -164,7 +195,7 @@ function leftOut(cell) {
     for (const node of round.left_out) lines.push(`Round ${round.round}: ${node}.`);
     if (round.kept_model)
       lines.push(`Round ${round.round}: no update was usable; the model stayed as it was.`);
-    if (round.reasons?.fell_back)
+    if ((round.reasons ?? round.field)?.fell_back)
       lines.push(
         `Round ${round.round}: all expected labels were zero; the weights are the shares of examples.`,
       );

@@ -4,7 +4,7 @@ const trustRun = () => DATA.runs[at("trust-run") ? Number(at("trust-run").value)
 
 function chooseRun() {
   const methods = [...new Set(trustRun().cells.map((cell) => cell.method))];
-  const reasoned = trustRun().cells.find((cell) => cell.rounds.some((round) => round.reasons));
+  const reasoned = trustRun().cells.find((cell) => cell.rounds.some((round) => round.reasons || round.field));
   fill(at("trust-method"), methods, chosenName(at("trust-method")) ?? reasoned?.method);
   chooseMethod();
 }
@@ -37,6 +37,7 @@ function chooseSeed() {
   const clients = clientsOf(cell);
   const first = chosenName(at("client")) === undefined;
   range.max = cell.rounds.length - 1;
+  fill(at("cause"), causeNames(cell).map(causeTitle), chosenName(at("cause")));
   fill(at("client"), clients, chosenName(at("client")) ?? leastTrusted(cell, clients));
   if (first) range.value = leastTrustedRound(cell, Number(chosenName(at("client"))));
   trust();
@@ -72,28 +73,28 @@ function leastTrustedRound(cell, client) {
   return all.indexOf(Math.min(...all));
 }
 
-function sentence(round, i) {
+function sentence(cell, round, i) {
   const words = DATA.words;
-  const reasons = round.reasons;
+  const { reasons, field } = round;
   const values = {};
-  const shown = { client: String(round.clients[i]) };
+  const shown = { client: clientName(cell, round, round.clients[i]) };
   for (const [name, digits] of Object.entries(words.decimals)) {
-    values[name] = (round[name] ?? reasons?.[name])?.[i];
+    values[name] = (round[name] ?? reasons?.[name] ?? field?.[name])?.[i];
     shown[name] = text(values[name], digits);
   }
   for (const [cause, wordings] of Object.entries(words.causes)) {
     const value = values[cause];
-    const chosen = known(value)
-      ? wordings.find((each) => each.below === null || value < each.below).words
-      : "";
+    const chosen = known(value) ? wording(wordings, value) : "";
     shown[cause] = chosen.replace("{}", shown[cause]);
   }
-  let template = words.explained;
+  shown.told = (field ? phrases(cell, round, i) : []).join("; ") || words.nothing;
+  let template = reasons ? words.explained : words.traced;
   if (round.excluded.includes(round.clients[i])) template = words.excluded;
   else if (!known(round.weight[i])) template = words.weightless;
-  else if (!reasons) template = words.unexplained;
-  else if (reasons.fell_back) template = words.fell_back;
-  return template.replace(/\{(\w+)\}/g, (_, name) => shown[name]);
+  else if (!reasons && !field) template = words.unexplained;
+  else if ((reasons ?? field).fell_back) template = words.fell_back;
+  else if (field && !Object.keys(field.factors).length) template = words.untraced;
+  return filled(template, shown);
 }
 
 function trust() {
@@ -105,12 +106,14 @@ function trust() {
   const i = round.clients.indexOf(client);
   at("round-shown").textContent = `${round.round} of ${cell.rounds[cell.rounds.length - 1].round}`;
   at("round").setAttribute("aria-valuetext", `round ${round.round}`);
-  at("because").textContent =
-    `Round ${round.round}, ${i < 0 ? `client ${client} took no part` : sentence(round, i)}.`;
+  const because = i < 0 ? `client ${client} took no part` : sentence(cell, round, i);
+  at("because").textContent = `Round ${round.round}, ${because}.`.replaceAll("× ", "×\u00a0");
   weights(cell, place, client);
   causes(round, i, client);
   course(cell, place, client);
-  roundTable(round, i);
+  causeMap(cell, place, client);
+  memory(cell, place, client);
+  roundTable(cell, round, i);
   graph(round, i);
   leftOut(cell);
 }

@@ -4,7 +4,15 @@ function weights(cell, place, client) {
   const map = weightMap(cell, place, client);
   const beside = document.querySelector("input[name=scale]:checked").value === "beside";
   (beside ? drawSideBySide : drawMultiples)(map, weightSummary(cell, map.clients));
-  const shown = at("weights");
+  clickable("weights", map);
+  at("attackers").hidden = !cell.attackers.length;
+  at("attackers").textContent =
+    `▲ Clients ${cell.attackers.join(", ")} are attackers; a triangle marks each round in which ` +
+    "they attack.";
+}
+
+function clickable(id, map) {
+  const shown = at(id);
   shown.removeAllListeners?.("plotly_click");
   shown.on("plotly_click", ({ points: [point] }) =>
     choose(String(point.y), map.rounds.indexOf(point.x)),
@@ -43,9 +51,22 @@ function weightMap(cell, place, client) {
     nticks: 20,
     categoryorder: "array",
     categoryarray: clients.map(String),
+    ...attackerTicks(cell, clients),
   };
   map.excluded = excludedMarks(cell);
+  map.attacks = attackMarks(cell);
   return map;
+}
+
+// The names on the axis, attackers marked; of many clients some, and all attackers.
+function attackerTicks(cell, clients) {
+  if (!cell.attackers.length) return {};
+  const step = Math.ceil(clients.length / MANY_CLIENTS);
+  const named = clients.filter((each, n) => n % step === 0 || cell.attackers.includes(each));
+  return {
+    tickvals: named.map(String),
+    ticktext: named.map((each) => `${cell.attackers.includes(each) ? "▲ " : ""}${each}`),
+  };
 }
 
 const both = (map, value) =>
@@ -76,7 +97,7 @@ function drawMultiples(map, summary) {
     yaxis: map.axis,
     shapes: marks(map, "x"),
   };
-  draw("weights", [trace, map.excluded], layout, summary);
+  draw("weights", [trace, map.excluded, map.attacks], layout, summary);
 }
 
 function drawSideBySide(map, summary) {
@@ -107,7 +128,7 @@ function drawSideBySide(map, summary) {
     annotations: [name("x", plain(map.method)), name("x2", "FedAvg's weights")],
     shapes: [...marks(map, "x"), ...marks(map, "x2")],
   };
-  draw("weights", [ours, base, map.excluded], layout, summary);
+  draw("weights", [ours, base, map.excluded, map.attacks], layout, summary);
 }
 
 const bar = (title) => ({
@@ -143,6 +164,19 @@ function excludedMarks(cell) {
     marker: { symbol: "x", color: colour("ink"), size: 7 },
     showlegend: false,
     hovertemplate: "client %{y}, round %{x}: left out<extra></extra>",
+  };
+}
+
+function attackMarks(cell) {
+  const all = cell.rounds.flatMap((round) => round.attackers.map((client) => [round.round, client]));
+  return {
+    type: "scatter",
+    mode: "markers",
+    hoverinfo: "skip",
+    x: all.map(([round]) => round),
+    y: all.map(([, client]) => String(client)),
+    marker: { symbol: "triangle-up", color: colour("ink"), size: 6 },
+    showlegend: false,
   };
 }
 

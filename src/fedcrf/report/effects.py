@@ -1,0 +1,189 @@
+"""What each cause made of a client's weight: factors, read off a round's record.
+
+A field past the paper's gives weights ∝ β_i q̄_i, and its expected label is a product:
+
+    q̄_i = p₀ · (p_i / p₀) · (E_Q[q] / p_i) · exp(−e_i)
+
+with p₀ the expected label of a client of which nothing is known, p_i what is remembered makes of
+it (linear in what was remembered), E_Q[q] that after this round's evidence, and e_i what clients
+report. The energies of the evidence add up in one exponent; along the straight path from none of
+them to all, a part's share in log(E_Q[q] / p_i) is its share in the energy (the value of Aumann and
+Shapley). So the factors of all causes multiply to q̄_i / p₀, and nothing is inferred anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.crf import EvidenceCRF, NormEvidence, RobustCRF
+from fedcrf.rules import Optimized, plain_rule
+from fedcrf.simulation.records import Reasons, RoundRecord, brief
+
+Vector = NDArray[np.float64]
+
+REPORTED, MISSING = "reported", "missing"
+"""Stand before the name of evidence that clients report, or do not."""
+
+COUNTED, CLIP, VOTE = "counted", "clip", "vote"
+
+LEAST = 0.05
+"""A cause that takes a smaller share is not told."""
+
+FEW_VOTES = 0.75
+"""A vote below so many medians is told of."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is known of a cause's evidence beyond its number.
+
+    Attributes:
+        tolerance: What is nothing yet; the evidence begins above it.
+        limit: The most that the evidence can be.
+    """
+
+    tolerance: float = 0.0
+    limit: float = math.inf
+
+
+@dataclass(frozen=True)
+class Effects:
+    """The causes of a round's weights; the lists run over its clients.
+
+    Attributes:
+        values: By cause what the field saw, as in the record; and by ``counted`` what part of a
+            client's examples counts, where that is not all of somebody's.
+        medians: By cause the median over the clients that were not excluded.
+        factors: By cause what it made of each client's weight; of its update, for ``clip``. Empty
+            where the rule is not known.
+        told: For each client the causes that are worth a word, the most effective first.
+    """
+
+    values: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    medians: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    told: Sequence[Sequence[str]] = ()
+
+
+def effects_of(record: RoundRecord, rule: object) -> Effects:
+    """Return what the causes of a round made of its clients' weights.
+
+    Args:
+        record: The round; its reasons are those of a field past the paper's.
+        rule: That made it; `RobustCRF` or `EvidenceCRF`, else there are no factors.
+    """
+    reasons = record.reasons
+    if reasons is None or not reasons.causes:
+        return Effects()
+    usable = [client not in record.excluded for client in record.clients]
+    values = {name: list(seen) for name, seen in reasons.causes.items()}
+    rule = inner_rule(rule)
+    if isinstance(rule, RobustCRF):
+        counted = _counted(np.asarray(record.base_weight), rule.count_cap)
+        if (counted < 1.0).any():
+            values[COUNTED] = brief(counted)
+    medians = {name: _median(np.asarray(seen)[usable]) for name, seen in values.items()}
+    factors = {} if reasons.fell_back else _factors(values, reasons, rule)
+    told = [
+        _told(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
+    ]
+    return Effects(values, medians, factors, told)
+
+
+def scales_of(rule: object) -> dict[str, Scale]:
+    """Return by cause what its evidence's numbers are to be read with."""
+    rule = inner_rule(rule)
+    if isinstance(rule, RobustCRF):
+        norm = NormEvidence(threshold=rule.norm_threshold)
+        return {"norm": Scale(norm.threshold, norm.limit), **scales_of(rule.reported)}
+    if isinstance(rule, EvidenceCRF):
+        scale = Scale(rule.evidence_threshold, rule.evidence_limit)
+        return {f"{REPORTED} {rule.evidence}": scale}
+    return {}
+
+
+def inner_rule(rule: object) -> object:
+    """Return the rule behind any server optimizers."""
+    return plain_rule(rule) if isinstance(rule, Optimized) else rule
+
+
+def _factors(
+    values: Mapping[str, Sequence[float]], reasons: Reasons, rule: object
+) -> dict[str, list[float]]:
+    seen = {name: np.asarray(each, dtype=np.float64) for name, each in values.items()}
+    factors = {
+        name: np.exp(-np.nan_to_num(evidence))
+        for name, evidence in seen.items()
+        if name.startswith(f"{REPORTED} ")
+    }
+    if isinstance(rule, RobustCRF):
+        reported = np.prod(list(factors.values()), axis=0)
+        factors |= _of_the_field(seen, np.asarray(reasons.expected_label) / reported, rule)
+        factors[CLIP] = np.nan_to_num(seen[CLIP], nan=1.0)
+        if COUNTED in seen:
+            factors[COUNTED] = seen[COUNTED]
+    elif not isinstance(rule, EvidenceCRF):
+        return {}
+    return {name: brief(factor) for name, factor in factors.items()}
+
+
+def _of_the_field(
+    seen: Mapping[str, Vector], expected_label: Vector, rule: RobustCRF
+) -> dict[str, Vector]:
+    """Return the factors of what is remembered and of this round's evidence."""
+    labels = np.asarray(rule.labels)
+    odds = np.exp(rule.inclination * (labels - labels.max()))
+    unknown = float(odds @ labels / odds.sum())
+    stay, remembered = rule.persistence, seen["remembered"]
+    prior = np.where(np.isnan(remembered), unknown, stay * remembered + (1.0 - stay) * unknown)
+    energies = {
+        cause: strength * seen[evidence]
+        for cause, evidence, strength in (
+            ("response", "unresponsive", rule.response_strength),
+            ("opposition", "opposed", 2.0 * rule.opposition_strength),
+            ("norm", "norm", rule.norm_strength),
+        )
+        if evidence in seen
+    }
+    total = np.sum(list(energies.values()), axis=0)
+    left = np.maximum(expected_label / prior, np.finfo(np.float64).tiny)
+    factors = {
+        cause: left ** (energy / np.where(total > 0, total, 1.0))
+        for cause, energy in energies.items()
+    }
+    return {"remembered": prior / unknown, **factors}
+
+
+def _counted(base: Vector, cap: float) -> Vector:
+    """Return what part of each client's share of the examples counts."""
+    held = base[base > 0]
+    if not len(held):
+        return np.ones(len(base))
+    most = cap * np.median(held)
+    return np.asarray(np.minimum(1.0, most / np.where(base > 0, base, most)))
+
+
+def _told(
+    i: int,
+    values: Mapping[str, Sequence[float]],
+    medians: Mapping[str, float],
+    factors: Mapping[str, Sequence[float]],
+) -> list[str]:
+    lowering = [name for name in factors if factors[name][i] <= 1.0 - LEAST]
+    told = sorted(lowering, key=lambda name: factors[name][i])
+    if VOTE in values and values[VOTE][i] < FEW_VOTES * medians[VOTE]:
+        told.append(VOTE)
+    for name, seen in values.items():
+        if name.startswith(f"{REPORTED} ") and math.isnan(seen[i]):
+            told.append(f"{MISSING} {name.removeprefix(REPORTED).strip()}")
+    return told
+
+
+def _median(values: Vector) -> float:
+    known = values[~np.isnan(values)]
+    return float(f"{np.median(known):.6g}") if len(known) else math.nan

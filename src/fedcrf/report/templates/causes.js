@@ -1,0 +1,182 @@
+// One cause of every client in every round, and what is remembered of the clients.
+
+const OF_THE_PAPER = {
+  expected_label: "expected label",
+  reliability: "reliability ρ",
+  cosine: "agreement (cosine)",
+  distance: "distance",
+  norm_anomaly: "norm",
+};
+const LABELS = ["expected_label", "remembered"]; // their largest depends on the rule
+const SHARES = [...LABELS, "reliability", "vote", "clip", "counted"];
+const PARTICULARS = ["unresponsive", "opposed"]; // say how much of another cause counts
+const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "unresponsive", "norm"];
+const MANY_LINES = 60; // too many to draw every client's memory
+
+function causeNames(cell) {
+  const seen = cell.rounds.flatMap((round) => Object.keys(round.field?.values ?? {}));
+  if (seen.length) return ["expected_label", ...new Set(seen)];
+  return cell.rounds.some((round) => round.reasons) ? Object.keys(OF_THE_PAPER) : [];
+}
+
+const causeTitle = (cause) => OF_THE_PAPER[cause] ?? fieldTitle(cause);
+
+function causeValue(round, cause, i) {
+  const { field, reasons } = round;
+  return (field?.values[cause] ?? field?.[cause] ?? reasons?.[cause])?.[i] ?? null;
+}
+
+// Orange is what speaks against a client, whatever its sign.
+function causeScale(cause, values) {
+  const reach = largest(values.map(Math.abs), 1e-12);
+  if (cause === "response" || cause === "cosine") {
+    const colours = diverging();
+    const [low, middle, high] = colours.map((stop) => stop[1]);
+    const turned = [[0, high], [0.5, middle], [1, low]]; // prettier-ignore
+    return { zmin: -reach, zmax: reach, colorscale: cause === "cosine" ? colours : turned };
+  }
+  if (SHARES.includes(cause))
+    return { zmin: 0, zmax: LABELS.includes(cause) ? reach : 1, colorscale: shades("low", "middle") };
+  const against = AGAINST.includes(cause) || cause.startsWith("reported ");
+  const top = Math.min(reach, 10 * Math.max(quantile(values, 0.9), 0.1)); // one may be 10¹² off
+  return { zmin: 0, zmax: top, colorscale: against ? shades("middle", "low") : shades("few", "many") };
+}
+
+const shades = (from, to) => [[0, colour(from)], [1, colour(to)]]; // prettier-ignore
+
+function quantile(values, share) {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.floor(share * (sorted.length - 1))] ?? 0;
+}
+
+function causeMap(cell, place, client) {
+  const names = causeNames(cell);
+  at("cause-figure").hidden = !names.length;
+  if (!names.length) return;
+  const cause = names[Number(at("cause").value)];
+  const title = causeTitle(cause);
+  const map = weightMap(cell, place, client);
+  const of = (value) =>
+    map.clients.map((each) =>
+      cell.rounds.map((round) => {
+        const i = round.clients.indexOf(each);
+        return i < 0 || round.excluded.includes(each) ? null : value(round, i);
+      }),
+    );
+  const grid = of((round, i) => causeValue(round, cause, i));
+  const values = grid.flat().filter(known);
+  const trace = {
+    ...map.trace,
+    ...causeScale(cause, values),
+    z: grid,
+    customdata: of((round, i) => causeHover(round, cause, i)),
+    hovertemplate: "client %{y}, round %{x}<br>%{customdata}<extra></extra>",
+    colorbar: bar(title),
+  };
+  const layout = {
+    height: map.height,
+    xaxis: { title: { text: "round" }, showgrid: false },
+    yaxis: map.axis,
+    shapes: marks(map, "x"),
+  };
+  draw("cause-map", [trace, map.excluded, map.attacks], layout, causeSummary(cell, cause, values));
+  clickable("cause-map", map);
+}
+
+function causeHover(round, cause, i) {
+  const value = `${plain(causeTitle(cause))} ${text(causeValue(round, cause, i), 3)}`;
+  const middle = round.field?.medians[cause];
+  const factor = round.field?.factors[cause]?.[i];
+  return [
+    value,
+    ...(known(middle) ? [`median ${text(middle, 3)}`] : []),
+    ...(known(factor) ? [`× ${factorText(factor)}`] : []),
+  ].join(", ");
+}
+
+function causeSummary(cell, cause, values) {
+  if (!values.length) return `${causeTitle(cause)} is not known of any client in any round.`;
+  const range = `between ${text(Math.min(...values), 2)} and ${text(Math.max(...values), 2)}`;
+  const lowered = [];
+  for (const round of cell.rounds)
+    round.clients.forEach((client, i) => {
+      if (round.field?.told[i].includes(cause)) lowered.push(client);
+    });
+  const counts = [...new Set(lowered)]
+    .sort((a, b) => a - b)
+    .map((client) => `${client} (${lowered.filter((each) => each === client).length})`);
+  const told = counts.length
+    ? ` Told of clients ${counts.slice(0, 20).join(", ")}, in so many rounds each.`
+    : "";
+  const title = causeTitle(cause);
+  return `${title[0].toUpperCase()}${title.slice(1)}: ${range}.${told}`;
+}
+
+function memory(cell, place, client) {
+  const remembers = cell.rounds.some((round) => round.field?.values.remembered);
+  at("memory-figure").hidden = !remembers;
+  if (!remembers) return;
+  const clients = clientsOf(cell);
+  const rounds = cell.rounds.map((round) => round.round);
+  const course = (each) =>
+    cell.rounds.map((round) => causeValue(round, "remembered", round.clients.indexOf(each)));
+  const line = (y, name, style) => ({
+    x: rounds,
+    y,
+    name,
+    mode: "lines",
+    connectgaps: true,
+    hovertemplate: `${name}: %{y:.2f}<extra></extra>`,
+    ...style,
+  });
+  const [blue] = palette();
+  const few = clients.length <= MANY_LINES;
+  const others = clients.filter((each) => each !== client && !cell.attackers.includes(each));
+  const attackers = cell.attackers.filter((each) => each !== client && clients.includes(each));
+  const group = (all, name, style) =>
+    all.map((each, n) => ({
+      ...line(course(each), `client ${each}`, style),
+      name: n ? `client ${each}` : name,
+      legendgroup: name,
+      showlegend: n === 0,
+    }));
+  const soft = { line: { color: colour("soft"), width: 1 }, opacity: 0.6 };
+  const middle = cell.rounds.map((round) => round.field?.medians.remembered ?? null);
+  const traces = [
+    ...(few
+      ? group(others, cell.attackers.length ? "who does not attack" : "the others", soft)
+      : [line(middle, "median over the clients", soft)]),
+    ...group(attackers, "attackers", { line: { color: colour("low"), width: 1.5, dash: "dash" } }),
+    line(course(client), `client ${client}`, { line: { color: blue, width: 3 } }),
+  ];
+  const layout = {
+    height: 320,
+    hovermode: "closest",
+    legend: LEGEND,
+    xaxis: { title: { text: "round" } },
+    yaxis: { title: { text: "remembered label" }, rangemode: "tozero" },
+    shapes: [roundMark(rounds[place])],
+  };
+  const last = cell.rounds.at(-1);
+  const least = last.clients
+    .map((each, i) => [each, causeValue(last, "remembered", i)])
+    .filter(([, value]) => known(value))
+    .sort((a, b) => a[1] - b[1])
+    .slice(0, 3)
+    .map(([each, value]) => `client ${each} (${text(value, 2)})`);
+  const summary =
+    "What the rounds before say of each client as a round begins; a new client is not remembered." +
+    (least.length ? ` Least in round ${last.round}: ${least.join(", ")}.` : "");
+  draw("memory", traces, layout, summary);
+}
+
+const roundMark = (round) => ({
+  type: "line",
+  xref: "x",
+  yref: "paper",
+  x0: round,
+  x1: round,
+  y0: 0,
+  y1: 1,
+  line: { color: colour("ink"), width: 1, dash: "dot" },
+});

@@ -1,0 +1,111 @@
+// The causes of a field past the paper's, in the words of the terminal.
+
+const SMALLEST_FACTOR = 0.001;
+
+const filled = (template, shown) => template.replace(/\{(\w+)\}/g, (_, name) => shown[name]);
+const wording = (wordings, value) =>
+  wordings.find((each) => each.below === null || value < each.below).words;
+const signed = (value, digits) => (known(value) && value >= 0 ? "+" : "") + text(value, digits);
+
+function factorText(value) {
+  if (!known(value)) return "–";
+  if (value < SMALLEST_FACTOR) return `under ${SMALLEST_FACTOR}`;
+  return text(value, value >= 0.1 ? 2 : 3);
+}
+
+function phrases(cell, round, i) {
+  return round.field.told[i].map((cause) => phrase(cell, round.field, i, cause));
+}
+
+function phrase(cell, field, i, cause) {
+  const words = DATA.words;
+  const [kind, ...rest] = cause.split(" ");
+  const scale = cell.scales[cause] ?? { tolerance: 0, limit: null };
+  const value = field.values[cause]?.[i] ?? null;
+  const number = words.signed.includes(cause) ? signed : text;
+  const more = scale.limit !== null && known(value) && value >= scale.limit;
+  return filled(wording(words.told[cause] ?? words.told[kind], value ?? Infinity), {
+    value: number(known(value) ? value + scale.tolerance : null, 2) + (more ? words.or_more : ""),
+    median: number(field.medians[cause], 2),
+    name: rest.join(" ").replaceAll("_", " "),
+    factor: factorText(field.factors[cause]?.[i]),
+  });
+}
+
+function fieldTitle(cause) {
+  const [kind, ...rest] = cause.split(" ");
+  const title = DATA.words.titles[kind] ?? cause;
+  return filled(title, { name: rest.join(" ").replaceAll("_", " ") });
+}
+
+function clientName(cell, round, client) {
+  if (round.attackers.includes(client)) return filled(DATA.words.attacks, { client });
+  return cell.attackers.includes(client)
+    ? filled(DATA.words.attacker, { client })
+    : String(client);
+}
+
+function attacking(cell, round, client) {
+  if (round.attackers.includes(client)) return "attacks";
+  return cell.attackers.includes(client) ? "not now" : "";
+}
+
+// Factors multiply: as bars on a logarithmic scale, what each cause made of the client's weight.
+function factors(round, i, client) {
+  const { field } = round;
+  const names = Object.keys(field.factors);
+  const log = (value) => Math.log2(Math.max(value, SMALLEST_FACTOR));
+  const usable = round.clients.map((each) => !round.excluded.includes(each));
+  const bars = names.map((name) => ({
+    mine: field.factors[name][i],
+    middle: median(field.factors[name].filter((value, j) => known(value) && usable[j])),
+    label: `${plain(fieldTitle(name))}<br>× ${factorText(field.factors[name][i])}`,
+  }));
+  const y = bars.map((bar) => bar.label);
+  const mine = {
+    type: "bar",
+    orientation: "h",
+    y,
+    x: bars.map((bar) => log(bar.mine)),
+    name: `client ${client}`,
+    marker: { color: palette()[0] },
+    hovertemplate: "%{y}<extra></extra>",
+  };
+  const middle = {
+    type: "scatter",
+    mode: "markers",
+    y,
+    x: bars.map((bar) => log(bar.middle)),
+    name: "median over the clients",
+    marker: { symbol: "diamond", size: 11, color: colour("ink") },
+    customdata: bars.map((bar) => factorText(bar.middle)),
+    hovertemplate: "median × %{customdata}<extra></extra>",
+  };
+  const least = Math.min(-1, ...mine.x, ...middle.x);
+  const all = narrow() ? [1, 0.3, 0.03, 0.001] : [1, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001];
+  const ticks = all.filter((tick) => log(tick) >= least * 1.01);
+  const layout = {
+    height: 120 + 46 * names.length,
+    legend: LEGEND,
+    xaxis: {
+      title: { text: "makes of the weight" },
+      tickvals: ticks.map(log),
+      ticktext: ticks.map((tick) => `× ${tick}`),
+      tickangle: 0,
+      range: [least * 1.08, 0.2],
+      zeroline: true,
+      zerolinewidth: 2,
+    },
+    yaxis: { autorange: "reversed", showgrid: false },
+  };
+  const product = names
+    .filter((name) => name !== "clip")
+    .reduce((all, name) => all * field.factors[name][i], 1);
+  const summary =
+    `All but the clipping together: × ${factorText(product)} of what a client gets for as many ` +
+    "examples that nothing speaks against" +
+    (known(field.values.clip?.[i])
+      ? `; its update counts ${text(field.values.clip[i], 2)} of its length.`
+      : ".");
+  draw("causes", [mine, middle], layout, summary);
+}

@@ -1,0 +1,372 @@
+"""What each cause made of a weight: held against integrals over whole marginals, and in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcrf.crf import FieldPosterior
+from fedcrf.report.effects import LEAST, effects_of
+from fedcrf.report.explanation import (
+    WORDS,
+    causes_of,
+    clients_table,
+    phrases,
+    sentence,
+    terms_table,
+)
+from fedcrf.rules import RULES, Adam, ClientReport, Optimized
+from fedcrf.simulation.records import Reasons, RoundRecord, reasons_of
+from report.test_explanation import one_round
+
+NAN = math.nan
+ATTACKERS = (2, 5)
+ROBUST = RULES["crf-robust-evidence"]()
+PARTS = {  # what the equations of the parts multiply with the label
+    "response": ("unresponsive", 10.0),
+    "opposition": ("opposed", 2 * 2.0),
+    "norm": ("norm", 8.0),
+}
+
+
+def rounds(
+    rule: Any = ROBUST, number: int = 4, loud: float = 1.0
+) -> list[tuple[RoundRecord, FieldPosterior, Any]]:
+    """Return records of real rounds under attack, with the posteriors and the memories before."""
+    rng = np.random.default_rng(3)
+    goals = 1.0 + rng.normal(size=(8, 300))
+    losses = [0.1, 0.2, 0.0, 0.1, 2.0, 0.1, NAN, 0.1]
+    model, memory, found = np.zeros(300), {}, []
+    for count in range(1, number + 1):
+        updates = 0.3 * (goals - model)
+        others = [i for i in range(8) if i not in ATTACKERS]
+        updates[list(ATTACKERS)] = -1.5 * updates[others].mean(axis=0)
+        updates[0] *= loud
+        reports = [
+            ClientReport(i, {"w": model + update}, 10 + i, evidence={"residual_loss": loss})
+            for i, (update, loss) in enumerate(zip(updates, losses, strict=True))
+        ]
+        result = rule.aggregate_after(memory, {"w": model}, reports)
+        record, _ = one_round(updates)
+        assert isinstance(result.posterior, FieldPosterior)
+        found.append((of(record, count, result), result.posterior, memory))
+        model, memory = np.asarray(result.state["w"]), result.memory
+    return found
+
+
+def of(record: RoundRecord, number: int, result: Any) -> RoundRecord:
+    return record.model_copy(
+        update={
+            "round": number,
+            "clients": list(range(len(result.weights))),
+            "weight": result.weights.tolist(),
+            "base_weight": result.base_weights.tolist(),
+            "reasons": reasons_of(result),
+        }
+    )
+
+
+def unknown_prior() -> np.ndarray:
+    prior = np.array([math.exp(2.0 * label) for label in ROBUST.labels])
+    return prior / prior.sum()
+
+
+def expected(prior: np.ndarray, energies: Any) -> float:
+    """The expected label under a prior and energies q·E, by loops."""
+    mass = [
+        p * math.exp(-label * sum(energies)) for p, label in zip(prior, ROBUST.labels, strict=True)
+    ]
+    return sum(m * label for m, label in zip(mass, ROBUST.labels, strict=True)) / sum(mass)
+
+
+@pytest.mark.parametrize("loud", [1.0, 8.0])
+def test_factors_are_the_integrals_of_the_evidence(loud: float) -> None:
+    """Along the path from no evidence to all of it, by the midpoint rule and differences."""
+    steps, nudge, checked = 400, 1e-5, 0
+    for record, posterior, memory in rounds(loud=loud):
+        effects = effects_of(record, ROBUST)
+        for i in range(8):
+            prior = unknown_prior()
+            if memory:
+                before = memory["beliefs"][i]
+                prior = 0.9 * before + 0.1 * prior
+            start = expected(unknown_prior(), [0.0])
+            assert effects.factors["remembered"][i] == pytest.approx(
+                expected(prior, [0.0]) / start, rel=1e-4
+            )
+            energies = [
+                strength * float(np.nan_to_num(posterior.causes[evidence][i]))
+                if evidence in posterior.causes
+                else 0.0
+                for evidence, strength in PARTS.values()
+            ]
+            for part, cause in enumerate(PARTS):
+                gained = 0.0
+                for step in range(steps):
+                    here = [(step + 0.5) / steps * energy for energy in energies]
+                    more, less = here.copy(), here.copy()
+                    more[part] += nudge
+                    less[part] -= nudge
+                    slope = math.log(expected(prior, more)) - math.log(expected(prior, less))
+                    gained += slope / (2 * nudge) * energies[part] / steps
+                if cause in effects.factors:
+                    assert effects.factors[cause][i] == pytest.approx(math.exp(gained), rel=2e-3)
+                    checked += energies[part] > 0
+    assert checked > 10, "there was evidence to check"
+
+
+def test_all_factors_multiply_to_the_expected_label() -> None:
+    start = expected(unknown_prior(), [0.0])
+    for record, posterior, _ in rounds(loud=8.0):
+        factors = effects_of(record, ROBUST).factors
+        for i, label in enumerate(posterior.expected_label):
+            of_label = [
+                each[i] for name, each in factors.items() if name not in ("clip", "counted")
+            ]
+            assert math.prod(of_label) == pytest.approx(label / start, rel=1e-4)
+
+
+@pytest.mark.parametrize("cap", [0.5, 3.0])
+def test_a_count_counts_as_so_many_medians(cap: float) -> None:
+    rule = replace(RULES["crf-robust"](), count_cap=cap)
+    updates = np.random.default_rng(0).normal(1.0, 0.5, size=(5, 200))
+    record, _ = one_round(updates, rule, counts=[10, 10, 10, 20, 900])
+    effects = effects_of(record, rule)
+    assert effects.factors["counted"] == pytest.approx(
+        [min(1.0, cap * 10 / count) for count in (10, 10, 10, 20, 900)]
+    )
+    told = sentence(causes_of(record, rule)[4], record)
+    assert f"counts for no more than {cap * 10 / 900:.2f} of the examples it claims" in told
+    # Together the factors make the weights out of the examples.
+    raw = [
+        count * math.prod(each[i] for name, each in effects.factors.items() if name != "clip")
+        for i, count in enumerate((10, 10, 10, 20, 900))
+    ]
+    assert np.array(raw) / sum(raw) == pytest.approx(record.weight, rel=1e-4)
+
+
+def test_what_is_told_is_what_lowered_most_first() -> None:
+    for record, _, _ in rounds(loud=8.0):
+        effects = effects_of(record, ROBUST)
+        for i, told in enumerate(effects.told):
+            lowering = [name for name in told if name in effects.factors]
+            factors = [effects.factors[name][i] for name in lowering]
+            assert factors == sorted(factors)
+            assert set(lowering) == {
+                name for name, each in effects.factors.items() if each[i] <= 1 - LEAST
+            }
+    for attacker in ATTACKERS:
+        assert effects.told[attacker][0] in ("response", "remembered", "opposition")
+        assert "vote" in effects.told[attacker]
+    assert effects.told[4] == ["reported residual_loss"]
+    assert effects.told[6] == ["missing residual_loss"]
+    assert [effects.told[i] for i in (1, 3, 7)] == [[], [], []]
+
+
+def by_hand(causes: dict[str, list[float]], label: list[float], **changes: Any) -> RoundRecord:
+    """Return a record of two clients with these causes; the second has nothing against it."""
+    record, _ = one_round(np.ones((2, 3)))
+    reasons = Reasons(expected_label=label, causes=causes, **changes)
+    return record.model_copy(
+        update={"clients": [7, 8], "weight": [0.2, 0.8], "base_weight": [0.5, 0.5],
+                "reasons": reasons}
+    )  # fmt: skip
+
+
+QUIET: dict[str, list[float]] = {
+    "norm": [0, 0], "opposition": [0.1, 0.1], "opposed": [0, 0], "vote": [1, 1],
+    "response": [NAN, NAN], "unresponsive": [0, 0], "remembered": [NAN, NAN], "clip": [1, 1],
+}  # fmt: skip
+TRUSTED = 0.777
+MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
+
+
+@pytest.mark.parametrize(
+    ("rule", "causes", "label", "words"),
+    [
+        (
+            "crf-robust",
+            {"response": [0.41, -0.52], "unresponsive": [0.67, 0.0]},
+            0.05 * TRUSTED,
+            "its update pushes on in the direction the model moved, where honest clients' push "
+            "back (answer +0.41; median −0.06): × 0.050",
+        ),
+        (
+            "crf-robust",
+            {"response": [0.02, -0.52], "unresponsive": [0.15, 0.0]},
+            0.25 * TRUSTED,
+            "its update does not answer where the model moved, where honest clients' push back "
+            "(answer +0.02; median −0.25): × 0.25",
+        ),
+        (
+            "crf-robust",
+            {"response": [-0.2, -0.8], "unresponsive": [0.05, 0.0]},
+            0.9 * TRUSTED,
+            "its update pushes back too little against where the model moved (answer −0.20; "
+            "median −0.50): × 0.90",
+        ),
+        (
+            "crf-robust",
+            {"opposition": [1.25, 0.3], "opposed": [0.65, 0.0]},
+            0.5 * TRUSTED,
+            "opposed by trusted clients beyond the median (opposition 1.25; median 0.78): × 0.50",
+        ),
+        (
+            "crf-robust",
+            {"norm": [0.7, 0.0]},
+            0.02 * TRUSTED,
+            "longer than its examples explain (its logarithm 1.70 above the median): × 0.020",
+        ),
+        (
+            "crf-robust",
+            {"norm": [2.0, 0.0]},
+            1e-7 * TRUSTED,
+            "longer than its examples explain (its logarithm 3.00 or more above the median): "
+            "× under 0.001",
+        ),
+        (
+            "crf-robust",
+            {"remembered": [0.05, TRUSTED]},
+            MEMORY,
+            f"trusted little since earlier rounds (0.05 remembered): × {MEMORY / TRUSTED:.2f}",
+        ),
+        (
+            "crf-robust",
+            {"remembered": [0.6, TRUSTED]},
+            0.9 * 0.6 + 0.1 * TRUSTED,
+            "trusted less since earlier rounds (0.60 remembered): × 0.79",
+        ),
+        ("crf-robust", {"clip": [0.62, 1.0]}, TRUSTED, "update clipped to 0.62 of its length"),
+        (
+            "crf-robust",
+            {"vote": [1 / 3, 1.0]},
+            TRUSTED,
+            "much like other updates: its vote against others counts 0.33",
+        ),
+        (
+            "crf-robust-evidence",
+            {"reported residual_loss": [1.4, 0.0]},
+            math.exp(-1.4) * TRUSTED,
+            "still has a high loss after local training (2.40 deviations above the median): × 0.25",
+        ),
+        (
+            "crf-evidence",
+            {"reported residual_loss": [6.0, 0.0]},
+            math.exp(-6.0),
+            "still has a high loss after local training (7.00 or more deviations above the median)"
+            ": × 0.002",
+        ),
+        (
+            "crf-evidence",
+            {"reported residual_loss": [NAN, 0.0]},
+            1.0,
+            "reported no residual loss: neutral",
+        ),
+        (
+            "crf-evidence",
+            {"reported train_loss": [1.0, 0.0]},
+            math.exp(-1.0),
+            "reports a high train loss (2.00 deviations above the median): × 0.37",
+        ),
+    ],
+)
+def test_every_cause_has_its_words(
+    rule: str, causes: dict[str, list[float]], label: float, words: str
+) -> None:
+    made_by = RULES[rule]()
+    alone = rule == "crf-evidence"
+    if "reported train_loss" in causes:
+        made_by = replace(made_by, evidence="train_loss")
+    seen = causes if alone else QUIET | causes
+    record = by_hand(seen, [label, 1.0 if alone else TRUSTED])
+    first, second = causes_of(record, made_by)
+    assert phrases(first) == [words]
+    assert phrases(second) == []
+    assert sentence(first, record) == (
+        f"client 7: weight 0.200 instead of FedAvg's 0.500; {words}; expected label {label:.2f}"
+    )
+    assert "; nothing speaks against it; " in sentence(second, record)
+    optimized = causes_of(record, Optimized(made_by, Adam()))
+    assert [phrases(each) for each in optimized] == [[words], []]
+
+
+def test_several_causes_are_told_in_the_order_of_their_effect() -> None:
+    causes = QUIET | {
+        "norm": [0.1, 0.0], "opposed": [0.5, 0.0], "opposition": [1.0, 0.1], "clip": [0.9, 1.0],
+        "reported residual_loss": [0.3, NAN],
+    }  # fmt: skip
+    record = by_hand(causes, [0.1 * TRUSTED, TRUSTED])
+    first, second = causes_of(record, ROBUST)
+    starts = ["opposed by", "longer than", "still has", "update clipped"]
+    assert [each.startswith(start) for each, start in zip(phrases(first), starts, strict=True)]
+    left = 0.1 / math.exp(-0.3)  # energies of 4·0.5 and 8·0.1, so 5/7 and 2/7 of the logarithm
+    assert first.factor("opposition") == pytest.approx(left ** (5 / 7), rel=2e-3)
+    assert first.factor("norm") == pytest.approx(left ** (2 / 7), rel=2e-3)
+    assert phrases(second) == ["reported no residual loss: neutral"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "client", "words"),
+    [
+        ({"excluded": [7]}, ROBUST, 0, "its update is not finite"),
+        ({"reasons": {"fell_back": True}}, ROBUST, 0, "the expected labels of all clients were"),
+        ({}, None, 0, "this version does not know the rule, only what it saw"),
+        ({}, RULES["fedavg"](), 0, "this version does not know the rule, only what it saw"),
+    ],
+)
+def test_other_cases_have_their_words(
+    changes: dict[str, Any], rule: Any, client: int, words: str
+) -> None:
+    record = by_hand(QUIET, [0.0, 0.0], **changes.pop("reasons", {}))
+    record = record.model_copy(update=changes)
+    causes = causes_of(record, rule)
+    told = sentence(causes[client], record)
+    assert words in told
+    assert "{" not in told
+    assert "nan" not in told
+
+
+@pytest.mark.parametrize(
+    ("attacking", "attackers", "name", "cell"),
+    [
+        ([7], [7], "client 7 (attacks): ", "attacks"),
+        ([], [7], "client 7 (an attacker, not in this round): ", "not now"),
+        ([8], [8], "client 7: ", ""),
+    ],
+)
+def test_attackers_are_named(
+    attacking: list[int], attackers: list[int], name: str, cell: str
+) -> None:
+    record = by_hand(QUIET, [TRUSTED, TRUSTED]).model_copy(update={"attackers": attacking})
+    causes = causes_of(record, ROBUST, attackers)
+    assert sentence(causes[0], record).startswith(name)
+    table = clients_table(causes)
+    assert (table.header[-1], table.rows[0][-1]) == ("attacker", cell)
+
+
+def test_tables_hold_the_causes() -> None:
+    record, posterior, _ = rounds()[-1]
+    causes = causes_of(record, ROBUST)
+    table = clients_table(causes)
+    column = table.header.index("opposition")
+    assert [row[column] for row in table.rows] == [
+        f"{value:.2f}" for value in posterior.causes["opposition"]
+    ]
+    assert "attacker" not in table.header
+    assert all(len(row) == len(table.header) for row in table.rows)
+    terms = {row[0]: row for row in terms_table(causes[4], causes).rows}
+    factor = math.exp(-posterior.causes["reported residual_loss"][4])
+    assert terms["reported residual loss"][3] == f"× {factor:.3f}"
+    assert terms["all but the clipping"][3].startswith("× ")
+    assert terms["vote"][3] == ""
+
+
+@pytest.mark.parametrize("cause", WORDS.told)
+def test_words_cover_every_value(cause: str) -> None:
+    bounds = [wording.below for wording in WORDS.told[cause]]
+    assert bounds == sorted(bounds)
+    assert bounds[-1] == math.inf
