@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,14 @@ from fedcrf.report.explanation import (
     WORDS,
     causes_of,
     clients_table,
+    find_rounds,
     phrases,
     sentence,
     terms_table,
 )
 from fedcrf.rules import RULES, Adam, ClientReport, Optimized
 from fedcrf.simulation.records import Reasons, RoundRecord, reasons_of
+from integration.command_line import CommandLine
 from report.test_explanation import one_round
 
 NAN = math.nan
@@ -370,3 +374,26 @@ def test_words_cover_every_value(cause: str) -> None:
     bounds = [wording.below for wording in WORDS.told[cause]]
     assert bounds == sorted(bounds)
     assert bounds[-1] == math.inf
+
+
+def test_the_commands_tell_causes_attackers_and_damage(
+    command_line: CommandLine, attacked: Path, tmp_path: Path
+) -> None:
+    (attacker,) = find_rounds(attacked, "crf-robust", 0).attackers
+    asked = ("--round", 3, "--method", "crf-robust", "--client", attacker)
+    whole = command_line("explain", attacked, *asked)
+    assert (whole.rc, whole.err) == (0, "")
+    assert f"attackers of the run: {attacker}\n" in whole.out
+    assert f"client {attacker} (attacks): weight " in whole.out
+    assert "what makes its weight" in whole.out
+    torn = Path(shutil.copytree(attacked, tmp_path / "torn"))
+    path = torn / "cells" / "crf-robust-seed-0" / "rounds.jsonl"
+    path.write_bytes(b"\n".join([*path.read_bytes().splitlines()[:2], b"{}", b""]))
+    assert command_line("explain", torn, *asked).rc == 2
+    before = command_line("explain", torn, "--round", 2, *asked[2:])
+    assert before.rc == 0
+    assert "told up to round 2: " in before.out
+    assert f"attackers of the run: {attacker}\n" in before.out
+    shown = command_line("show", torn)
+    assert shown.rc == 1
+    assert "crf-robust-seed-0: shown up to round 2: " in shown.out

@@ -13,7 +13,13 @@ from selenium.webdriver import ActionChains, Keys
 
 from fedcrf.experiments.store import RunStore
 from fedcrf.report.content import read_report
-from fedcrf.report.explanation import causes_of, find_rounds, sentence
+from fedcrf.report.explanation import (
+    ClientCauses,
+    causes_of,
+    clients_table,
+    find_rounds,
+    sentence,
+)
 from fedcrf.report.page import write_page
 from report.browser import Browser
 from report.test_content import NASTY, break_record
@@ -191,6 +197,18 @@ def test_it_says_what_the_terminal_says(
     assert said == expected
 
 
+def test_numbers_are_written_alike(chromium: Browser, page: Path) -> None:
+    # The first are halfway between two of three digits, and exactly so in binary.
+    values = [1 / 16, 3 / 16, 0.3125, -1 / 16, -1e-9, 0.0, 1 / 3, 9998.9995, 9999.0, 1e30, math.nan]
+    rows = clients_table([ClientCauses(0, 1, weight=value, base_weight=1.0) for value in values])
+    chromium.open(page)
+    written = chromium.run(
+        "return arguments[0].map((value) => text(value, 3))",
+        [None if math.isnan(value) else value for value in values],
+    )
+    assert written == [row[2] for row in rows.rows]
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, PHONE])
 def test_the_causes_of_other_fields_are_drawn(
@@ -260,7 +278,7 @@ def test_attackers_are_marked(chromium: Browser, attacked: Path) -> None:
     write_page(read_report([attacked]), attacked / "report.html")
     chromium.open(attacked / "report.html")
     choose(chromium, "trust-method", "CRF-robust")
-    assert f"▲ Clients {attacker} are" in chromium.text("attackers")
+    assert f"▲ Attackers of the run: {attacker}. " in chromium.text("attackers")
     marked = chromium.run("return at('weights').data.at(-1)")
     assert (marked["x"], marked["y"]) == ([2, 3], [str(attacker)] * 2)
     for chart in ("weights", "cause-map"):

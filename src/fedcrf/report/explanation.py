@@ -19,7 +19,7 @@ from fedcrf.crf.potentials import label_prior
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import CellSummary, RunStore
+from fedcrf.experiments.store import CellStore, CellSummary, RunStore
 from fedcrf.experiments.tables import Table
 from fedcrf.report.effects import (
     CLIP,
@@ -568,7 +568,7 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
     cell = find_cell(store.read(), method, seed)
     place = store.cell(cell)
     records, damage = place.sound_records()
-    attackers = attackers_of(records, None if damage else place.summary())
+    attackers = attackers_of(records, _summary(place))
     title = f"{cell.method.title}, seed {cell.seed}"
     return _sound(Explained(title, records, cell.rule, attackers, damage))
 
@@ -578,6 +578,14 @@ def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) ->
     if summary is not None:
         return summary.attackers or []
     return sorted({client for record in records for client in record.attackers or ()})
+
+
+def _summary(place: CellStore) -> CellSummary | None:
+    """Return a cell's result where it can be read; its rounds are told without it."""
+    try:
+        return place.summary()
+    except FedcrfError:
+        return None
 
 
 def _sound(found: Explained) -> Explained:

@@ -32,17 +32,32 @@ function causeScale(cause, values) {
   if (cause === "response" || cause === "cosine") {
     const colours = diverging();
     const [low, middle, high] = colours.map((stop) => stop[1]);
-    const turned = [[0, high], [0.5, middle], [1, low]]; // prettier-ignore
+    const turned = [
+      [0, high],
+      [0.5, middle],
+      [1, low],
+    ];
     return { zmin: -reach, zmax: reach, colorscale: cause === "cosine" ? colours : turned };
   }
   if (SHARES.includes(cause))
-    return { zmin: 0, zmax: LABELS.includes(cause) ? reach : 1, colorscale: shades("low", "middle") };
+    return {
+      zmin: 0,
+      zmax: LABELS.includes(cause) ? reach : 1,
+      colorscale: shades("low", "middle"),
+    };
   const against = AGAINST.includes(cause) || cause.startsWith("reported ");
   const top = Math.min(reach, 10 * Math.max(quantile(values, 0.9), 0.1)); // one may be 10¹² off
-  return { zmin: 0, zmax: top, colorscale: against ? shades("middle", "low") : shades("few", "many") };
+  return {
+    zmin: 0,
+    zmax: top,
+    colorscale: against ? shades("middle", "low") : shades("few", "many"),
+  };
 }
 
-const shades = (from, to) => [[0, colour(from)], [1, colour(to)]]; // prettier-ignore
+const shades = (from, to) => [
+  [0, colour(from)],
+  [1, colour(to)],
+];
 
 function quantile(values, share) {
   const sorted = [...values].sort((a, b) => a - b);

@@ -77,6 +77,7 @@ function median(values) {
 
 function course(cell, place, client) {
   const rounds = cell.rounds.map((round) => round.round);
+  const absent = cell.rounds.some((round) => !round.clients.includes(client));
   const line = (name, value, color, dash, yaxis = "y") => ({
     x: rounds,
     y: cell.rounds.map((round) => {
@@ -84,7 +85,8 @@ function course(cell, place, client) {
       return i < 0 ? null : (value(round, i) ?? null);
     }),
     name,
-    mode: "lines",
+    mode: absent ? "lines+markers" : "lines", // a round between two others is no line
+    marker: { color, size: 5 },
     line: { color, dash, width: 2 },
     yaxis,
     hovertemplate: `${name} %{y:.3f}<extra></extra>`,
@@ -101,7 +103,11 @@ function course(cell, place, client) {
     ["remembered", orange, "dot"],
     ["expected_label", green, "dashdot"],
   ])
-    if (cell.rounds.some((round) => round.reasons?.[name] ?? round.field?.values[name] ?? round.field?.[name]))
+    if (
+      cell.rounds.some(
+        (round) => round.reasons?.[name] ?? round.field?.values[name] ?? round.field?.[name],
+      )
+    )
       traces.push(line(name.replace("_", " "), of(name), color, dash, "y2"));
   const layout = {
     height: 300,
@@ -116,7 +122,11 @@ function course(cell, place, client) {
     shapes: [roundMark(rounds[place])],
   };
   if (reasoned)
-    layout.yaxis2 = { title: { text: traces.some(({ name }) => name === "reliability") ? "ρ, label" : "label" }, rangemode: "tozero", domain: [0, 0.42] };
+    layout.yaxis2 = {
+      title: { text: traces.some(({ name }) => name === "reliability") ? "ρ, label" : "label" },
+      rangemode: "tozero",
+      domain: [0, 0.42],
+    };
   const got = traces[0].y.filter(known);
   const summary = got.length
     ? `Client ${client}'s weight lies between ${text(Math.min(...got), 3)} and ${text(Math.max(...got), 3)}.`

@@ -40,9 +40,7 @@ function fieldTitle(cause) {
 
 function clientName(cell, round, client) {
   if (round.attackers.includes(client)) return filled(DATA.words.attacks, { client });
-  return cell.attackers.includes(client)
-    ? filled(DATA.words.attacker, { client })
-    : String(client);
+  return cell.attackers.includes(client) ? filled(DATA.words.attacker, { client }) : String(client);
 }
 
 function attacking(cell, round, client) {

@@ -4,7 +4,9 @@ const trustRun = () => DATA.runs[at("trust-run") ? Number(at("trust-run").value)
 
 function chooseRun() {
   const methods = [...new Set(trustRun().cells.map((cell) => cell.method))];
-  const reasoned = trustRun().cells.find((cell) => cell.rounds.some((round) => round.reasons || round.field));
+  const reasoned = trustRun().cells.find((cell) =>
+    cell.rounds.some((round) => round.reasons || round.field),
+  );
   fill(at("trust-method"), methods, chosenName(at("trust-method")) ?? reasoned?.method);
   chooseMethod();
 }

@@ -7,8 +7,8 @@ function weights(cell, place, client) {
   clickable("weights", map);
   at("attackers").hidden = !cell.attackers.length;
   at("attackers").textContent =
-    `▲ Clients ${cell.attackers.join(", ")} are attackers; a triangle marks each round in which ` +
-    "they attack.";
+    `▲ Attackers of the run: ${cell.attackers.join(", ")}. A triangle marks each round in which ` +
+    "one attacks.";
 }
 
 function clickable(id, map) {
@@ -168,7 +168,9 @@ function excludedMarks(cell) {
 }
 
 function attackMarks(cell) {
-  const all = cell.rounds.flatMap((round) => round.attackers.map((client) => [round.round, client]));
+  const all = cell.rounds.flatMap((round) =>
+    round.attackers.map((client) => [round.round, client]),
+  );
   return {
     type: "scatter",
     mode: "markers",
