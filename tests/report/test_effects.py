@@ -318,8 +318,8 @@ def test_several_causes_are_told_in_the_order_of_their_effect() -> None:
     [
         ({"excluded": [7]}, ROBUST, 0, "its update is not finite"),
         ({"reasons": {"fell_back": True}}, ROBUST, 0, "the expected labels of all clients were"),
-        ({}, None, 0, "this version does not know the rule, only what it saw"),
-        ({}, RULES["fedavg"](), 0, "this version does not know the rule, only what it saw"),
+        ({}, None, 0, "the rule is not known, only what it saw"),
+        ({}, RULES["fedavg"](), 0, "the rule is not known, only what it saw"),
     ],
 )
 def test_other_cases_have_their_words(

@@ -204,7 +204,7 @@ WORDS = Words(
     traced="client {client}: weight {weight} instead of FedAvg's {base_weight}; {told}; "
     "expected label {expected_label}",
     untraced="client {client}: weight {weight} instead of FedAvg's {base_weight}; expected label "
-    "{expected_label}; this version does not know the rule, only what it saw",
+    "{expected_label}; the rule is not known, only what it saw",
     nothing="nothing speaks against it",
     decimals={
         "weight": 3,
