@@ -8,12 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import optimize
 
-from attacks.scenes import flat, honest_updates, model, own_updates, scene, sent, updates
+from attacks.scenes import (
+    flat,
+    honest_updates,
+    model,
+    next_round,
+    own_updates,
+    scene,
+    sent,
+    updates,
+)
 from fedcrf import FedcrfError
-from fedcrf.attacks import Adaptive, Flatterer, Scene
-from fedcrf.attacks.adaptive import FAMILIES, harm
-from fedcrf.rules import CRF, RULES, CoordinateMedian, FedAvg, Krum, Uniform
+from fedcrf.attacks import Adaptive, FalseAnswer, Flatterer, Opportunist, Opposed, Scene, Stealthy
+from fedcrf.attacks.answer import Recollection, least_steps
+from fedcrf.attacks.search import FAMILIES, Aim, asked, harm
+from fedcrf.rules import CRF, RULES, CoordinateMedian, CRFRobust, FedAvg, Krum, Uniform
 
 
 def harm_by_hand(rule: Any, of: Scene, forged: Any) -> float:
@@ -27,7 +38,7 @@ def harm_by_hand(rule: Any, of: Scene, forged: Any) -> float:
 def test_it_finds_what_harms_a_rule_most_of_all_it_may_send(rule: Any) -> None:
     round_ = scene(rule=rule)
     found = harm_by_hand(rule, round_, Adaptive().forge(round_).reports)
-    assert found == pytest.approx(harm(round_, Adaptive().forge(scene(rule=rule)).reports))
+    assert found == pytest.approx(Aim(round_).value(Adaptive().forge(scene(rule=rule)).reports))
     assert found >= harm_by_hand(rule, round_, round_.own)
     for name, family in FAMILIES.items():
         if name == "hidden-ipm":
@@ -43,7 +54,8 @@ def test_a_mean_is_harmed_without_bound_and_a_median_is_not() -> None:
         return float(np.linalg.norm(sent(Adaptive("ipm"), round_)[0]) / mean_norm(round_))
 
     assert strength(Uniform()) == pytest.approx(20.0), "the largest it may"
-    assert harm(scene(rule=CoordinateMedian()), scene().own) < 0
+    round_ = scene(rule=CoordinateMedian())
+    assert harm(round_, asked(round_, round_.own)) < 0
     assert strength(Krum(3)) < 1.0, "what is too far away is not chosen"
 
 
@@ -84,6 +96,231 @@ def test_families_that_the_round_has_no_room_for_are_left_out() -> None:
     assert np.isfinite(sent(Adaptive(), alone)).all()
 
 
+# --- how much trust they keep -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Suspicious:
+    """Weights 1 and, beyond a cosine of −``tolerance`` with a direction, ``rest``; equal counts."""
+
+    direction: Any
+    tolerance: float = 0.3
+    rest: float = 0.0
+
+    def aggregate(self, global_state: Any, reports: Any) -> Any:
+        rows = np.array([flat(report.state) - flat(global_state) for report in reports])
+        cosines = rows @ self.direction / np.linalg.norm(rows, axis=1)
+        weights = np.where(cosines < -self.tolerance, self.rest, 1.0)
+        weights /= weights.sum()
+        moved = model(flat(global_state) + weights @ rows, 0, "float64")
+        return replace(Uniform().aggregate(global_state, reports), state=moved, weights=weights)
+
+
+def suspicious(rest: float = 0.0, **changes: Any) -> Scene:
+    mean = honest_updates(scene()).mean(axis=0)
+    return scene(rule=Suspicious(mean / np.linalg.norm(mean), rest=rest), **changes)
+
+
+def cosines_with_mean(round_: Scene, rows: Any) -> Any:
+    mean = honest_updates(round_).mean(axis=0)
+    return rows @ mean / np.linalg.norm(rows, axis=1) / np.linalg.norm(mean)
+
+
+def test_a_stealthy_attacker_stays_just_inside_the_threshold() -> None:
+    # Some weight is left beyond it, so that more harm could be done there.
+    round_ = suspicious(rest=0.5)
+    assert (cosines_with_mean(round_, sent(Adaptive("opposed"), round_)) < -0.9).all()
+    found = sent(Stealthy(evaluations=40), round_)
+    assert_allclose(cosines_with_mean(round_, found), -0.3, atol=0.01)
+    assert (cosines_with_mean(round_, found) > -0.3).all()
+    # What is not looked at, the length, is as large as it may be.
+    assert_allclose(
+        np.linalg.norm(found, axis=1), 4 * np.linalg.norm(honest_updates(round_)[:3], axis=1)
+    )
+
+
+@pytest.mark.parametrize("least_kept", [0.2, 0.9])
+def test_how_much_weight_is_kept_decides_how_far_they_go(least_kept: float) -> None:
+    round_ = suspicious(rest=0.5)
+    # Beyond the threshold three attackers of nine clients have 1.5/7.5 of the weight, not 3/9.
+    kept_beyond = (1.5 / 7.5) / (3 / 9)
+    found = cosines_with_mean(round_, sent(Stealthy(least_kept=least_kept), round_))
+    assert (found < -0.3).all() == (kept_beyond >= least_kept)
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.4, 5.0])
+def test_the_value_of_a_forgery_by_hand(patience: float) -> None:
+    round_ = suspicious(rest=0.25)
+    for cosine, kept in [(0.1, 1.0), (0.9, (0.75 / 6.75) / (3 / 9))]:
+        forged = Opposed(cosine).forge(round_).reports
+        expected = harm_by_hand(round_.rule, round_, forged) + patience * kept
+        assert Aim(round_, patience).value(forged) == pytest.approx(expected)
+        assert Aim(round_, patience, 0.99 * kept).value(forged) == pytest.approx(expected)
+        assert Aim(round_, patience, 1.01 * kept).value(forged) == -np.inf
+
+
+def test_the_patient_keep_their_trust() -> None:
+    def furthest(patience: float) -> float:
+        round_ = suspicious(rest=0.5)
+        found = sent(Adaptive("opposed", patience=patience), round_)
+        return float(cosines_with_mean(round_, found).min())
+
+    assert furthest(0.0) < -0.9
+    assert -0.3 <= furthest(5.0) < -0.05
+
+
+@pytest.mark.parametrize("kind", [Stealthy, FalseAnswer, Opportunist])
+@pytest.mark.parametrize("rule", [kind() for kind in RULES.values()], ids=list(RULES))
+def test_any_rule_can_be_attacked(rule: Any, kind: Any) -> None:
+    round_ = scene(rule=rule)
+    for number in range(3):
+        forgery = kind(evaluations=4).forge(round_)
+        assert np.isfinite(updates(round_, forgery.reports)).all()
+        result = asked(round_, forgery.reports)
+        other = scene(seed=number + 1)
+        round_ = next_round(
+            round_, forgery, rule_memory=result.memory, honest=other.honest, own=other.own
+        )
+
+
+def test_without_weights_there_is_no_trust_to_keep() -> None:
+    round_ = scene(rule=CoordinateMedian())
+    plain = Adaptive("opposed", stretch=4.0)
+    assert_allclose(sent(Stealthy(least_kept=1.0), round_), sent(plain, round_))
+    assert_allclose(sent(Opportunist(), round_), sent(Adaptive(), scene(rule=CoordinateMedian())))
+
+
+# --- attackers that answer as honest clients do ---------------------------------------------------
+
+
+def played(attack: Any, rule: Any, rounds: int = 4, **changes: Any) -> list[tuple[Scene, Any]]:
+    """Rounds in which clients pull towards goals of their own; the scene and what was sent."""
+    rng = np.random.default_rng(3)
+    goals, start = rng.standard_normal((9, 10)) + 2.0, np.zeros(10)
+    rule_memory: Any = {}
+    memory: Any = {}
+    shown = []
+    for number in range(1, rounds + 1):
+        whole = scene(rule=rule)
+        rows = 0.3 * (goals - start) + 0.1 * rng.standard_normal((9, 10))
+        of = {c: model(start + row, c, "float64") for c, row in enumerate(rows)}
+        round_ = replace(
+            whole,
+            global_state=model(start, 7, "float64"),
+            honest=[replace(each, state=of[each.client]) for each in whole.honest],
+            own=[replace(each, state=of[each.client]) for each in whole.own],
+            round=number, rule_memory=rule_memory, memory=memory, **changes,
+        )  # fmt: skip
+        forgery = attack.forge(round_)
+        result = asked(round_, forgery.reports)
+        shown.append((round_, forgery.reports))
+        start, memory = flat(result.state), forgery.memory
+        rule_memory = result.memory
+    return shown
+
+
+def cosine(x: Any, y: Any) -> float:
+    return float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+
+
+def answers(shown: list[tuple[Scene, Any]], now: int, view: Any) -> tuple[list[float], list[float]]:
+    """Everybody's answers between two rounds, honest clients' and attackers', one by one."""
+    (before, sent_before), (here, sent_now) = shown[now - 1], shown[now]
+    moved = view(flat(here.global_state) - flat(before.global_state))
+    honest = zip(honest_updates(here), honest_updates(before), strict=True)
+    forged = zip(updates(here, sent_now), updates(before, sent_before), strict=True)
+    return (
+        [cosine(view(u - v), moved) for u, v in honest],
+        [cosine(view(u - v), moved) for u, v in forged],
+    )
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("sketched", [False, True])
+@pytest.mark.parametrize("family", ["opposed", "ipm", "all"])
+def test_a_false_answer_is_the_median_honest_client_s(
+    family: Any, sketched: bool, share: float
+) -> None:
+    rule = CRFRobust(sketch_size=5)
+    attack = FalseAnswer(family, answer=share, sketched=sketched)
+    shown = played(attack, rule)
+    view = (lambda row: rule.sketches([[row]])[0]) if sketched else (lambda row: row)
+    above = []
+    for now in (1, 2, 3):
+        honest, forged = answers(shown, now, view)
+        assert np.median(honest) < -0.05, "there is an answer to fake"
+        above.append(max(forged) - share * np.median(honest))
+    assert max(above) == pytest.approx(0.0, abs=1e-5), "no less, and no more than is needed"
+
+
+def test_without_a_false_answer_they_would_be_known_by_it() -> None:
+    honest, forged = answers(played(Adaptive("ipm"), FedAvg()), 2, lambda row: row)
+    assert min(forged) > 0.5 * np.median(honest)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("answer", [0.0, -0.2, -0.9])
+def test_the_step_is_the_least_that_answers(answer: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    changed, moved = rng.standard_normal((2, 7, 10))
+    for x, y, step in zip(changed, moved, least_steps(changed, moved, answer), strict=True):
+
+        def missing(c: float, x: Any = x, y: Any = y) -> float:
+            return cosine(x - c * y, y) - answer
+
+        root = 0.0 if missing(0.0) <= 0.0 else optimize.brentq(missing, 0.0, 1e3, xtol=1e-12)
+        assert step == pytest.approx(root, rel=1e-6)
+
+
+def test_who_is_new_or_meets_a_model_that_stood_still_owes_no_answer() -> None:
+    x, y = np.ones((3, 4)), np.ones((3, 4))
+    x[0], y[0], y[1] = np.nan, np.nan, 0.0
+    assert_allclose(least_steps(x, y, 0.0), [0.0, 0.0, 1.0])
+
+
+def test_those_who_look_on_remember_what_they_sent() -> None:
+    quiet = played(FalseAnswer("ipm"), FedAvg(), rounds=1, active=False)
+    round_, reports = quiet[0]
+    assert reports == round_.own
+    memory = FalseAnswer("ipm").forge(round_).memory
+    kept = dict(zip(memory["clients"].tolist(), memory["updates"], strict=True))
+    for report in (*round_.honest, *round_.own):
+        assert_allclose(kept[report.client], updates(round_, [report])[0], rtol=1e-6)
+
+
+def test_the_absent_are_compared_with_when_they_last_took_part() -> None:
+    """Client 2 and attacker 4 miss the second round; their change is over two rounds."""
+    first = scene(seed=1)
+    start = replace(first, memory=FalseAnswer("ipm").forge(first).memory, round=2)
+    absent = replace(
+        scene(seed=2),
+        honest=[each for each in scene(seed=2).honest if each.client != 2],
+        own=[each for each in scene(seed=2).own if each.client != 4],
+        memory=start.memory,
+    )
+    third = replace(scene(seed=3), memory=FalseAnswer("ipm").forge(absent).memory)
+    past = Recollection.of(third.memory, 10)
+    changed, moved = past.change(third, third.honest, honest_updates(third))
+    for row, report in enumerate(third.honest):
+        then = first if report.client == 2 else absent
+        (before,) = (each for each in then.honest if each.client == report.client)
+        expected = honest_updates(third)[row] - updates(then, [before])[0]
+        assert_allclose(changed[row], expected, rtol=1e-5, atol=1e-6)
+        walked = flat(third.global_state) - flat(then.global_state)
+        assert_allclose(moved[row], walked, rtol=1e-5, atol=1e-6)
+    _, attackers_moved = past.change(third, third.own, own_updates(third))
+    assert_allclose(
+        attackers_moved[1],
+        flat(third.global_state) - flat(first.global_state),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    assert len(past.models) == 2, "models nobody is compared with any more are forgotten"
+
+
+# --- flatterers -----------------------------------------------------------------------------------
+
+
 def test_a_flatterer_copies_the_most_agreeable_and_then_strikes() -> None:
     early = scene(rule=CRF(), round=4)
     honest = honest_updates(early)
@@ -95,12 +332,86 @@ def test_a_flatterer_copies_the_most_agreeable_and_then_strikes() -> None:
     assert_allclose(struck, sent(Adaptive(), scene(rule=CRF(), round=5)))
 
 
+@dataclass(frozen=True)
+class Dictated:
+    """Gives each attacker a tenth of the weight, times what its memory says."""
+
+    def aggregate(self, global_state: Any, reports: Any) -> Any:
+        return self.aggregate_after({}, global_state, reports)
+
+    def aggregate_after(self, memory: Any, global_state: Any, reports: Any) -> Any:
+        attacks = np.array([each.client in (1, 4, 6) for each in reports])
+        share = 0.1 * float(memory.get("trust", 1.0))
+        weights = np.where(attacks, share, (1 - 3 * share) / (~attacks).sum())
+        rows = np.array([flat(each.state) for each in reports])
+        result = Uniform().aggregate(global_state, reports)
+        return replace(result, weights=weights, state=model(weights @ rows, 0, "float64"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "trust", "strikes"),
+    [
+        # It grows, and then no more; then it is lost, and won again.
+        ({}, [0.5, 0.7, 0.9, 0.9, 0.6, 0.4, 0.8, 0.9, 0.9], [4, 5, 9]),
+        ({"pulsing": False}, [0.5, 0.7, 0.9, 0.9, 0.6, 0.4, 0.8], [4, 5, 6, 7]),
+        ({"fallen": 0.8}, [0.5, 0.5, 0.7, 0.9, 0.9, 0.85], [5, 6]),
+        ({"tolerance": 0.2}, [0.5, 0.81, 0.9], [3]),
+        ({}, [1.0, 1.0, 1.0], [2, 3]),
+        ({}, [1.0, 0.6, 0.4, 0.5, 0.5], [2, 5]),
+        ({"until": 4}, [1.0, 1.0, 1.0, 1.0], [4]),
+    ],
+)
+def test_an_opportunist_strikes_when_its_trust_is_highest(
+    settings: Any, trust: list[float], strikes: list[int]
+) -> None:
+    attack = Opportunist("ipm", evaluations=2, **settings)
+    memory: Any = {}
+    struck = []
+    first = honest_updates(scene())
+    liked = np.argsort(-first @ first.mean(axis=0) / np.linalg.norm(first, axis=1))[:3]
+    for number, each in enumerate(trust, 1):
+        round_ = replace(
+            scene(seed=number - 1, rule=Dictated(), rule_memory={"trust": np.array(each)}),
+            round=number, memory=memory,
+        )  # fmt: skip
+        forgery = attack.forge(round_)
+        memory = forgery.memory
+        flattered = np.allclose(updates(round_, forgery.reports), honest_updates(round_)[liked])
+        struck += [] if flattered else [number]
+    assert struck == strikes
+
+
+def test_an_opportunist_copies_whom_it_knows_and_then_others() -> None:
+    first, attack = scene(rule=Dictated(), rule_memory={"trust": np.array(0.5)}), Opportunist()
+    forgery = attack.forge(first)
+    copied = updates(first, forgery.reports)
+    names = [report.client for report in first.honest]
+    liked = [
+        names[int(np.argmin(np.abs(honest_updates(first) - row).sum(axis=1)))] for row in copied
+    ]
+    later = replace(
+        next_round(first, forgery, rule_memory={"trust": np.array(0.9)}),
+        honest=[report for report in scene(seed=5).honest if report.client != liked[0]],
+        global_state=scene(seed=5).global_state,
+    )
+    left = {report.client: updates(later, [report])[0] for report in later.honest}
+    again = sent(attack, later)
+    assert_allclose(again[:2], [left[liked[1]], left[liked[2]]])
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "named"),
     [
         (Adaptive, {"evaluations": 1}, "evaluations 1"),
+        (Adaptive, {"stretch": 0.5}, "stretch 0.5: give a number of 1 or more"),
+        (Adaptive, {"patience": -1.0}, "patience -1"),
+        (Stealthy, {"least_kept": 1.5}, "least_kept 1.5: give a number from 0 to 1"),
+        (FalseAnswer, {"answer": -0.5}, "answer -0.5"),
         (Flatterer, {"until": 0}, "until 0"),
         (Flatterer, {"evaluations": 0}, "evaluations 0"),
+        (Opportunist, {"until": 0}, "until 0"),
+        (Opportunist, {"tolerance": 2.0}, "tolerance 2"),
+        (Opportunist, {"fallen": -1.0}, "fallen -1"),
     ],
 )
 def test_settings_that_cannot_be(kind: Any, settings: dict[str, int], named: str) -> None:

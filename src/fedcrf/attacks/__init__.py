@@ -6,12 +6,13 @@ its settings, and a run's description may set them by name. Any of them can slee
 
 from collections.abc import Mapping
 
-from fedcrf.attacks.adaptive import Adaptive, Flatterer
+from fedcrf.attacks.adaptive import Adaptive, FalseAnswer, Stealthy
 from fedcrf.attacks.alie import ALIE
 from fedcrf.attacks.base import Attack, DataAttack, Forgery, ModelAttack, OmniscientAttack, Scene
 from fedcrf.attacks.count import InflatedCount
 from fedcrf.attacks.data import FeatureNoise, LabelFlip, LabelNoise
 from fedcrf.attacks.distance import MinMax, MinSum
+from fedcrf.attacks.flatterer import Flatterer, Opportunist
 from fedcrf.attacks.free_rider import FreeRider, StaleFreeRider
 from fedcrf.attacks.inner_product import InnerProductManipulation, Opposed
 from fedcrf.attacks.mimic import Mimic
@@ -37,7 +38,10 @@ ATTACKS: Mapping[str, type[Attack]] = {
     "label-noise": LabelNoise,
     "feature-noise": FeatureNoise,
     "adaptive": Adaptive,
+    "stealthy": Stealthy,
+    "false-answer": FalseAnswer,
     "flatterer": Flatterer,
+    "opportunist": Opportunist,
 }
 
 __all__ = [
@@ -46,6 +50,7 @@ __all__ = [
     "Adaptive",
     "Attack",
     "DataAttack",
+    "FalseAnswer",
     "FeatureNoise",
     "Flatterer",
     "Forgery",
@@ -61,11 +66,13 @@ __all__ = [
     "ModelAttack",
     "NotFinite",
     "OmniscientAttack",
+    "Opportunist",
     "Opposed",
     "Scaling",
     "Scene",
     "Schedule",
     "SignFlip",
     "StaleFreeRider",
+    "Stealthy",
     "Threat",
 ]

@@ -2,132 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
-import numpy as np
-
-from fedcrf.attacks.alie import ALIE
-from fedcrf.attacks.base import Forgery, ModelAttack, OmniscientAttack, Scene, unit
-from fedcrf.attacks.inner_product import InnerProductManipulation, Opposed
-from fedcrf.attacks.scaled import SignFlip
+from fedcrf.attacks.answer import Recollection, answering, position
+from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, Vector, check_number
+from fedcrf.attacks.search import (
+    FAMILIES,
+    Aim,
+    Family,
+    FamilyName,
+    Trial,
+    best,
+    line_search,
+)
 from fedcrf.errors import check_whole
-from fedcrf.rules import ClientReport, aggregate_round
-
-
-@dataclass(frozen=True)
-class Family:
-    """Attacks of one kind that differ in a number, and the range of it that is searched.
-
-    Attributes:
-        at: Returns the attack of a strength.
-        least: The smallest strength, above 0.
-        greatest: The largest.
-    """
-
-    at: Callable[[float], ModelAttack]
-    least: float
-    greatest: float
-
-
-FAMILIES: Mapping[str, Family] = {
-    "sign-flip": Family(SignFlip, 0.05, 20.0),
-    "ipm": Family(InnerProductManipulation, 0.05, 20.0),
-    "hidden-ipm": Family(lambda epsilon: InnerProductManipulation(epsilon, 1.0), 0.05, 20.0),
-    "alie": Family(ALIE, 0.05, 20.0),
-    "opposed": Family(Opposed, 0.02, 1.0),
-}
-
-FamilyName = Literal["all", "sign-flip", "ipm", "hidden-ipm", "alie", "opposed"]
+from fedcrf.rules import ClientReport, Memory
 
 
 @dataclass(frozen=True)
 class Adaptive(OmniscientAttack):
-    """Tries attacks of rising strength on the rule itself and sends the most harmful.
+    """Tries attacks of rising strength on the rule itself and sends the most valuable.
 
-    The harm is −⟨s, g⟩/‖g‖², where s is the step that the rule would make of the round, with what
-    it remembers, and g the mean of the honest updates: −1 where the step is the honest one, above
-    0 where it goes the other way. To report honestly is among the candidates.
+    The value of a forgery is the harm that the rule's step would do, with a price on trust lost
+    where the attackers are patient; see `fedcrf.attacks.search.Aim`. To report honestly is among
+    what is tried.
 
     Attributes:
         family: The kind of attack, or ``all`` of them.
         evaluations: Strengths tried in each family: half of them spread over its range, by equal
             factors, half of them between the best one's neighbours.
+        stretch: The best update is then tried at other lengths, up to so many times longer and
+            shorter; with 1 it is left at its own.
+        least_kept: Share of the weight for honest reports that the attackers want to keep.
+        patience: How much harm, in honest steps, all their trust is worth to them.
+        answer: Share of the median honest client's answer to the model's movement that they fake,
+            by a step against the movement on top of what is tried; 0 for none. See
+            `fedcrf.attacks.answer.answering`.
+        sketched: Whether they fake it for the rule's sketches, where it makes some.
     """
 
     family: FamilyName = "all"
     evaluations: int = 12
+    stretch: float = 1.0
+    least_kept: float = 0.0
+    patience: float = 0.0
+    answer: float = 0.0
+    sketched: bool = False
+
+    remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole("evaluations", self.evaluations, least=2)
+        check_number("stretch", self.stretch, 1.0)
+        check_number("least_kept", self.least_kept, 0.0, 1.0)
+        check_number("patience", self.patience, 0.0)
+        check_number("answer", self.answer, 0.0)
 
     def forge(self, scene: Scene) -> Forgery:
         """See `ModelAttack.forge`."""
+        if not self.answer:
+            return Forgery(*self._decided(scene, None))
+        past = Recollection.of(scene.memory, len(position(scene)))
+        sent, memory = self._decided(scene, past)
+        return Forgery(sent, {**memory, **past.after(scene, sent)})
+
+    def _decided(
+        self, scene: Scene, past: Recollection | None
+    ) -> tuple[Sequence[ClientReport], Memory]:
+        """Return what is sent, and what is remembered beside what everybody sent."""
+        return self._struck(scene, past), {}
+
+    def _struck(self, scene: Scene, past: Recollection | None) -> Sequence[ClientReport]:
+        """Return the most valuable of all that is tried; what is honest where nobody attacks."""
+        if not scene.active or not scene.num_attackers:
+            return scene.own
+        aim = Aim(scene, self.patience, self.least_kept)
+        answer = answering(scene, past, self.answer, self.sketched) if past is not None else None
+
+        def tried(updates: Vector) -> Trial:
+            reports = scene.reports(answer(updates) if answer else updates)
+            return Trial(aim.value(reports), updates, reports)
+
+        def searched(family: Family) -> Trial:
+            return line_search(
+                lambda strength: tried(
+                    scene.updates_of(family.at(strength).forge(scene).reports),
+                ),
+                family.least,
+                family.greatest,
+                self.evaluations,
+            )
+
+        honest = tried(scene.own_updates)
+        found = best([honest, *map(searched, self._families(scene))])
+        if self.stretch > 1.0:
+            stretched = line_search(
+                lambda factor: tried(factor * found.updates),
+                1.0 / self.stretch,
+                self.stretch,
+                self.evaluations,
+            )
+            found = best([found, stretched])
+        return found.reports
+
+    def _families(self, scene: Scene) -> list[Family]:
+        """Return the families searched, less those that the round has no room for."""
         chosen = FAMILIES.values() if self.family == "all" else [FAMILIES[self.family]]
-        searches = [
-            most_harmful(scene, family, self.evaluations)
+        return [
+            family
             for family in chosen
             if family.at(family.least).obstacle(scene.num_clients, scene.num_attackers) is None
         ]
-        quiet = (harm(scene, scene.own), scene.own)
-        return Forgery(max([quiet, *searches], key=lambda found: found[0])[1])
 
 
 @dataclass(frozen=True)
-class Flatterer(OmniscientAttack):
-    """Copies honest clients until it is trusted, then strikes with the adaptive attack.
+class Stealthy(Adaptive):
+    """Stays just inside what the rule puts up with, and does what harm can be done there.
 
-    Until then each attacker sends the update of an honest client, those nearest in direction to
-    the honest mean first.
+    It is the adaptive attack that opposes the honest mean as far as it may without losing weight:
+    each attacker lies in an honest client's direction but for a share that opposes the mean, and
+    the share and then the length are searched, among those that keep ``least_kept`` of the weight
+    for honest reports. Against `fedcrf.crf.RobustCRF` that is just inside the opposition's
+    tolerance and the norm's threshold; where a rule gives no weights it is the plain search.
 
     Attributes:
-        until: The first round of the strike.
-        family: As `Adaptive.family`.
-        evaluations: As `Adaptive.evaluations`.
+        family: As `Adaptive.family`, and so are the others.
     """
 
-    until: int = 10
-    family: FamilyName = "all"
-    evaluations: int = 12
-
-    def __post_init__(self) -> None:
-        check_whole("until", self.until, least=1)
-        check_whole("evaluations", self.evaluations, least=2)
-
-    def forge(self, scene: Scene) -> Forgery:
-        """See `ModelAttack.forge`."""
-        if scene.round >= self.until:
-            return Adaptive(self.family, self.evaluations).forge(scene)
-        cosines = unit(scene.honest_updates) @ unit(scene.honest_mean)
-        nearest = np.argsort(-cosines, kind="stable")
-        copied = nearest[np.arange(scene.num_attackers) % len(nearest)]
-        return Forgery(scene.reports(scene.honest_updates[copied]))
+    family: FamilyName = "opposed"
+    stretch: float = 4.0
+    least_kept: float = 0.9
 
 
-def harm(scene: Scene, forged: Sequence[ClientReport]) -> float:
-    """Return −⟨s, g⟩/‖g‖² of the step s that the rule makes of a round with these reports."""
-    result = aggregate_round(
-        scene.rule, scene.rule_memory, scene.global_state, scene.round_with(forged)
-    )
-    mean = scene.honest_mean
-    return -float(scene.update_of(result.state) @ mean) / max(float(mean @ mean), 1e-300)
+@dataclass(frozen=True)
+class FalseAnswer(Adaptive):
+    """Searches as the adaptive attack does, and answers the model's movement as if honest.
 
+    Each forgery that is tried is p − c·(w_t − w_t') with the least c ≥ 0 at which
+    cos(p − c·(w_t − w_t') − u', w_t − w_t') is no more than the median honest client's cosine of
+    u_j(t) − u_j(t') with the same, u' being what the attacker sent last. Against a rule that does
+    not ask for the answer, it costs the attackers what the step against the movement changes.
 
-def most_harmful(
-    scene: Scene, family: Family, evaluations: int
-) -> tuple[float, Sequence[ClientReport]]:
-    """Return the greatest harm found in a family of attacks, and its reports."""
-    coarse = np.geomspace(family.least, family.greatest, evaluations - evaluations // 2)
-    found = [_tried(scene, family, strength) for strength in coarse]
-    best = max(range(len(found)), key=lambda index: found[index][0])
-    between = np.geomspace(
-        coarse[max(best - 1, 0)], coarse[min(best + 1, len(coarse) - 1)], evaluations // 2 + 2
-    )[1:-1]
-    found += [_tried(scene, family, strength) for strength in between]
-    return max(found, key=lambda each: each[0])
+    Attributes:
+        family: As `Adaptive.family`, and so are the others.
+    """
 
-
-def _tried(scene: Scene, family: Family, strength: float) -> tuple[float, Sequence[ClientReport]]:
-    reports = family.at(float(strength)).forge(scene).reports
-    return harm(scene, reports), reports
+    answer: float = 1.0

@@ -34,6 +34,8 @@ class Scene:
         rule_memory: What the rule remembers of earlier rounds.
         memory: What the attackers remember of earlier rounds; empty at first.
         draw: The only source of randomness.
+        active: Whether they attack in this round; in the others they look on, where the attack
+            remembers.
     """
 
     global_state: State
@@ -44,6 +46,7 @@ class Scene:
     rule_memory: Memory
     memory: Memory
     draw: np.random.Generator
+    active: bool = True
 
     @property
     def num_attackers(self) -> int:
@@ -67,12 +70,12 @@ class Scene:
     @cached_property
     def honest_updates(self) -> Vector:
         """(m − f, d) float64; the finite updates w_i − w_t of the honest clients."""
-        return self._updates(self.finite_honest)
+        return self.updates_of(self.finite_honest)
 
     @cached_property
     def own_updates(self) -> Vector:
         """(f, d) float64; the updates of the attackers' honest training."""
-        return self._updates(self.own)
+        return self.updates_of(self.own)
 
     @cached_property
     def honest_mean(self) -> Vector:
@@ -106,7 +109,8 @@ class Scene:
         )
         return np.concatenate([np.subtract(w, start, dtype=np.float64) for w, start in pairs])
 
-    def _updates(self, reports: Sequence[ClientReport]) -> Vector:
+    def updates_of(self, reports: Sequence[ClientReport]) -> Vector:
+        """Return the (k, d) updates of k reports."""
         size = sum(len(layer) for layer in floating_layers(self.global_state))
         rows = [self.update_of(report.state) for report in reports]
         return np.stack(rows) if rows else np.empty((0, size))

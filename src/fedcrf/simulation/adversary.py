@@ -70,6 +70,7 @@ class Adversary:
             rule_memory=rule_memory,
             memory=memory,
             draw=generator(self.seed, Stream.ATTACK, number),
+            active=self.threat.schedule.active(number),
         )
 
     def act(self, scene: Scene) -> tuple[list[ClientReport], list[int], Memory]:
@@ -83,7 +84,7 @@ class Adversary:
             keep for the next round.
         """
         attack, memory = self.threat.attack, scene.memory
-        sent, active = scene.own, self.threat.schedule.active(scene.round)
+        sent, active = scene.own, scene.active
         if isinstance(attack, DataAttack):
             sent = attack.claims(scene) if active else sent
         else:

@@ -1,0 +1,146 @@
+"""How attackers search: what they may vary, and what they hope for from the rule itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from fedcrf.attacks.alie import ALIE
+from fedcrf.attacks.base import ModelAttack, Scene, Vector
+from fedcrf.attacks.inner_product import InnerProductManipulation, Opposed
+from fedcrf.attacks.scaled import SignFlip
+from fedcrf.rules import AggregationResult, ClientReport, aggregate_round
+
+
+@dataclass(frozen=True)
+class Family:
+    """Attacks of one kind that differ in a number, and the range of it that is searched.
+
+    Attributes:
+        at: Returns the attack of a strength.
+        least: The smallest strength, above 0.
+        greatest: The largest.
+    """
+
+    at: Callable[[float], ModelAttack]
+    least: float
+    greatest: float
+
+
+FAMILIES: Mapping[str, Family] = {
+    "sign-flip": Family(SignFlip, 0.05, 20.0),
+    "ipm": Family(InnerProductManipulation, 0.05, 20.0),
+    "hidden-ipm": Family(lambda epsilon: InnerProductManipulation(epsilon, 1.0), 0.05, 20.0),
+    "alie": Family(ALIE, 0.05, 20.0),
+    "opposed": Family(Opposed, 0.02, 1.0),
+}
+
+FamilyName = Literal["all", "sign-flip", "ipm", "hidden-ipm", "alie", "opposed"]
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What attackers hope for from a round: harm, and trust kept for the rounds to come.
+
+    The value of a forgery is harm + patience · min(1, kept). The harm is −⟨s, g⟩/‖g‖², where s is
+    the step that the rule would make of the round, with what it remembers, and g the mean of the
+    honest updates: −1 where the step is the honest one, above 0 where it goes the other way. Kept
+    is the weight that the rule would give the attackers, as a share of what it would give them
+    for honest reports; 1 where the rule gives no weights, or none to honest reports either.
+
+    Attributes:
+        scene: The round.
+        patience: How much harm, in honest steps, all their trust is worth to them; with 0 they
+            would burn it for a little more harm in this round.
+        least_kept: What keeps less than this share of the weight is worth nothing at all.
+    """
+
+    scene: Scene
+    patience: float = 0.0
+    least_kept: float = 0.0
+
+    def value(self, forged: Sequence[ClientReport]) -> float:
+        """Return what reports are worth; −∞ where they keep too little."""
+        result = asked(self.scene, forged)
+        if not self.patience and not self.least_kept:
+            return harm(self.scene, result)
+        kept = self._kept(result)
+        if kept < self.least_kept:
+            return -math.inf
+        return harm(self.scene, result) + self.patience * min(1.0, kept)
+
+    def _kept(self, result: AggregationResult) -> float:
+        share = self._weight(result) / self._honest_weight if self._honest_weight else math.nan
+        return 1.0 if math.isnan(share) else share
+
+    def _weight(self, result: AggregationResult) -> float:
+        return float(result.weights[attacking(self.scene)].sum())
+
+    @cached_property
+    def _honest_weight(self) -> float:
+        return self._weight(asked(self.scene, self.scene.own))
+
+
+def asked(scene: Scene, forged: Sequence[ClientReport]) -> AggregationResult:
+    """Return what the rule would decide on a round with these reports."""
+    reports = scene.round_with(forged)
+    return aggregate_round(scene.rule, scene.rule_memory, scene.global_state, reports)
+
+
+def attacking(scene: Scene) -> list[int]:
+    """Return the places that the attackers' reports have in a round."""
+    own = {report.client for report in scene.own}
+    return [
+        place for place, report in enumerate(scene.round_with(scene.own)) if report.client in own
+    ]
+
+
+def harm(scene: Scene, result: AggregationResult) -> float:
+    """Return −⟨s, g⟩/‖g‖² of the step s that a rule decided on; see `Aim`."""
+    mean = scene.honest_mean
+    return -float(scene.update_of(result.state) @ mean) / max(float(mean @ mean), 1e-300)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Something tried.
+
+    Attributes:
+        value: What it is worth; see `Aim`.
+        updates: (f, d) the malicious updates.
+        reports: What the attackers would send for it.
+    """
+
+    value: float
+    updates: Vector
+    reports: Sequence[ClientReport]
+
+
+def best(trials: Iterable[Trial]) -> Trial:
+    """Return the trial of the greatest value, the first of them."""
+    return max(trials, key=lambda trial: trial.value)
+
+
+def line_search(
+    tried: Callable[[float], Trial], least: float, greatest: float, evaluations: int
+) -> Trial:
+    """Return the best trial of a number in a range.
+
+    Args:
+        tried: Tries a number.
+        least: The smallest number, above 0.
+        greatest: The largest.
+        evaluations: Numbers tried: half of them spread over the range, by equal factors, half of
+            them between the best one's neighbours.
+    """
+    coarse = np.geomspace(least, greatest, evaluations - evaluations // 2)
+    trials = [tried(float(number)) for number in coarse]
+    place = int(np.argmax([trial.value for trial in trials]))
+    low, high = coarse[max(place - 1, 0)], coarse[min(place + 1, len(coarse) - 1)]
+    between = np.geomspace(low, high, evaluations // 2 + 2)[1:-1]
+    return best([*trials, *(tried(float(number)) for number in between)])
