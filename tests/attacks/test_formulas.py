@@ -27,6 +27,7 @@ from fedcrf import FedcrfError
 from fedcrf.attacks import (
     ALIE,
     ATTACKS,
+    Drift,
     FeatureNoise,
     FreeRider,
     GaussianNoise,
@@ -242,6 +243,35 @@ def test_a_stale_free_rider_sends_the_step_before() -> None:
     assert_allclose(sent(rider, second), np.tile(step, (3, 1)))
 
 
+@pytest.mark.parametrize("settings", [{}, {"curvature": 0.5, "length": 1.5, "cosine": 0.4}])
+def test_drift_descends_a_loss_of_its_own(settings: dict[str, float]) -> None:
+    attack = Drift(**settings)
+    first = scene()
+    honest = honest_updates(first)
+    norm = float(np.median(np.linalg.norm(honest, axis=1)))
+    begun = sent(attack, first)
+    towards = sent(Opposed(attack.cosine), first)
+    towards /= np.linalg.norm(towards, axis=1, keepdims=True)
+    assert_allclose(begun, attack.length * norm * towards)
+    later = scene(seed=3)
+    second = next_round(first, attack.forge(first), global_state=later.global_state, own=later.own)
+    goals = flat(first.global_state) + begun / attack.curvature
+    expected = attack.curvature * (goals - flat(later.global_state))
+    assert_allclose(sent(attack, second), expected)
+    step = flat(later.global_state) - flat(first.global_state)
+    for change in sent(attack, second) - begun:
+        cosine = change @ step / np.linalg.norm(change) / np.linalg.norm(step)
+        assert cosine == pytest.approx(-1.0), "it answers"
+
+
+def test_drift_sets_out_when_it_attacks_first() -> None:
+    asleep = replace(scene(), active=False)
+    forgery = Drift().forge(asleep)
+    assert forgery.reports == asleep.own
+    later = next_round(asleep, forgery, honest=scene(seed=2).honest, active=True)
+    assert_allclose(sent(Drift(), later), sent(Drift(), replace(later, memory={})))
+
+
 def test_mimic_is_oja_s_iteration() -> None:
     """By the paper's own words, on three rounds and with d × d matrices."""
     round_, attack = scene(), Mimic(warmup=2)
@@ -362,6 +392,9 @@ def test_feature_noise(sd: float) -> None:
         (InnerProductManipulation, {"epsilon": -1}, "epsilon -1"),
         (InnerProductManipulation, {"noise": -1}, "noise -1"),
         (Opposed, {"cosine": 1.1}, "cosine 1.1: give a number from 0 to 1"),
+        (Drift, {"curvature": 0.0}, "curvature 0.0: give a number above 0 and up to 1"),
+        (Drift, {"length": -1}, "length -1"),
+        (Drift, {"cosine": 2}, "cosine 2: give a number from 0 to 1"),
         (Mimic, {"warmup": 0}, "warmup 0"),
         (InflatedCount, {"factor": 0.5}, "factor 0.5: give a number of 1 or more"),
         (InflatedCount, {"update_factor": math.nan}, "update_factor nan: give a number"),

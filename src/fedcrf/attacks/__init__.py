@@ -12,6 +12,7 @@ from fedcrf.attacks.base import Attack, DataAttack, Forgery, ModelAttack, Omnisc
 from fedcrf.attacks.count import InflatedCount
 from fedcrf.attacks.data import FeatureNoise, LabelFlip, LabelNoise
 from fedcrf.attacks.distance import MinMax, MinSum
+from fedcrf.attacks.drift import Drift
 from fedcrf.attacks.flatterer import Flatterer, Opportunist
 from fedcrf.attacks.free_rider import FreeRider, StaleFreeRider
 from fedcrf.attacks.inner_product import InnerProductManipulation, Opposed
@@ -27,6 +28,7 @@ ATTACKS: Mapping[str, type[Attack]] = {
     "alie": ALIE,
     "ipm": InnerProductManipulation,
     "opposed": Opposed,
+    "drift": Drift,
     "min-max": MinMax,
     "min-sum": MinSum,
     "mimic": Mimic,
@@ -50,6 +52,7 @@ __all__ = [
     "Adaptive",
     "Attack",
     "DataAttack",
+    "Drift",
     "FalseAnswer",
     "FeatureNoise",
     "Flatterer",
