@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,14 @@ from fedcrf.attacks.alie import largest_z
 from fedcrf.rules import ClientReport
 
 MODEL_ATTACKS = [kind for kind in ATTACKS.values() if issubclass(kind, ModelAttack)]
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
+
+
+def test_the_reference_lists_every_attack_and_no_other() -> None:
+    listed = re.findall(r"^\| `([a-z-]+)` \|", REFERENCE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(ATTACKS)
+
 
 # --- one row an attack ------------------------------------------------------------------------
 
@@ -211,10 +221,11 @@ def test_among_equal_clients_there_is_no_distance_to_go(kind: Any, deviation: st
     assert_allclose(sent(kind(deviation), alike), np.tile(honest_updates(alike)[0], (3, 1)))
 
 
+@pytest.mark.parametrize("plain", [InnerProductManipulation(2.0), Mimic()], ids=["ipm", "mimic"])
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_noise_hides_the_collusion(fraction: float) -> None:
-    attackers, plain = tuple(range(20)), InnerProductManipulation(2.0)
-    wide = scene(attackers=attackers)
+def test_noise_hides_the_collusion(plain: Any, fraction: float) -> None:
+    # What mimic learns, it learns before, so that it draws no more than the noise.
+    wide = next_round(begun := scene(attackers=tuple(range(20))), plain.forge(begun))
     without = sent(plain, wide)
     assert_array_equal(without, np.tile(without[0], (20, 1)))
     noise = sent(replace(plain, noise=fraction), wide) - without

@@ -152,7 +152,8 @@ def least_steps(changed: Vector, moved: Vector, answer: float) -> Vector:
     along = np.einsum("ij,ij->i", changed, direction)
     across = norms(changed - along[:, None] * direction)[:, 0]
     missing = np.maximum(0.0, along - across * answer / math.sqrt(1.0 - answer**2))
-    return np.divide(missing, length, out=np.zeros_like(length), where=length > 0.0)
+    steps: Vector = np.divide(missing, length, out=np.zeros_like(length), where=length > 0.0)
+    return steps
 
 
 def sketches_of(scene: Scene) -> Callable[[Vector], Vector]:
