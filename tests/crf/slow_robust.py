@@ -58,12 +58,15 @@ class SlowRobust:
     norm_threshold: float = 1.0
     response_strength: float = 10.0
     response_share: float = 0.5
+    steadiness_strength: float = 10.0
+    steadiness_share: float = 0.5
     clip: float = 2.0
     count_cap: float = 3.0
     iterations: int = 30
     damping: float = 0.5
     last: dict[Any, tuple[list[float], Vector, Vector]] = field(default_factory=dict)
     response: dict[Any, float] = field(default_factory=dict)
+    steadiness: dict[Any, float] = field(default_factory=dict)
 
     def round(
         self,
@@ -84,6 +87,7 @@ class SlowRobust:
         prior = self._normalised([math.exp(self.inclination * q) for q in self.labels])
         start, energy = {}, {}
         long, silent = self._norms(present, norms, examples), self._answers(present, model, updates)
+        turned = self._turned(present, updates)
         for c in present:
             start[c] = list(prior)
             if c in self.last:
@@ -95,6 +99,7 @@ class SlowRobust:
                 -math.log(p + 1e-12)
                 + self.norm_strength * q * long[c]
                 + self.response_strength * q * silent[c]
+                + self.steadiness_strength * q * turned[c]
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
         belief = dict(start)
@@ -164,6 +169,17 @@ class SlowRobust:
             c: max(0.0, self.response[c] - self.response_share * typical)
             if c in self.response
             else 0.0
+            for c in present
+        }
+
+    def _turned(self, present: list, updates: Mapping) -> dict:
+        self.steadiness = {
+            c: cosine(updates[c], self.last[c][1]) for c in present if c in self.last
+        }
+        typical = median(self.steadiness.values()) if self.steadiness else 0.0
+        share = self.steadiness_share if typical > 0 else 2 - self.steadiness_share
+        return {
+            c: max(0.0, share * typical - self.steadiness[c]) if c in self.steadiness else 0.0
             for c in present
         }
 

@@ -23,6 +23,7 @@ from fedcrf.crf import (
     Reliability,
     ReportedReliability,
     ResponseEvidence,
+    SteadinessEvidence,
 )
 from fedcrf.statistics import as_layers, update_statistics
 
@@ -151,6 +152,21 @@ def test_response_evidence(response, evidence):
     assert_allclose(found.values, 4.0 * np.outer(evidence, LABELS), atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("steadiness", "evidence"),
+    [
+        ([0.8, 0.4, 0.1, -0.5, math.nan], [0, 0, 0.025, 0.625, 0]),  # the median is 0.25
+        ([-0.9, -0.4, 0.2, -0.4, math.nan], [0.3, 0, 0, 0, 0]),  # the median is −0.4
+        ([math.nan] * 5, [0] * 5),
+    ],
+)
+def test_steadiness_evidence(steadiness, evidence):
+    seen = observe(updates(5), steadiness=np.array(steadiness))
+    found = SteadinessEvidence(strength=4.0, share=0.5).energy(seen, LABELS)
+    assert_allclose(found.causes["unsteady"], evidence, atol=1e-12)
+    assert_allclose(found.values, 4.0 * np.outer(evidence, LABELS), atol=1e-12)
+
+
 def test_opposition():
     rows, m = updates(), 7
     rows[2, 0] = np.nan
@@ -208,6 +224,7 @@ BAD: dict[str, Any] = {
     "inclination": (lambda: Inclination(math.nan), "strength nan"),
     "norm": (lambda: NormEvidence(threshold=-1), "threshold -1"),
     "response": (lambda: ResponseEvidence(strength="x"), "strength 'x'"),
+    "steadiness": (lambda: SteadinessEvidence(share=-1), "share -1"),
     "opposition": (lambda: Opposition(vote_power=0), "vote_power 0"),
     "attraction": (lambda: Attraction(bandwidth=0), "bandwidth 0"),
     "chain": (lambda: Chain(1.0), "persistence 1.0"),

@@ -76,6 +76,8 @@ def test_against_the_slow_version(rounds, spoilt):
         assert_allclose(found.weights, [weights[c] for c in clients], atol=1e-6)
         answers = [slow.response.get(c, math.nan) for c in clients]
         assert_allclose(found.causes["response"], answers, atol=1e-5)
+        steady = [slow.steadiness.get(c, math.nan) for c in clients]
+        assert_allclose(found.causes["steadiness"], steady, atol=1e-5)
 
 
 def test_who_pushes_is_found_among_who_pulls():
@@ -84,6 +86,23 @@ def test_who_pushes_is_found_among_who_pulls():
     assert (last.causes["response"][7:] > 0.1).all()
     assert last.weights[7:].max() < 0.05 * last.weights[:7].min()
     assert (last.causes["remembered"][7:] < 0.1).all()
+
+
+def test_who_fakes_the_answer_is_found_by_turning_with_the_model():
+    """The last two of nine send something new in every round, and go against the model's step."""
+    rng, size = np.random.default_rng(0), 2000
+    goals, model, memory = 10.0 + rng.normal(size=(9, size)), np.zeros(size), None
+    for number in range(4):
+        step = rng.normal(size=size)
+        model = model + (step if number else 0.0)
+        rows = 0.1 * (goals - model)
+        rows[7:] = 0.3 * rng.normal(size=(2, size)) - 0.9 * step
+        found = RobustCRF().infer(rows, [9] * 9, memory=memory, model=model)
+        memory = found.memory
+    assert (found.causes["unresponsive"] == 0).all(), "the answer alone is fooled"
+    assert (found.causes["unsteady"][:7] == 0).all()
+    assert found.causes["unsteady"][7:].min() > 0.3
+    assert found.weights[7:].max() < 0.2 * found.weights[:7].min()
 
 
 def test_sketches_find_what_whole_vectors_find():

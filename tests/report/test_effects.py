@@ -32,6 +32,7 @@ ATTACKERS = (2, 5)
 ROBUST = RULES["crf-robust-evidence"]()
 PARTS = {  # what the equations of the parts multiply with the label
     "response": ("unresponsive", 10.0),
+    "steadiness": ("unsteady", 10.0),
     "opposition": ("opposed", 2 * 2.0),
     "norm": ("norm", 8.0),
 }
@@ -184,6 +185,7 @@ def by_hand(causes: dict[str, list[float]], label: list[float], **changes: Any) 
 QUIET: dict[str, list[float]] = {
     "norm": [0, 0], "opposition": [0.1, 0.1], "opposed": [0, 0], "vote": [1, 1],
     "response": [NAN, NAN], "unresponsive": [0, 0], "remembered": [NAN, NAN], "clip": [1, 1],
+    "steadiness": [NAN, NAN], "unsteady": [0, 0],
 }  # fmt: skip
 TRUSTED = 0.777
 MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
@@ -212,6 +214,13 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             0.9 * TRUSTED,
             "its update pushes back too little against where the model moved (answer −0.20; "
             "median −0.50): × 0.90",
+        ),
+        (
+            "crf-robust",
+            {"steadiness": [-0.1, 0.7], "unsteady": [0.25, 0.0]},
+            0.3 * TRUSTED,
+            "its update turns from what it was, where honest clients' go on (cosine with its last "
+            "−0.10; median +0.30): × 0.30",
         ),
         (
             "crf-robust",

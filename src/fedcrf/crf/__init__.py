@@ -23,6 +23,7 @@ from fedcrf.crf.unary import (
     Reliability,
     ReportedReliability,
     ResponseEvidence,
+    SteadinessEvidence,
 )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "ReportedReliability",
     "ResponseEvidence",
     "RobustCRF",
+    "SteadinessEvidence",
     "base_weights",
     "exact_marginals",
     "mean_field",

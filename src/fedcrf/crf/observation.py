@@ -22,6 +22,7 @@ class Observation:
         response: (m,) how a client's update answers the model's last movement, in [−1, 1]: the
             cosine of its change since the client last took part with what the global model moved
             since then. NaN where that is not known.
+        steadiness: (m,) the cosine of a client's update with its last one. NaN likewise.
         before: (m, L) marginals of the round that a client last took part in; a row is NaN where
             there was none. None where nothing is remembered.
     """
@@ -30,6 +31,7 @@ class Observation:
     num_examples: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     response: NDArray[np.float64] | None = None
+    steadiness: NDArray[np.float64] | None = None
     before: NDArray[np.float64] | None = None
 
     @property

@@ -159,10 +159,26 @@ def response(change: Matrix, movement: Matrix) -> Vector:
         (m,) cosines; 0 for an update that did not change, NaN where the model did not move or
         the client is new.
     """
-    lengths = np.linalg.norm(change, axis=1) * np.linalg.norm(movement, axis=1)
-    inner = np.einsum("ij,ij->i", change, movement)
-    cosine = inner / np.where(lengths == 0.0, 1.0, lengths)
-    return np.where(movement.any(axis=1), cosine, np.nan)
+    return np.where(movement.any(axis=1), _row_cosines(change, movement), np.nan)
+
+
+def steadiness(update: Matrix, last_update: Matrix) -> Vector:
+    """Return the cosine of each client's update with its last one.
+
+    Args:
+        update: (m, k) sketches of u_i(t).
+        last_update: (m, k) sketches of u_i(t'), as in `response`; a row is NaN likewise.
+
+    Returns:
+        (m,) cosines; 0 where one of the two is zero, NaN where the client is new.
+    """
+    return _row_cosines(update, last_update)
+
+
+def _row_cosines(left: Matrix, right: Matrix) -> Vector:
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    inner: Vector = np.einsum("ij,ij->i", left, right)
+    return inner / np.where(lengths == 0.0, 1.0, lengths)
 
 
 def _median(values: Vector) -> float:

@@ -16,10 +16,10 @@ from fedcrf.crf.memory import Arrays, ClientMemory, identities
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Opposition
 from fedcrf.crf.posterior import FieldPosterior
-from fedcrf.crf.potentials import clip_factors, response
+from fedcrf.crf.potentials import clip_factors, response, steadiness
 from fedcrf.crf.settings import check_positive
 from fedcrf.crf.temporal import Chain
-from fedcrf.crf.unary import Inclination, NormEvidence, ResponseEvidence
+from fedcrf.crf.unary import Inclination, NormEvidence, ResponseEvidence, SteadinessEvidence
 from fedcrf.errors import FedcrfError, check_whole
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
@@ -37,7 +37,8 @@ class RobustCRF:
     update changes against the step the model took meanwhile. Each client's label is a chain over
     rounds with prior P(q) ∝ exp(b·q); evidence against it is an update longer than its examples
     explain, opposition by trusted clients beyond what others meet, where copies are one witness,
-    and a missing answer. Agreement earns nothing. Weights are ∝ n_i q̄_i, of clipped updates.
+    a missing answer, and an update that turns from what it was. Agreement earns nothing. Weights
+    are ∝ n_i q̄_i, of clipped updates.
 
     It remembers each client under its identity, so that absent clients keep their name. Answers are
     compared by sketches, S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when client i last took
@@ -55,6 +56,8 @@ class RobustCRF:
         norm_threshold: As a logarithm, what longer is nothing yet.
         response_strength: κ, of the evidence of the answer.
         response_share: The share of the median client's answer that is expected of everybody.
+        steadiness_strength: κ, of the evidence of steadiness.
+        steadiness_share: The share of the median client's steadiness that is expected likewise.
         clip: Updates are clipped to so many median norms.
         count_cap: A client's examples count as so many medians at most, as counts are claims.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
@@ -99,6 +102,8 @@ class RobustCRF:
     norm_threshold: float = 1.0
     response_strength: float = 10.0
     response_share: float = 0.5
+    steadiness_strength: float = 10.0
+    steadiness_share: float = 0.5
     clip: float = 2.0
     count_cap: float = 3.0
     evidence: str = "residual_loss"
@@ -125,6 +130,7 @@ class RobustCRF:
             evidence=(
                 NormEvidence(self.norm_strength, self.norm_exponent, self.norm_threshold),
                 ResponseEvidence(self.response_strength, self.response_share),
+                SteadinessEvidence(self.steadiness_strength, self.steadiness_share),
             ),
             pairwise=(
                 Opposition(self.opposition_strength, self.opposition_tolerance, self.vote_power),
@@ -233,6 +239,7 @@ class RobustCRF:
             statistics,
             num_examples=base,
             response=response(sketches - last_sketches, here - last_positions),
+            steadiness=steadiness(sketches.astype(np.float64), last_sketches),
             before=before,
         )
         found = field.infer(seen)

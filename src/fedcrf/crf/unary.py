@@ -203,3 +203,35 @@ class ResponseEvidence:
         evidence = np.where(known, np.maximum(0.0, response - self.share * typical), 0.0)
         causes = {"response": response, "unresponsive": evidence}
         return Energy(self.strength * np.outer(evidence, labels), causes)
+
+
+@dataclass(frozen=True)
+class SteadinessEvidence:
+    """A client that does not go on: ψ(q) = κ·q·max(0, t − c_i), t = μ − (1 − share)·|μ|.
+
+    c_i is the cosine of a client's update with its last one, and μ their median. Honest clients
+    descend the same loss in every round. Who fakes the answer of `ResponseEvidence` has to turn
+    with every step of the model, and is found out by that.
+
+    Attributes:
+        strength: κ.
+        share: The share of the median client's steadiness that is expected of everybody, in [0, 1].
+    """
+
+    strength: float = 10.0
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "strength", "share")
+
+    def energy(self, seen: Observation, labels: Vector) -> Energy:
+        """Return the energies, and by ``steadiness`` c and by ``unsteady`` the evidence."""
+        steadiness = seen.steadiness
+        if steadiness is None:
+            return Energy(np.zeros((seen.num_clients, len(labels))))
+        known = np.isfinite(steadiness)
+        typical = float(np.median(steadiness[known])) if known.any() else 0.0
+        expected = typical - (1.0 - self.share) * abs(typical)
+        evidence = np.where(known, np.maximum(0.0, expected - steadiness), 0.0)
+        causes = {"steadiness": steadiness, "unsteady": evidence}
+        return Energy(self.strength * np.outer(evidence, labels), causes)

@@ -145,6 +145,7 @@ def _of_the_field(
         cause: strength * seen[evidence]
         for cause, evidence, strength in (
             ("response", "unresponsive", rule.response_strength),
+            ("steadiness", "unsteady", rule.steadiness_strength),
             ("opposition", "opposed", 2.0 * rule.opposition_strength),
             ("norm", "norm", rule.norm_strength),
         )

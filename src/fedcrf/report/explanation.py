@@ -127,7 +127,7 @@ COLUMNS = (
 UNEXPLAINED = 3
 """So many of them are known without reasons."""
 
-PARTICULARS = ("unresponsive", "opposed")
+PARTICULARS = ("unresponsive", "unsteady", "opposed")
 """Causes that only say how much of another one counts."""
 
 MOST_SENTENCES = 10
@@ -253,6 +253,13 @@ WORDS = Words(
                 "back (answer {value}; median {median}): × {factor}",
             ),
         ),
+        "steadiness": (
+            Wording(
+                math.inf,
+                "its update turns from what it was, where honest clients' go on (cosine with its "
+                "last {value}; median {median}): × {factor}",
+            ),
+        ),
         "opposition": (
             Wording(
                 math.inf,
@@ -293,6 +300,8 @@ WORDS = Words(
     titles={
         "response": "answer",
         "unresponsive": "missing answer",
+        "steadiness": "steadiness",
+        "unsteady": "missing steadiness",
         "opposition": "opposition",
         "opposed": "opposition beyond others'",
         "norm": "excess length",
@@ -303,7 +312,7 @@ WORDS = Words(
         REPORTED: "reported {name}",
         MISSING: "no {name}",
     },
-    signed=("response",),
+    signed=("response", "steadiness"),
     or_more=" or more",
 )
 

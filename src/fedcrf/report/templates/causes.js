@@ -9,8 +9,10 @@ const OF_THE_PAPER = {
 };
 const LABELS = ["expected_label", "remembered"]; // their largest depends on the rule
 const SHARES = [...LABELS, "reliability", "vote", "clip", "counted"];
-const PARTICULARS = ["unresponsive", "opposed"]; // say how much of another cause counts
-const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "unresponsive", "norm"];
+const PARTICULARS = ["unresponsive", "unsteady", "opposed"]; // say how much of another cause counts
+const MISSING = ["unresponsive", "unsteady"];
+const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", ...MISSING];
+const SIGNED = ["response", "steadiness", "cosine"];
 const MANY_LINES = 60; // too many to draw every client's memory
 
 function causeNames(cell) {
@@ -29,7 +31,7 @@ function causeValue(round, cause, i) {
 // Orange is what speaks against a client, whatever its sign.
 function causeScale(cause, values) {
   const reach = largest(values.map(Math.abs), 1e-12);
-  if (cause === "response" || cause === "cosine") {
+  if (SIGNED.includes(cause)) {
     const colours = diverging();
     const [low, middle, high] = colours.map((stop) => stop[1]);
     const turned = [
@@ -37,7 +39,7 @@ function causeScale(cause, values) {
       [0.5, middle],
       [1, low],
     ];
-    return { zmin: -reach, zmax: reach, colorscale: cause === "cosine" ? colours : turned };
+    return { zmin: -reach, zmax: reach, colorscale: cause === "response" ? turned : colours };
   }
   if (SHARES.includes(cause))
     return {
