@@ -176,7 +176,15 @@ EVERYTHING = {
         "evaluation_batch_size": 4,
         "clients_per_round": 2,
     },
-    "rules": {"crf": {"labels": [0, 2], "bandwidth": 2, "reliability_gate": False}},
+    "rules": {
+        "crf": {
+            "labels": [0, 2],
+            "bandwidth": 2,
+            "reliability_gate": False,
+            "neighbours": 1,
+            "sketch_size": 8,
+        }
+    },
     "objectives": {"proximal": {"mu": 1}},
     "attack": {"name": "ipm", "attackers": 0.4, "start_round": 3, "every": 2},
     "attacks": {"ipm": {"epsilon": 2, "noise": 0.5}},

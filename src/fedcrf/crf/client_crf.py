@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,10 +13,20 @@ from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Attraction
+from fedcrf.crf.potentials import Pairs
 from fedcrf.crf.settings import checked_labels, checked_number
 from fedcrf.crf.unary import Reliability
 from fedcrf.errors import FedcrfError, check_whole
-from fedcrf.statistics import UpdateStatistics, as_layers, update_statistics
+from fedcrf.statistics import (
+    NeighbourSearch,
+    Statistics,
+    UpdateStatistics,
+    as_layers,
+    crowd_statistics,
+    update_statistics,
+    with_nearest,
+)
+from fedcrf.statistics.inputs import Layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +40,8 @@ class Posterior:
         reliability: (m,) reliabilities ρ in [0, 1]; ε for an excluded client.
         marginals: (m, L) mean-field marginals Q.
         expected_label: (m,) expected labels q̄.
-        affinity: (m, m) affinities A, zero on the diagonal and for excluded clients.
+        affinity: (m, m) affinities A, zero on the diagonal and for excluded clients. Where
+            neighbours were asked for, a `scipy.sparse.csr_array` of the pairs that there are.
         cosine: (m,) agreement c with the median update; NaN for an excluded client.
         distance: (m,) distance d from the median update, in medians; NaN for an excluded client.
         norm_anomaly: (m,) deviation h of the norm, in median absolute deviations; NaN likewise.
@@ -43,7 +55,7 @@ class Posterior:
     reliability: NDArray[np.float64]
     marginals: NDArray[np.float64]
     expected_label: NDArray[np.float64]
-    affinity: NDArray[np.float64]
+    affinity: Pairs
     cosine: NDArray[np.float64]
     distance: NDArray[np.float64]
     norm_anomaly: NDArray[np.float64]
@@ -56,11 +68,18 @@ class Posterior:
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
+        if not isinstance(self.affinity, np.ndarray):
+            self.affinity.data.flags.writeable = False
 
 
 @dataclass(frozen=True)
 class ClientCRF:
-    """A fully connected CRF over the clients of a round; its posterior gives their weights.
+    """A CRF over the clients of a round, fully connected; its posterior gives their weights.
+
+    With ``neighbours`` the graph is one of nearest neighbours instead: two clients are tied where
+    either update is among the k that lie at the smallest angle to the other, by the same affinity.
+    The sum over a client's neighbours then does not grow with the round: with few of them, clients
+    follow their own evidence more.
 
     Attributes:
         labels: Reliability labels 𝒬; a larger label means more weight. At least two, distinct,
@@ -71,6 +90,11 @@ class ClientCRF:
         reliability_gate: Whether affinities carry the factor min(ρ_i, ρ_j).
         weight_by_examples: Whether the base weights β are the shares of examples (FedAvg's), or
             1/m.
+        neighbours: k < m, the nearest neighbours of a client; all others where left out. A round
+            in which fewer take part than was planned has all of them.
+        sketch_size: Numbers in the sketches by which neighbours are sought; exactly where left out.
+            See `fedcrf.statistics.NeighbourSearch`.
+        sketch_seed: Of the sketches' signs, which are the server's secret.
 
     Raises:
         FedcrfError: A setting outside its range.
@@ -93,6 +117,9 @@ class ClientCRF:
     iterations: int = 5
     reliability_gate: bool = True
     weight_by_examples: bool = True
+    neighbours: int | None = None
+    sketch_size: int | None = None
+    sketch_seed: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", checked_labels(self.labels))
@@ -103,6 +130,19 @@ class ClientCRF:
         if self.bandwidth <= 0:
             raise FedcrfError(f"bandwidth {self.bandwidth}: give a number above 0")
         check_whole("iterations", self.iterations, least=0)
+        if self.neighbours is None and self.sketch_size is not None:
+            raise FedcrfError(
+                f"sketch_size {self.sketch_size} is for the search of neighbours: "
+                "give neighbours too, or leave it out"
+            )
+        self.search  # noqa: B018  (checks the settings)
+
+    @property
+    def search(self) -> NeighbourSearch | None:
+        """Whose affinities count; None for everybody's."""
+        if self.neighbours is None:
+            return None
+        return NeighbourSearch(self.neighbours, self.sketch_size, self.sketch_seed)
 
     @property
     def field(self) -> Field:
@@ -129,22 +169,49 @@ class ClientCRF:
 
         Raises:
             FedcrfError: Updates that are empty, or differ in length or dtype; counts that are
-                negative, not finite, all zero or not m in number.
+                negative, not finite, all zero or not m in number; neighbours that are not fewer
+                than the clients.
         """
         layers = as_layers(updates)
+        self.check_clients(len(layers))
         counts = np.ones(len(layers)) if num_examples is None else num_examples
-        return self.infer_from_statistics(update_statistics(layers), counts)
+        return self.infer_from_statistics(self.statistics(layers), counts)
 
-    def infer_from_statistics(self, statistics: UpdateStatistics, num_examples: Any) -> Posterior:
+    def check_clients(self, num_clients: int) -> None:
+        """Raise a `FedcrfError` where so many clients cannot have so many neighbours."""
+        if self.neighbours is not None and self.neighbours >= num_clients:
+            raise FedcrfError(
+                f"neighbours {self.neighbours}: of {num_clients} clients each has "
+                f"{num_clients - 1} others; give so many at most, or leave it out for all"
+            )
+
+    def statistics(
+        self,
+        clients: Sequence[Layers],
+        origin: Sequence[NDArray[Any]] | None = None,
+        threads: int | None = None,
+    ) -> Statistics:
+        """Gather what is looked at of updates, or of models and the one that they start from.
+
+        Arguments and errors are those of `fedcrf.statistics.update_statistics`.
+        """
+        if self.search is None:
+            return update_statistics(clients, origin, threads)
+        return crowd_statistics(clients, self.search, origin, threads)
+
+    def infer_from_statistics(self, statistics: Statistics, num_examples: Any) -> Posterior:
         """Infer as `infer` does, from the m-sized statistics of the updates.
 
         Args:
-            statistics: Of `fedcrf.statistics.update_statistics`.
+            statistics: Of `ClientCRF.statistics`; those of all pairs are thinned out to the nearest
+                neighbours, exactly.
             num_examples: (m,) training examples n_i of each client.
 
         Raises:
             FedcrfError: Counts that are negative, not finite, all zero or not m in number.
         """
+        if self.neighbours is not None and isinstance(statistics, UpdateStatistics):
+            statistics = with_nearest(statistics, self.neighbours)
         finite = statistics.finite
         base = base_weights(num_examples, finite, by_examples=self.weight_by_examples)
         found = self.field.infer(Observation(statistics, base))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.statistics import UpdateStatistics
+from fedcrf.errors import FedcrfError
+from fedcrf.statistics import CrowdStatistics, Statistics
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Observation:
             there was none. None where nothing is remembered.
     """
 
-    statistics: UpdateStatistics
+    statistics: Statistics
     num_examples: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     response: NDArray[np.float64] | None = None
@@ -38,6 +39,20 @@ class Observation:
     def num_clients(self) -> int:
         """The number of clients, m."""
         return self.statistics.num_clients
+
+    @property
+    def cosines(self) -> NDArray[np.float64]:
+        """(m, m) cosines of all pairs.
+
+        Raises:
+            FedcrfError: The statistics tell of near neighbours alone.
+        """
+        if isinstance(self.statistics, CrowdStatistics):
+            raise FedcrfError(
+                "the statistics tell of near neighbours alone, and a part of the field asks for "
+                "all pairs: gather them with update_statistics"
+            )
+        return self.statistics.cosines
 
     @property
     def finite(self) -> NDArray[np.bool_]:

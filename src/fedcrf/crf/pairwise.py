@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,8 @@ class PairwisePart(Protocol):
 class Attraction:
     """The paper's: similar clients are drawn to one label, ψ(q, q') = λ·A_ij·(q − q')².
 
-    A_ij = exp(−(1 − cos(u_i, u_j))/θ)·min(ρ_i, ρ_j), A_ii = 0.
+    A_ij = exp(−(1 − cos(u_i, u_j))/θ)·min(ρ_i, ρ_j), A_ii = 0. Of `CrowdStatistics` the pairs that
+    are there have these affinities, and others none.
 
     Attributes:
         strength: λ ≥ 0.
@@ -60,8 +61,8 @@ class Attraction:
         )
         coupling = self.strength * affinity
         disagreement = potentials.label_distance(labels)
-        causes = {"affinity": affinity}
-        return lambda marginals: Energy(coupling @ (marginals @ disagreement), causes)
+        causes: dict[str, Any] = {"affinity": affinity}
+        return lambda marginals: Energy(np.asarray(coupling @ (marginals @ disagreement)), causes)
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ class Opposition:
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
-        votes = potentials.votes(seen.statistics.cosines, self.vote_power)
-        conflict = potentials.conflict(seen.statistics.cosines) * votes
+        votes = potentials.votes(seen.cosines, self.vote_power)
+        conflict = potentials.conflict(seen.cosines) * votes
         usable = seen.finite
 
         def energy(marginals: Matrix) -> Energy:

@@ -5,13 +5,20 @@ Every function is m-sized algebra from the paper's Method section; the equation 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.statistics import EPSILON, UpdateStatistics
+from fedcrf.statistics import EPSILON, Statistics
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
+Pairs: TypeAlias = "Matrix | csr_array[np.float64]"
+"""(m, m) numbers of pairs of clients; sparse where not all pairs count."""
 
 
 def agreement(inner: Vector, norms: Vector, reference_norm: float) -> Vector:
@@ -38,7 +45,7 @@ def reliability(cosine: Vector, distance: Vector, anomaly: Vector) -> Vector:
     return np.where(np.isnan(score), EPSILON, rho)
 
 
-def reliability_causes(statistics: UpdateStatistics) -> dict[str, Vector]:
+def reliability_causes(statistics: Statistics) -> dict[str, Vector]:
     """Return (m,) ρ, c, d, h by ``reliability``, ``cosine``, ``distance``, ``norm_anomaly``."""
     finite = statistics.finite
     cosine = agreement(statistics.median_inner, statistics.norms, statistics.median_norm)
@@ -65,21 +72,35 @@ def unary_energy(prior: Matrix) -> Matrix:
     return np.asarray(-np.log(prior + EPSILON))
 
 
-def affinity(cosines: Matrix, rho: Vector, bandwidth: float, gate: bool) -> Matrix:
+def affinity(cosines: Pairs, rho: Vector, bandwidth: float, gate: bool) -> Pairs:
     """Return A_ij = exp(−(1 − cos(u_i, u_j))/θ) · min(ρ_i, ρ_j), with a zero diagonal; (m, m).
 
     Args:
         cosines: (m, m) cosines of the updates; NaN for a non-finite one, whose affinities are 0.
+            Where they are sparse, those of the pairs that there are, and so are the affinities.
         rho: (m,) reliabilities ρ.
         bandwidth: θ.
         gate: Whether the factor min(ρ_i, ρ_j) is there.
     """
-    closeness = np.exp(-(1.0 - cosines) / bandwidth)
+    if isinstance(cosines, np.ndarray):
+        closeness = _closeness(cosines, bandwidth)
+        if gate:
+            closeness *= np.minimum.outer(rho, rho)
+        closeness[np.isnan(cosines)] = 0.0
+        np.fill_diagonal(closeness, 0.0)
+        return closeness
+    pairs = cosines.copy()
+    pairs.data = _closeness(cosines.data, bandwidth)
     if gate:
-        closeness = closeness * np.minimum.outer(rho, rho)
-    closeness = np.where(np.isnan(cosines), 0.0, closeness)
-    np.fill_diagonal(closeness, 0.0)
-    return np.asarray(closeness)
+        rows = np.repeat(np.arange(len(rho)), np.diff(cosines.indptr))
+        pairs.data *= np.minimum(rho[rows], rho[cosines.indices])
+    return pairs
+
+
+def _closeness(cosines: Matrix, bandwidth: float) -> Matrix:
+    closeness = cosines - 1.0
+    closeness /= bandwidth
+    return np.exp(closeness, out=closeness)
 
 
 def label_distance(labels: Vector) -> Matrix:

@@ -26,6 +26,7 @@ from fedcrf.rules import (
     Optimized,
     Rule,
     ServerOptimizer,
+    check_clients,
     find_rule,
 )
 from fedcrf.simulation.federation import check_participation
@@ -347,7 +348,8 @@ def resolve(*layers: Options) -> RunSpec:
             _named(section, options, name)
     if spec.threat is not None:
         spec.threat.check(spec.partition.num_clients, spec.rounds.clients_per_round)
-    spec.cells()  # every name and setting is looked at before anything runs
+    for cell in spec.cells():  # every name and setting is looked at before anything runs
+        check_clients(cell.rule, spec.rounds.clients_per_round or spec.partition.num_clients)
     return spec
 
 

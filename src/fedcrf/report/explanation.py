@@ -65,7 +65,7 @@ class ClientCauses:
         norm_anomaly: h_i, how far its norm is from the median norm, in median absolute deviations.
         own_label: Expected label of its own potential alone, before its neighbours count.
         expected_label: q̄_i, with its neighbours.
-        neighbours: The other clients and their affinities A_ij, the largest first.
+        neighbours: The clients that it has affinities A_ij with, the largest first.
         effects: Of a field past the paper's, what its causes made of the round's weights.
         place: The client's place in the effects' lists.
         scales: What the evidence's numbers are to be read with, by cause.
@@ -669,14 +669,15 @@ def find_client(causes: Sequence[ClientCauses], client: int, number: int) -> Cli
 
 
 def _neighbours(clients: Sequence[int], reasons: Reasons, i: int) -> tuple[tuple[int, float], ...]:
-    """Return the others by affinity; the record holds row i from column i + 1 on."""
+    """Return those that have an affinity by it; the record holds row i from column i + 1 on."""
     rows = reasons.affinity
     if rows is None:
         return ()
     values = [
         (client, rows[min(i, j)][abs(i - j) - 1]) for j, client in enumerate(clients) if j != i
     ]
-    return tuple(sorted(values, key=lambda pair: -pair[1]))
+    tied = [(client, value) for client, value in values if value > 0]
+    return tuple(sorted(tied, key=lambda pair: -pair[1]))
 
 
 def _signed(value: float, digits: int = 2) -> str:

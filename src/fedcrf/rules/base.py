@@ -149,6 +149,24 @@ class InformedRule(Rule, Protocol):
         ...
 
 
+@runtime_checkable
+class CountingRule(Rule, Protocol):
+    """A rule that not every number of clients suits."""
+
+    def check_clients(self, num_clients: int) -> None:
+        """Raise a `FedcrfError` where it cannot be used with so many clients a round."""
+        ...
+
+
+def check_clients(rule: Rule, num_clients: int) -> None:
+    """Raise a `FedcrfError` where a rule cannot be used with so many clients a round.
+
+    It is asked before the first round; where some do not answer, a rule does with the others.
+    """
+    if isinstance(rule, CountingRule):
+        rule.check_clients(num_clients)
+
+
 def wanted_evidence(rule: Rule) -> frozenset[str]:
     """Return the names of the evidence that a rule looks at; most look at none."""
     return rule.wanted_evidence if isinstance(rule, EvidenceRule) else frozenset()

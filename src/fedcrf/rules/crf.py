@@ -15,7 +15,6 @@ from fedcrf.rules.base import (
     floating_layers,
     num_examples,
 )
-from fedcrf.statistics import update_statistics
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class CRF(ClientCRF):
         """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
         check_reports(global_state, reports)
         counts = num_examples(reports)
-        statistics = update_statistics(
+        statistics = self.statistics(
             [floating_layers(report.state, global_state) for report in reports],
             floating_layers(global_state),
         )

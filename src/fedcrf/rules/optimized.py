@@ -17,6 +17,7 @@ from fedcrf.rules.base import (
     Rule,
     State,
     aggregate_round,
+    check_clients,
     is_buffer,
     wanted_evidence,
 )
@@ -49,6 +50,10 @@ class Optimized:
     def wanted_evidence(self) -> frozenset[str]:
         """What the rule looks at; see `EvidenceRule.wanted_evidence`."""
         return wanted_evidence(self.rule)
+
+    def check_clients(self, num_clients: int) -> None:
+        """Ask the rule; see `CountingRule.check_clients`."""
+        check_clients(self.rule, num_clients)
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the model after the first step; see `Rule.aggregate`."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from fedcrf.crf import FieldPosterior
+from fedcrf.crf.potentials import Pairs
 from fedcrf.rules import AggregationResult, ClientReport, reported_evidence
 from fedcrf.simulation.evaluation import ClientEvaluation, Evaluation
 
@@ -74,8 +75,9 @@ class Reasons(Record):
     """Why the clients got their weights; the lists run over the clients of the round.
 
     ``affinity`` holds row i of the affinity matrix from column i + 1 on (it is symmetric), where
-    the round has at most 100 clients. It and the first four lists are the paper's field's, and
-    empty for another; what the parts of another saw is in ``causes``, by name.
+    the round has at most 100 clients; 0 for those that are no neighbours. It and the first four
+    lists are the paper's field's, and empty for another; what the parts of another saw is in
+    ``causes``, by name.
     """
 
     reliability: list[Number] = []
@@ -177,11 +179,17 @@ def reasons_of(result: AggregationResult) -> Reasons | None:
         distance=brief(posterior.distance),
         norm_anomaly=brief(posterior.norm_anomaly),
         expected_label=brief(posterior.expected_label),
-        affinity=[brief(posterior.affinity[i, i + 1 :]) for i in range(m - 1)]
-        if m <= LARGEST_AFFINITY
-        else None,
+        affinity=_above_diagonal(posterior.affinity) if m <= LARGEST_AFFINITY else None,
         fell_back=posterior.fell_back,
     )
+
+
+def _above_diagonal(affinity: Pairs) -> list[list[float]]:
+    """Return each row of a symmetric matrix from its diagonal on, to six significant digits."""
+    whole: NDArray[np.float64] = (
+        affinity if isinstance(affinity, np.ndarray) else affinity.toarray()
+    )
+    return [brief(row[i + 1 :]) for i, row in enumerate(whole[:-1])]
 
 
 def brief(values: NDArray[np.float64] | Sequence[float]) -> list[Any]:

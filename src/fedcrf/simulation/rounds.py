@@ -12,7 +12,15 @@ import numpy as np
 from fedcrf.attacks import Threat
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
-from fedcrf.rules import ClientReport, Memory, Rule, State, aggregate_round, wanted_evidence
+from fedcrf.rules import (
+    ClientReport,
+    Memory,
+    Rule,
+    State,
+    aggregate_round,
+    check_clients,
+    wanted_evidence,
+)
 from fedcrf.rules.base import num_examples
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine, Work, check_evidence, engine_for, state_of
@@ -78,8 +86,8 @@ class Simulation:
             take no part in validation and test. All are honest where left out.
 
     Raises:
-        FedcrfError: More clients a round than there are, an attack that they cannot carry out, or a
-            rule that looks at evidence that they do not report.
+        FedcrfError: More clients a round than there are, an attack that they cannot carry out, a
+            rule that looks at evidence that they do not report, or one that they are too few for.
     """
 
     federation: Federation
@@ -99,6 +107,7 @@ class Simulation:
         if self.threat is not None:
             self.threat.check(len(self.federation.eligible), self.clients_per_round)
         check_evidence(wanted_evidence(self.rule))
+        check_clients(self.rule, self.clients_per_round or len(self.federation.clients))
 
     @cached_property
     def adversary(self) -> Adversary | None:

@@ -1,6 +1,13 @@
 """d-sized work: one pass over the clients' updates, and the weighted average after it."""
 
 from fedcrf.statistics.average import median_of, trimmed_mean_of, weighted_average
+from fedcrf.statistics.crowds import (
+    CrowdStatistics,
+    NeighbourSearch,
+    Statistics,
+    crowd_statistics,
+    with_nearest,
+)
 from fedcrf.statistics.inputs import as_layers, as_numpy, is_floating
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
 from fedcrf.statistics.one_pass import (
@@ -14,6 +21,9 @@ from fedcrf.statistics.sketches import sketch
 
 __all__ = [
     "EPSILON",
+    "CrowdStatistics",
+    "NeighbourSearch",
+    "Statistics",
     "UpdateGeometry",
     "UpdateStatistics",
     "as_layers",
@@ -21,10 +31,12 @@ __all__ = [
     "centred_geometry",
     "coordinate_median",
     "coordinate_trimmed_mean",
+    "crowd_statistics",
     "is_floating",
     "median_of",
     "sketch",
     "trimmed_mean_of",
     "update_statistics",
     "weighted_average",
+    "with_nearest",
 ]

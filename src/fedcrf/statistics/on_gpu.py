@@ -18,36 +18,39 @@ BLOCK_NUMBERS = 1 << 24
 
 
 def sum_columns(
-    clients: Sequence[Sequence[Any]], origin: Sequence[Any] | None
+    clients: Sequence[Sequence[Any]], origin: Sequence[Any] | None, products: bool = True
 ) -> tuple[NDArray[np.bool_], Sums]:
     """Sum Gram matrix, inner products with the median and distances to it, in float64.
 
     Args:
         clients: For each of m clients its flat layers, on one device.
         origin: Flat layers of the global model to take away; none where the layers are updates.
+        products: Whether the Gram matrix is wanted.
 
     Returns:
         (m,) bool, whether each update is finite, and the sums, which count where all are.
     """
-    m = len(clients)
-    gram = torch.zeros((m, m), dtype=torch.float64, device=clients[0][0].device)
+    m, device = len(clients), clients[0][0].device
+    gram = torch.zeros((m if products else 0, m), dtype=torch.float64, device=device)
     squares, inner, squared_distance, square = torch.zeros(
-        (4, m), dtype=torch.float64, device=gram.device
+        (4, m), dtype=torch.float64, device=device
     )
     for block in blocks(clients, origin):
-        gram += block @ block.T
+        if products:
+            gram += block @ block.T
         squares += block.square().sum(dim=1)
         middle = coordinate_median(block)
         inner += block @ middle
         square += middle @ middle
         block -= middle
         squared_distance += block.square().sum(dim=1)
-    # The diagonal by one routine a row: equal updates get norms equal to the last bit.
-    gram.diagonal().copy_(squares)
-    rows = torch.cat([gram, torch.stack([inner, squared_distance, square])]).cpu()
+    rows = torch.cat([torch.stack([squares, inner, squared_distance, square]), gram]).cpu()
     host: NDArray[np.float64] = rows.numpy()
-    sums = Sums(host[:m], host[m], host[m + 1], float(host[m + 2, 0]))
-    return np.isfinite(np.diagonal(sums.gram)), sums
+    sums = Sums(host[0], host[4:, : len(host) - 4], host[1], host[2], float(host[3, 0]))
+    if products:
+        # The diagonal by one routine a row: equal updates get norms equal to the last bit.
+        np.fill_diagonal(sums.gram, sums.squares)
+    return np.isfinite(sums.squares), sums
 
 
 def sum_centred(

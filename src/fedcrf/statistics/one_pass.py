@@ -20,6 +20,9 @@ EPSILON = 1e-12
 BLOCK_NUMBERS = 1 << 16
 """Numbers in a block over all clients: 512 KiB in float64, which stays in a second-level cache."""
 
+FEWEST_COLUMNS = 64
+"""Columns in a block at least: fewer numbers of a client are not worth going to it for."""
+
 
 @dataclass(frozen=True)
 class UpdateGeometry:
@@ -94,21 +97,40 @@ def update_statistics(
     Raises:
         FedcrfError: The updates hold no numbers (d = 0).
     """
-    dimension = _dimension(clients)
-    finite, sums = _excluding(
-        len(clients), lambda candidates: _sums([clients[i] for i in candidates], origin, threads)
-    )
+    dimension = checked_dimension(clients)
+    finite, sums = finite_sums(clients, origin, threads)
     return UpdateStatistics(
         dimension=dimension,
         finite=finite,
-        gram=_spread(sums.gram, finite, np.ix_(finite, finite)),
-        median_inner=_spread(sums.inner, finite, finite),
-        median_distance=_spread(np.sqrt(sums.squared_distance), finite, finite),
+        gram=spread(sums.gram, finite, np.ix_(finite, finite)),
+        median_inner=spread(sums.inner, finite, finite),
+        median_distance=spread(np.sqrt(sums.squared_distance), finite, finite),
         median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
     )
 
 
-def _dimension(clients: Sequence[Layers]) -> int:
+def finite_sums(
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    threads: int | None,
+    products: bool = True,
+) -> tuple[NDArray[np.bool_], compiled.Sums]:
+    """Return (m,) bool, whether each update is finite, and the sums over those that are.
+
+    Args:
+        clients: As for `update_statistics`, and the next two.
+        origin: The global model.
+        threads: Of the compiled code.
+        products: Whether the Gram matrix is wanted.
+    """
+    return _excluding(
+        len(clients),
+        lambda candidates: _sums([clients[i] for i in candidates], origin, threads, products),
+    )
+
+
+def checked_dimension(clients: Sequence[Layers]) -> int:
+    """Return d; raise a `FedcrfError` where it is 0."""
     dimension = num_numbers(clients[0])
     if dimension == 0:
         raise FedcrfError("the updates hold no numbers (d = 0): give vectors of at least one")
@@ -125,14 +147,14 @@ def centred_geometry(
     What the updates have in common is taken away before it is multiplied, so that it does not
     cancel; equal updates are at distance zero to the bit. Arguments as for `update_statistics`.
     """
-    dimension = _dimension(clients)
+    dimension = checked_dimension(clients)
     finite, gram = _excluding(
         len(clients), lambda candidates: _centred([clients[i] for i in candidates], origin, threads)
     )
     return UpdateGeometry(
         dimension=dimension,
         finite=finite,
-        gram=_spread(gram, finite, np.ix_(finite, finite)),
+        gram=spread(gram, finite, np.ix_(finite, finite)),
     )
 
 
@@ -189,53 +211,62 @@ def _centre_blocks(
 
 
 def _sums(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, threads: int | None
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    threads: int | None,
+    products: bool,
 ) -> tuple[NDArray[np.bool_], compiled.Sums]:
     """Return who is finite and the sums over all columns, which count where all are."""
     if clients and is_on_gpu(clients[0][0]):
         from fedcrf.statistics import on_gpu
 
-        return on_gpu.sum_columns(clients, origin)
+        return on_gpu.sum_columns(clients, origin, products)
     if clients and compiled.suits(clients):
-        fast = compiled.sum_columns(clients, origin, threads)
+        fast = compiled.sum_columns(clients, origin, threads, products)
         if fast is not None:
             return fast
-    return _sum_over_blocks(clients, origin)
+    return _sum_over_blocks(clients, origin, products)
 
 
 def _sum_over_blocks(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, products: bool = True
 ) -> tuple[NDArray[np.bool_], compiled.Sums]:
     m = len(clients)
-    sums = compiled.Sums(np.zeros((m, m)), np.zeros(m), np.zeros(m))
+    gram = np.zeros((m, m) if products else (0, 0))
+    sums = compiled.Sums(np.zeros(m), gram, np.zeros(m), np.zeros(m))
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks(clients, origin):
-            gram = block @ block.T
-            # The diagonal by one routine a row: equal updates get norms equal to the last bit.
-            np.fill_diagonal(gram, np.einsum("ij,ij->i", block, block))
-            sums.gram += gram
-            if not np.isfinite(np.diagonal(sums.gram)).all():
+            sums.squares += np.einsum("ij,ij->i", block, block)
+            if not np.isfinite(sums.squares).all():
                 break
+            if products:
+                gram += block @ block.T
             middle = coordinate_median(block)
             sums.inner += np.einsum("ij,j->i", block, middle)
             sums.median_square += float(np.einsum("j,j->", middle, middle))
             block -= middle
             sums.squared_distance += np.einsum("ij,ij->i", block, block)
-    return np.isfinite(np.diagonal(sums.gram)), sums
+    if products:
+        # The diagonal by one routine a row: equal updates get norms equal to the last bit.
+        np.fill_diagonal(gram, sums.squares)
+    return np.isfinite(sums.squares), sums
 
 
 def blocks(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    numbers: int = BLOCK_NUMBERS,
 ) -> Iterator[NDArray[np.float64]]:
     """Yield the updates' columns as fresh (m, b) float64 blocks that fit in cache.
 
     Args:
         clients: For each of m clients its flat layers.
         origin: Flat layers to take away from each client's.
+        numbers: In a block, unless the clients are very many.
     """
     if not clients:
         return
-    width = max(1, BLOCK_NUMBERS // len(clients))
+    width = max(FEWEST_COLUMNS, numbers // len(clients))
     for number, first in enumerate(clients[0]):
         for start in range(0, first.size, width):
             columns = slice(start, min(start + width, first.size))
@@ -247,7 +278,7 @@ def blocks(
             yield block
 
 
-def _spread(
+def spread(
     values: NDArray[np.float64], finite: NDArray[np.bool_], where: Any
 ) -> NDArray[np.float64]:
     """Place the finite clients' values among all clients; NaN elsewhere."""

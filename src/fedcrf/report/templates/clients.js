@@ -75,7 +75,11 @@ function graph(round, chosen) {
   const edges = [];
   for (let i = 0; i < m; i++)
     for (let j = i + 1; j < m; j++)
-      if (m <= FEW_CLIENTS || near[i].slice(0, 3).includes(j) || near[j].slice(0, 3).includes(i))
+      if (
+        m <= FEW_CLIENTS
+          ? near[i].includes(j)
+          : near[i].slice(0, 3).includes(j) || near[j].slice(0, 3).includes(i)
+      )
         edges.push([i, j, affinity(reasons, i, j)]);
   const strongest = largest(
     edges.map(([, , value]) => value),
@@ -107,7 +111,7 @@ function whyNoGraph(reasons, m) {
 }
 
 function nearest(reasons, i, m) {
-  const others = [...Array(m).keys()].filter((j) => j !== i);
+  const others = [...Array(m).keys()].filter((j) => j !== i && affinity(reasons, i, j) > 0);
   return others.sort((a, b) => affinity(reasons, i, b) - affinity(reasons, i, a));
 }
 

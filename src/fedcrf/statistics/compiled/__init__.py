@@ -33,7 +33,10 @@ CHUNK = 1 << 17
 """Columns in a task for few clients. Fixed, so that sums do not depend on the number of threads."""
 
 CHUNK_OF_MANY = 1 << 14
-"""Columns in a task for many clients."""
+"""Columns in a task for many clients; a task has a Gram matrix of its own."""
+
+CHUNK_WITHOUT_PRODUCTS = 1 << 12
+"""Columns in a task for many clients that has none."""
 
 CONVERTED = 1 << 13
 """Columns that are converted at a time, where layers are not contiguous or of a small dtype."""
@@ -63,8 +66,17 @@ def default_threads() -> int:
 
 @dataclass
 class Sums:
-    """Sums over the columns of m updates; what `update_statistics` is made of."""
+    """Sums over the columns of m updates; what `update_statistics` is made of.
 
+    Attributes:
+        squares: (m,) ⟨u_i, u_i⟩.
+        gram: (m, m) ⟨u_i, u_j⟩; (0, 0) where products were not asked for.
+        inner: (m,) ⟨u_i, ũ⟩.
+        squared_distance: (m,) ‖u_i − ũ‖².
+        median_square: ⟨ũ, ũ⟩.
+    """
+
+    squares: NDArray[np.float64]
     gram: NDArray[np.float64]
     inner: NDArray[np.float64]
     squared_distance: NDArray[np.float64]
@@ -72,7 +84,10 @@ class Sums:
 
 
 def sum_columns(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, threads: int | None
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    threads: int | None,
+    products: bool = True,
 ) -> tuple[NDArray[np.bool_], Sums] | None:
     """Sum Gram matrix, inner products with the median and distances to it, over all columns.
 
@@ -80,22 +95,24 @@ def sum_columns(
         clients: m lists of flat layers that `suits` accepts.
         origin: Flat layers of the global model to take away; none where the layers are updates.
         threads: Tasks carried out at once, all cores by default; no part of the result.
+        products: Whether the Gram matrix is wanted.
 
     Returns:
         (m,) bool, whether each update is finite, and the sums, which count where all are. None
         where there is no compiler, or where float32 would not do: a product that overflows, or
         squares that vanish. The plain way then gives the answer.
     """
-    gathered = _gather(_module(clients), "gather", clients, origin, threads)
+    module = _module(clients) if products else load(None)
+    gathered = _gather(module, "gather", clients, origin, threads, products)
     if gathered is None:
         return None
-    finite, gram, inner, squared_distance, median_square = gathered
+    finite, squares, gram, inner, squared_distance, median_square = gathered
     # Squares of float32 below 1e-38 vanish; a mean square of 1e-28 is safely above.
-    large_enough = np.diagonal(gram) > 1e-28 * num_numbers(clients[0])
+    large_enough = squares > 1e-28 * num_numbers(clients[0])
     fits = np.isfinite(gram).all() and np.isfinite(inner).all() and large_enough.all()
     if finite.all() and not fits:
         return None
-    return finite, Sums(gram, inner, squared_distance, float(median_square))
+    return finite, Sums(squares, gram, inner, squared_distance, float(median_square))
 
 
 def sum_centred(
@@ -105,8 +122,52 @@ def sum_centred(
     gathered = _gather(load(None), "gather_centred", clients, origin, threads)
     if gathered is None:
         return None
-    finite, gram, *_ = gathered
+    finite, _, gram, *_ = gathered
     return finite, gram
+
+
+def sketch_columns(
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    shifts: NDArray[np.int64],
+    signs: Callable[[int, int], NDArray[np.int8]],
+    size: int,
+    threads: int | None,
+) -> NDArray[np.float64] | None:
+    """Return the (m, size) count sketches of vectors, to the bit those of the plain way.
+
+    Args:
+        clients: m lists of flat layers that `suits` accepts.
+        origin: As for `sum_columns`.
+        shifts: Of each ``size`` coordinates.
+        signs: From the first coordinate and one past the last to their signs.
+        size: Buckets.
+        threads: As for `sum_columns`; each takes some of the clients.
+
+    Returns:
+        The sketches; None where there is no compiler.
+    """
+    module = load(None)
+    if module is None:
+        return None
+    sums = np.zeros((len(clients), size))
+
+    def carry_out(mine: slice) -> None:
+        everyone = [*clients[mine]] if origin is None else [*clients[mine], origin]
+        count, before = len(clients[mine]), 0
+        for rows in (list(layer) for layer in zip(*everyone, strict=True)):
+            for start in range(0, rows[0].size, CHUNK_OF_MANY):
+                for part in _columns(rows, start, min(start + CHUNK_OF_MANY, rows[0].size)):
+                    where, first = part.addresses, before + part.start
+                    base = int(where[count]) if origin is not None else 0
+                    now = signs(first, before + part.stop)
+                    given = where[:count], base, part.like, len(now), first, shifts, now
+                    call(module, "sketch", *given, sums[mine])
+            before += rows[0].size
+
+    each = -(-len(clients) // (threads or default_threads()))
+    shares = [slice(start, start + each) for start in range(0, len(clients), each)]
+    return sums if _done(carry_out, shares, threads) else None
 
 
 def average_columns(
@@ -182,12 +243,13 @@ def _gather(
     clients: Sequence[Layers],
     origin: Sequence[NDArray[Any]] | None,
     threads: int | None,
+    products: bool = True,
 ) -> list[Any] | None:
-    """Carry out a pass: who is finite, the Gram matrix, what else was summed, what was returned."""
+    """Carry out a pass: who is finite, squares, the Gram matrix, other sums, what was returned."""
     if module is None:
         return None
     m = len(clients)
-    padded = -(-m // TILE) * TILE
+    padded = -(-m // TILE) * TILE if products else 0
     everyone = [*clients] if origin is None else [*clients, origin]
     layers = [list(rows) for rows in zip(*everyone, strict=True)]
 
@@ -205,6 +267,7 @@ def _gather(
         return [*sums, returned]
 
     width = CHUNK if m <= MOST_WRITTEN_OUT else CHUNK_OF_MANY
+    width = width if products else CHUNK_WITHOUT_PRODUCTS
     tasks = [
         (number, start, min(start + width, layer.size))
         for number, layer in enumerate(clients[0])
@@ -222,10 +285,11 @@ def _gather(
     finite = np.isfinite(squares)
     if not all(_holds_not_finite(clients[i]) for i in np.flatnonzero(~finite).tolist()):
         return None
-    gram = np.triu(gram[:m, :m], 1)
-    gram += gram.T
-    np.fill_diagonal(gram, squares if name == "gather" else np.diagonal(totals[1])[:m])
-    return [finite, gram, *others]
+    if products:
+        gram = np.triu(gram[:m, :m], 1)
+        gram += gram.T
+        np.fill_diagonal(gram, squares if name == "gather" else np.diagonal(totals[1])[:m])
+    return [finite, squares, gram, *others]
 
 
 def _holds_not_finite(layers: Layers) -> bool:
@@ -254,8 +318,13 @@ def _fill(
             if not fits:
                 filled[...] = into
 
+    return _done(carry_out, range(0, result.size, CHUNK), threads)
+
+
+def _done(task: Callable[[T], None], items: Sequence[T], threads: int | None) -> bool:
+    """Carry out tasks and tell whether all of them could be."""
     try:
-        for _ in _in_order(carry_out, range(0, result.size, CHUNK), threads):
+        for _ in _in_order(task, items, threads):
             pass
     except Exception as error:  # an aid that fails in whatever way must not stop a round
         LOGGER.warning("the compiled statistics failed: %s", error)

@@ -17,13 +17,19 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 BLOCK = 512
-"""Columns in a block."""
+"""Columns in a block, at most."""
+
+CACHED = 1 << 20
+"""Numbers in a block, at most: it stays in the third-level cache, beside another thread's."""
+
+MANY_ROWS = 1024
+"""Rows beyond which the columns in which ranks are sought are read from a place of their own."""
+
+PADDING = 16
+"""Numbers between the rows of a block, so that they do not share cache lines."""
 
 LONG_BLOCK = 4096
 """Columns in a block of an average, of which little else is in cache."""
-
-STRIDE = 528
-"""Numbers in a row of the block; not a power of two, so that rows do not share cache lines."""
 
 LANES = 32
 """Columns in which a rank is sought at once; their state stays in vector registers."""
@@ -209,6 +215,12 @@ def narrow(typing, lower, upper, pivot, count, below, above, enough):
 
 
 @njit(cache=True, nogil=True)
+def width(rows):
+    """Return how many columns of so many rows a block has, a multiple of `LANES`."""
+    return max(LANES, min(BLOCK, CACHED // max(1, rows) // LANES * LANES))
+
+
+@njit(cache=True, nogil=True)
 def select(block, rows, columns, rank, found, following):
     """Find each column's value of a rank, counted from 0, and the one that follows it.
 
@@ -216,6 +228,8 @@ def select(block, rows, columns, rank, found, following):
     the last, or what follows is infinite; all values are finite.
     """
     flat, stride = block.reshape(-1), block.shape[1]
+    if rows > MANY_ROWS:  # read a dozen times over, they had better lie close together
+        flat, stride = np.empty(rows * LANES, block.dtype), LANES
     lower, upper = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
     below, above = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
     pivot, count = np.empty(LANES, block.dtype), np.empty(LANES, np.int32)
@@ -223,15 +237,20 @@ def select(block, rows, columns, rank, found, following):
     while rows >> halvings:
         halvings += 1
     for first in range(0, columns, LANES):
-        bounds(flat, first, rows, stride, lower, upper)
+        at = first
+        if rows > MANY_ROWS:
+            at = 0
+            for i in range(rows):
+                flat[i * LANES : (i + 1) * LANES] = block[i, first : first + LANES]
+        bounds(flat, at, rows, stride, lower, upper)
         for _ in range(halvings):  # the bracket alone, until it holds about one value
             halve(lower, upper, pivot)
-            count_up_to(flat, first, rows, stride, pivot, count)
+            count_up_to(flat, at, rows, stride, pivot, count)
             narrow(lower, upper, pivot, count, pivot, pivot, enough)
         is_open = True
         while is_open:  # from value to value
             halve(lower, upper, pivot)
-            split(flat, first, rows, stride, pivot, count, below, above)
+            split(flat, at, rows, stride, pivot, count, below, above)
             is_open = narrow(lower, upper, pivot, count, below, above, enough)
         for k in range(LANES):
             found[first + k] = below[k]
@@ -365,13 +384,15 @@ def add_medians(block, rows, columns, median, inner, squared_distance):
 def gather(addresses, origin, like, columns, squares, gram, inner, squared_distance):
     """Add the sums of `fedcrf.statistics.compiled.Sums` over columns; return the median's square.
 
-    Only squares count, and are not finite, where a number is not.
+    Only squares count, and are not finite, where a number is not. Products are left out where the
+    Gram matrix is empty.
     """
     rows, finite, total = len(addresses), True, 0.0
-    block = np.zeros((len(gram), STRIDE), like.dtype)
-    low, following = np.empty(BLOCK, like.dtype), np.empty(BLOCK, like.dtype)
-    for start in range(0, columns, BLOCK):
-        n = min(BLOCK, columns - start)
+    step = width(rows)
+    block = np.zeros((max(rows, len(gram)), step + PADDING), like.dtype)
+    low, following = np.empty(step, like.dtype), np.empty(step, like.dtype)
+    for start in range(0, columns, step):
+        n = min(step, columns - start)
         read(addresses, origin, like, start, n, block)
         finite &= add_squares(block, rows, n, squares)
         if finite:
@@ -380,7 +401,8 @@ def gather(addresses, origin, like, columns, squares, gram, inner, squared_dista
                 for k in range(n):
                     low[k] = (low[k] + following[k]) * like.dtype.type(0.5)
             total += add_medians(block, rows, n, low, inner, squared_distance)
-            add_products(block, n, gram)
+            if len(gram):
+                add_products(block, n, gram)
     return total
 
 
@@ -391,10 +413,11 @@ def gather_centred(addresses, origin, like, columns, squares, gram):
     The first row is taken away before the mean: exact for equal rows, as their mean alone is not.
     """
     rows, finite = len(addresses), True
-    block = np.zeros((len(gram), STRIDE))
-    first, mean = np.empty(BLOCK), np.empty(BLOCK)
-    for start in range(0, columns, BLOCK):
-        n = min(BLOCK, columns - start)
+    step = width(rows)
+    block = np.zeros((len(gram), step + PADDING))
+    first, mean = np.empty(step), np.empty(step)
+    for start in range(0, columns, step):
+        n = min(step, columns - start)
         read(addresses, origin, like, start, n, block)
         finite &= add_squares(block, rows, n, squares)
         if finite:
@@ -414,13 +437,39 @@ def gather_centred(addresses, origin, like, columns, squares, gram):
 
 
 @njit(cache=True, nogil=True)
+def sketch(addresses, origin, like, columns, first, shifts, signs, sums):
+    """Add the count sketches of the rows, each row's its own; the columns' places begin at first.
+
+    References:
+        `fedcrf.statistics.sketches`, for what shifts and signs are.
+    """
+    size = sums.shape[1]
+    taken = np.zeros(columns)
+    if origin != 0:
+        taken[:] = carray(pointer(origin), columns, like.dtype)
+    for i in range(len(addresses)):
+        source, total = carray(pointer(addresses[i]), columns, like.dtype), sums[i]
+        start = 0
+        while start < columns:
+            place = (first + start) % size
+            bucket = (place + shifts[(first + start) // size]) % size
+            stop = start + min(columns - start, size - place, size - bucket)
+            buckets, numbers = total[bucket : bucket + stop - start], source[start:stop]
+            minus, sign = taken[start:stop], signs[start:stop]
+            for k in range(len(numbers)):
+                buckets[k] += sign[k] * (np.float64(numbers[k]) - minus[k])
+            start = stop
+
+
+@njit(cache=True, nogil=True)
 def median(addresses, like, columns, result):
     """Fill the result with each column's median, the mean of the middle two for an even number."""
     rows = len(addresses)
-    block = np.zeros((rows, STRIDE), like.dtype)
-    low, following = np.empty(BLOCK, like.dtype), np.empty(BLOCK, like.dtype)
-    for start in range(0, columns, BLOCK):
-        n = min(BLOCK, columns - start)
+    step = width(rows)
+    block = np.zeros((rows, step + PADDING), like.dtype)
+    low, following = np.empty(step, like.dtype), np.empty(step, like.dtype)
+    for start in range(0, columns, step):
+        n = min(step, columns - start)
         read(addresses, 0, like, start, n, block)
         select(block, rows, (n + LANES - 1) // LANES * LANES, (rows - 1) // 2, low, following)
         for k in range(n):
@@ -435,11 +484,12 @@ def trimmed_mean(addresses, trim, like, columns, result):
     A value beyond the ranks that are kept counts as the nearest of them, and that is taken away.
     """
     rows = len(addresses)
-    block = np.zeros((rows, STRIDE), like.dtype)
-    low, high = np.empty(BLOCK, like.dtype), np.empty(BLOCK, like.dtype)
-    spare, total = np.empty(BLOCK, like.dtype), np.empty(BLOCK)
-    for start in range(0, columns, BLOCK):
-        n = min(BLOCK, columns - start)
+    step = width(rows)
+    block = np.zeros((rows, step + PADDING), like.dtype)
+    low, high = np.empty(step, like.dtype), np.empty(step, like.dtype)
+    spare, total = np.empty(step, like.dtype), np.empty(step)
+    for start in range(0, columns, step):
+        n = min(step, columns - start)
         wide = (n + LANES - 1) // LANES * LANES
         read(addresses, 0, like, start, n, block)
         select(block, rows, wide, trim, low, spare)

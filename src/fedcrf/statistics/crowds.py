@@ -1,0 +1,219 @@
+"""The statistics of very many updates: of pairs, those of nearest neighbours alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.errors import check_whole
+from fedcrf.statistics.inputs import Layers
+from fedcrf.statistics.one_pass import (
+    EPSILON,
+    UpdateStatistics,
+    checked_dimension,
+    finite_sums,
+    spread,
+    update_statistics,
+)
+from fedcrf.statistics.sketches import host_blocks, sketch
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+MOST_WITH_ALL_PAIRS = 4096
+"""Clients up to which exact neighbours are taken from the Gram matrix of the one pass: 128 MiB."""
+
+ROWS_NUMBERS = 1 << 22
+"""Cosines that are looked at together: 16 MiB in float32."""
+
+EXACT_NUMBERS = 1 << 24
+"""Cosines, and numbers of the updates, that exact neighbours are sought in together: 128 MiB."""
+
+Rows = Callable[[int, int], NDArray[Any]]
+"""From the first client of some and one past the last to their cosines with all; not kept."""
+
+
+@dataclass(frozen=True)
+class NeighbourSearch:
+    """Which pairs of clients are wanted: each with its k nearest, by the angle of their updates.
+
+    Attributes:
+        neighbours: k ≥ 1; all others where there are no more.
+        sketch_size: Numbers in the sketches by which cosines are estimated, with an error of about
+            1/√size and in time O(m²·size) where exact ones take O(m²d); exact where left out.
+        sketch_seed: Of the sketches' signs. Keep it to the server: who knows it can make updates
+            whose sketches mislead.
+
+    Raises:
+        FedcrfError: A setting outside its range.
+    """
+
+    neighbours: int
+    sketch_size: int | None = None
+    sketch_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("neighbours", self.neighbours, least=1)
+        if self.sketch_size is not None:
+            check_whole("sketch_size", self.sketch_size, least=1)
+        check_whole("sketch_seed", self.sketch_seed, least=0)
+
+
+@dataclass(frozen=True, eq=False)
+class CrowdStatistics:
+    """What `UpdateStatistics` tells of m updates, but of pairs those of near neighbours alone.
+
+    Attributes:
+        dimension: d, the numbers in an update.
+        finite: (m,) bool, as there.
+        norms: (m,) float64; ‖u_i‖, NaN where not finite.
+        cosines: (m, m) float64, sparse and symmetric; ⟨u_i, u_j⟩ / (‖u_i‖ ‖u_j‖ + ε), exact or
+            estimated, where one of i and j is among the other's k nearest. What is not stored is
+            no pair, and zeros are.
+        median_inner: (m,) float64, as there.
+        median_distance: (m,) float64, as there.
+        median_norm: As there.
+    """
+
+    dimension: int
+    finite: NDArray[np.bool_]
+    norms: NDArray[np.float64]
+    cosines: csr_array[np.float64]
+    median_inner: NDArray[np.float64]
+    median_distance: NDArray[np.float64]
+    median_norm: float
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients, m."""
+        return len(self.finite)
+
+
+Statistics = UpdateStatistics | CrowdStatistics
+"""Of the updates of a round, with all pairs or with near ones."""
+
+
+def crowd_statistics(
+    clients: Sequence[Layers],
+    search: NeighbourSearch,
+    origin: Sequence[NDArray[Any]] | None = None,
+    threads: int | None = None,
+) -> CrowdStatistics:
+    """Gather the statistics of very many updates; no (m, m) matrix is made for more than 4096.
+
+    Everything but the neighbours takes time and memory O(md). Arguments and errors are those of
+    `update_statistics`, and who is wanted.
+    """
+    if search.sketch_size is None and len(clients) <= MOST_WITH_ALL_PAIRS:
+        return with_nearest(update_statistics(clients, origin, threads), search.neighbours)
+    dimension = checked_dimension(clients)
+    finite, sums = finite_sums(clients, origin, threads, products=False)
+    norms = np.sqrt(sums.squares)
+    used = [clients[i] for i in np.flatnonzero(finite).tolist()]
+    if search.sketch_size is None:
+        rows, numbers = _exact(used, origin, norms), EXACT_NUMBERS
+    else:
+        sketches = sketch(used, search.sketch_size, search.sketch_seed, origin, threads)
+        rows, numbers = _estimated(sketches, norms), ROWS_NUMBERS
+    return CrowdStatistics(
+        dimension=dimension,
+        finite=finite,
+        norms=spread(norms, finite, finite),
+        cosines=nearest(rows, finite, search.neighbours, numbers),
+        median_inner=spread(sums.inner, finite, finite),
+        median_distance=spread(np.sqrt(sums.squared_distance), finite, finite),
+        median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
+    )
+
+
+def with_nearest(statistics: UpdateStatistics, neighbours: int) -> CrowdStatistics:
+    """Return the statistics with each client's nearest neighbours alone, found exactly."""
+    cosines = statistics.cosines[np.ix_(statistics.finite, statistics.finite)]
+    return CrowdStatistics(
+        dimension=statistics.dimension,
+        finite=statistics.finite,
+        norms=statistics.norms,
+        cosines=nearest(lambda start, stop: cosines[start:stop], statistics.finite, neighbours),
+        median_inner=statistics.median_inner,
+        median_distance=statistics.median_distance,
+        median_norm=statistics.median_norm,
+    )
+
+
+def nearest(
+    rows: Rows, finite: NDArray[np.bool_], neighbours: int, numbers: int = ROWS_NUMBERS
+) -> csr_array[np.float64]:
+    """Return the cosines of each client with its nearest: (m, m), sparse and symmetric.
+
+    Two clients are a pair where either is among the other's k nearest, so that everybody has k
+    neighbours at least, and m·k pairs are the most. Of equally near ones the first count.
+
+    Args:
+        rows: Cosines of the n finite clients with each other; they may be written to.
+        finite: (m,) bool; n of them are True, and others have no neighbours.
+        neighbours: k; n − 1 where it is more.
+        numbers: Cosines that are looked at together.
+    """
+    from scipy.sparse import csr_array
+
+    who = np.flatnonzero(finite)
+    n, m = len(who), len(finite)
+    k = min(neighbours, n - 1)
+    found: list[tuple[NDArray[np.intp], NDArray[np.float64]]] = []
+    for start in range(0, n if k > 0 else 0, max(1, numbers // n)):
+        stop = min(start + max(1, numbers // n), n)
+        near = rows(start, stop)
+        own = np.arange(start, stop)
+        near[own - start, own] = -np.inf
+        first, second = np.nonzero(_greatest(near, k))
+        values = near[first, second].astype(np.float64)
+        first += start
+        # A pair is known by one number, whoever of the two found the other.
+        found.append((np.minimum(first, second) * n + np.maximum(first, second), values))
+    if not found:
+        return csr_array((m, m), dtype=np.float64)
+    pairs, once = np.unique(np.concatenate([each for each, _ in found]), return_index=True)
+    cosines = np.tile(np.concatenate([each for _, each in found])[once], 2)
+    low, high = who[pairs // n], who[pairs % n]
+    places = np.concatenate([low, high]), np.concatenate([high, low])
+    return csr_array((cosines, places), shape=(m, m))
+
+
+def _greatest(near: NDArray[Any], k: int) -> NDArray[np.bool_]:
+    """Return (b, n) bool, True for each row's k greatest; of equal ones for the first."""
+    least = np.partition(near, -k, axis=1)[:, -k, None]
+    chosen = near >= least
+    for row in np.flatnonzero(chosen.sum(axis=1) > k):
+        tied = np.flatnonzero(near[row] == least[row])
+        chosen[row, tied[k - np.count_nonzero(near[row] > least[row]) :]] = False
+    return np.asarray(chosen)
+
+
+def _estimated(sketches: NDArray[np.float64], norms: NDArray[np.float64]) -> Rows:
+    """Return cosines by sketches, each scaled to length 1: equal updates are at angle 0."""
+    lengths = np.linalg.norm(sketches, axis=1)
+    scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    # Where norms are as small as ε, cosines shrink as exact ones do.
+    scale *= norms / np.sqrt(norms * norms + EPSILON)
+    unit = (sketches * scale[:, None]).astype(np.float32)
+    return lambda start, stop: unit[start:stop] @ unit.T
+
+
+def _exact(
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    norms: NDArray[np.float64],
+) -> Rows:
+    """Return cosines by products of the updates themselves, some clients' at a time."""
+
+    def rows(start: int, stop: int) -> NDArray[np.float64]:
+        products = np.zeros((stop - start, len(clients)))
+        for block in host_blocks(clients, origin, EXACT_NUMBERS):
+            products += block[start:stop] @ block.T
+        return products / (np.outer(norms[start:stop], norms) + EPSILON)
+
+    return rows
