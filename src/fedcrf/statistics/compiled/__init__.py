@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -155,15 +156,17 @@ def sketch_columns(
     def carry_out(mine: slice) -> None:
         everyone = [*clients[mine]] if origin is None else [*clients[mine], origin]
         count, before = len(clients[mine]), 0
-        for rows in (list(layer) for layer in zip(*everyone, strict=True)):
-            for start in range(0, rows[0].size, CHUNK_OF_MANY):
-                for part in _columns(rows, start, min(start + CHUNK_OF_MANY, rows[0].size)):
+        for rows in zip(*everyone, strict=True):
+            layer, size_of_layer = _Layer([*rows]), rows[0].size
+            for start in range(0, size_of_layer, CHUNK_OF_MANY):
+                stop = min(start + CHUNK_OF_MANY, size_of_layer)
+                for part in layer.columns(start, stop):
                     where, first = part.addresses, before + part.start
                     base = int(where[count]) if origin is not None else 0
                     now = signs(first, before + part.stop)
                     given = where[:count], base, part.like, len(now), first, shifts, now
                     call(module, "sketch", *given, sums[mine])
-            before += rows[0].size
+            before += size_of_layer
 
     each = -(-len(clients) // (threads or default_threads()))
     shares = [slice(start, start + each) for start in range(0, len(clients), each)]
@@ -205,21 +208,15 @@ class _Columns:
     Attributes:
         rows: The clients' arrays, and the global model's after them where there is one; held here,
             since the compiled code knows them by their addresses alone.
+        addresses: (rows,) where each one's first column lies.
         start: The first column.
+        stop: One past the last.
     """
 
     rows: Layers
+    addresses: NDArray[np.int64]
     start: int
-
-    @property
-    def stop(self) -> int:
-        """One past the last column."""
-        return self.start + len(self.rows[0])
-
-    @property
-    def addresses(self) -> NDArray[np.int64]:
-        """Where each row lies."""
-        return np.array([row.ctypes.data for row in self.rows], np.int64)
+    stop: int
 
     @property
     def like(self) -> NDArray[Any]:
@@ -227,14 +224,44 @@ class _Columns:
         return np.empty(0, self.rows[0].dtype)
 
 
-def _columns(rows: Layers, start: int, stop: int) -> Iterator[_Columns]:
-    """Yield the columns from start to stop: views where they can be, else converted in parts."""
-    dtype = np.dtype(np.float64 if rows[0].dtype.itemsize == 8 else np.float32)
-    ready = all(row.dtype == dtype and row.flags.c_contiguous and row.flags.aligned for row in rows)
-    width = stop - start if ready else CONVERTED
-    for first in range(start, stop, width):
-        parts = [row[first : min(first + width, stop)] for row in rows]
-        yield _Columns([np.require(part, dtype, ["C", "A"]) for part in parts], first)
+@dataclass(frozen=True)
+class _Layer:
+    """One layer of all clients, looked at once however many tasks its columns are.
+
+    Attributes:
+        rows: As those of `_Columns`.
+    """
+
+    rows: Layers
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """What is computed in."""
+        return np.dtype(np.float64 if self.rows[0].dtype.itemsize == 8 else np.float32)
+
+    @cached_property
+    def addresses(self) -> NDArray[np.int64] | None:
+        """Where the rows lie; None where they must be converted."""
+        ready = all(
+            row.dtype == self.dtype and row.flags.c_contiguous and row.flags.aligned
+            for row in self.rows
+        )
+        return _addresses(self.rows) if ready else None
+
+    def columns(self, start: int, stop: int) -> Iterator[_Columns]:
+        """Yield the columns from start to stop: as they lie where they can be, else converted."""
+        if self.addresses is not None:
+            where = self.addresses + start * self.dtype.itemsize
+            yield _Columns(self.rows, where, start, stop)
+            return
+        for first in range(start, stop, CONVERTED):
+            last = min(first + CONVERTED, stop)
+            parts = [np.require(row[first:last], self.dtype, ["C", "A"]) for row in self.rows]
+            yield _Columns(parts, _addresses(parts), first, last)
+
+
+def _addresses(rows: Layers) -> NDArray[np.int64]:
+    return np.array([row.ctypes.data for row in rows], np.int64)
 
 
 def _gather(
@@ -251,7 +278,7 @@ def _gather(
     m = len(clients)
     padded = -(-m // TILE) * TILE if products else 0
     everyone = [*clients] if origin is None else [*clients, origin]
-    layers = [list(rows) for rows in zip(*everyone, strict=True)]
+    layers = [_Layer([*rows]) for rows in zip(*everyone, strict=True)]
 
     def carry_out(task: tuple[int, int, int]) -> list[NDArray[np.float64]]:
         number, start, stop = task
@@ -259,7 +286,7 @@ def _gather(
         if name == "gather":
             sums += [np.zeros(m), np.zeros(m)]
         returned = np.zeros(())
-        for part in _columns(layers[number], start, stop):
+        for part in layers[number].columns(start, stop):
             where = part.addresses
             base = where[m] if origin is not None else 0
             size = part.stop - part.start
@@ -309,8 +336,10 @@ def _fill(
     if module is None:
         return False
 
+    layer = _Layer(flats)
+
     def carry_out(start: int) -> None:
-        for part in _columns(flats, start, min(start + CHUNK, result.size)):
+        for part in layer.columns(start, min(start + CHUNK, result.size)):
             filled = result[part.start : part.stop]
             fits = filled.dtype == part.like.dtype and filled.flags.carray
             into = filled if fits else np.empty(filled.size)

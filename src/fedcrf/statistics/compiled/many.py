@@ -22,9 +22,6 @@ BLOCK = 512
 CACHED = 1 << 20
 """Numbers in a block, at most: it stays in the third-level cache, beside another thread's."""
 
-MANY_ROWS = 1024
-"""Rows beyond which the columns in which ranks are sought are read from a place of their own."""
-
 PADDING = 16
 """Numbers between the rows of a block, so that they do not share cache lines."""
 
@@ -228,8 +225,6 @@ def select(block, rows, columns, rank, found, following):
     the last, or what follows is infinite; all values are finite.
     """
     flat, stride = block.reshape(-1), block.shape[1]
-    if rows > MANY_ROWS:  # read a dozen times over, they had better lie close together
-        flat, stride = np.empty(rows * LANES, block.dtype), LANES
     lower, upper = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
     below, above = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
     pivot, count = np.empty(LANES, block.dtype), np.empty(LANES, np.int32)
@@ -237,20 +232,15 @@ def select(block, rows, columns, rank, found, following):
     while rows >> halvings:
         halvings += 1
     for first in range(0, columns, LANES):
-        at = first
-        if rows > MANY_ROWS:
-            at = 0
-            for i in range(rows):
-                flat[i * LANES : (i + 1) * LANES] = block[i, first : first + LANES]
-        bounds(flat, at, rows, stride, lower, upper)
+        bounds(flat, first, rows, stride, lower, upper)
         for _ in range(halvings):  # the bracket alone, until it holds about one value
             halve(lower, upper, pivot)
-            count_up_to(flat, at, rows, stride, pivot, count)
+            count_up_to(flat, first, rows, stride, pivot, count)
             narrow(lower, upper, pivot, count, pivot, pivot, enough)
         is_open = True
         while is_open:  # from value to value
             halve(lower, upper, pivot)
-            split(flat, at, rows, stride, pivot, count, below, above)
+            split(flat, first, rows, stride, pivot, count, below, above)
             is_open = narrow(lower, upper, pivot, count, below, above, enough)
         for k in range(LANES):
             found[first + k] = below[k]
@@ -440,25 +430,26 @@ def gather_centred(addresses, origin, like, columns, squares, gram):
 def sketch(addresses, origin, like, columns, first, shifts, signs, sums):
     """Add the count sketches of the rows, each row's its own; the columns' places begin at first.
 
-    References:
-        `fedcrf.statistics.sketches`, for what shifts and signs are.
+    Four rows in turns keep as many streams from memory busy. What shifts and signs are is told in
+    `fedcrf.statistics.sketches`.
     """
     size = sums.shape[1]
-    taken = np.zeros(columns)
+    taken = np.zeros(columns, like.dtype)
     if origin != 0:
         taken[:] = carray(pointer(origin), columns, like.dtype)
-    for i in range(len(addresses)):
-        source, total = carray(pointer(addresses[i]), columns, like.dtype), sums[i]
+    for i in range(0, len(addresses), 4):
         start = 0
         while start < columns:
             place = (first + start) % size
             bucket = (place + shifts[(first + start) // size]) % size
-            stop = start + min(columns - start, size - place, size - bucket)
-            buckets, numbers = total[bucket : bucket + stop - start], source[start:stop]
-            minus, sign = taken[start:stop], signs[start:stop]
-            for k in range(len(numbers)):
-                buckets[k] += sign[k] * (np.float64(numbers[k]) - minus[k])
-            start = stop
+            n = min(columns - start, size - place, size - bucket)
+            minus, sign = taken[start : start + n], signs[start : start + n]
+            for j in range(i, min(i + 4, len(addresses))):
+                row = carray(pointer(addresses[j]), columns, like.dtype)[start : start + n]
+                buckets = sums[j, bucket : bucket + n]
+                for k in range(len(row)):
+                    buckets[k] += sign[k] * (np.float64(row[k]) - np.float64(minus[k]))
+            start += n
 
 
 @njit(cache=True, nogil=True)
