@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.statistics import EPSILON, Statistics
+from fedcrf.statistics.crowds import pair_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -92,8 +93,7 @@ def affinity(cosines: Pairs, rho: Vector, bandwidth: float, gate: bool) -> Pairs
     pairs = cosines.copy()
     pairs.data = _closeness(cosines.data, bandwidth)
     if gate:
-        rows = np.repeat(np.arange(len(rho)), np.diff(cosines.indptr))
-        pairs.data *= np.minimum(rho[rows], rho[cosines.indices])
+        pairs.data *= np.minimum(rho[pair_rows(cosines)], rho[cosines.indices])
     return pairs
 
 

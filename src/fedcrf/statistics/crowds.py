@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import check_whole
+from fedcrf.statistics import compiled
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.one_pass import (
     EPSILON,
@@ -112,18 +113,21 @@ def crowd_statistics(
         return with_nearest(update_statistics(clients, origin, threads), search.neighbours)
     dimension = checked_dimension(clients)
     finite, sums = finite_sums(clients, origin, threads, products=False)
-    norms = np.sqrt(sums.squares)
+    norms = spread(np.sqrt(sums.squares), finite, finite)
     used = [clients[i] for i in np.flatnonzero(finite).tolist()]
     if search.sketch_size is None:
-        rows, numbers = _exact(used, origin, norms), EXACT_NUMBERS
+        rows = _exact(used, origin, norms[finite])
+        cosines = nearest(rows, finite, search.neighbours, EXACT_NUMBERS, threads=1)
     else:
-        sketches = sketch(used, search.sketch_size, search.sketch_seed, origin, threads)
-        rows, numbers = _estimated(sketches, norms), ROWS_NUMBERS
+        rows = _estimated(sketch(used, search.sketch_size, search.sketch_seed, origin, threads))
+        cosines = nearest(rows, finite, search.neighbours, threads=threads)
+        lengths = norms[pair_rows(cosines)] * norms[cosines.indices]
+        cosines.data *= lengths / (lengths + EPSILON)
     return CrowdStatistics(
         dimension=dimension,
         finite=finite,
-        norms=spread(norms, finite, finite),
-        cosines=nearest(rows, finite, search.neighbours, numbers),
+        norms=norms,
+        cosines=cosines,
         median_inner=spread(sums.inner, finite, finite),
         median_distance=spread(np.sqrt(sums.squared_distance), finite, finite),
         median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
@@ -145,7 +149,11 @@ def with_nearest(statistics: UpdateStatistics, neighbours: int) -> CrowdStatisti
 
 
 def nearest(
-    rows: Rows, finite: NDArray[np.bool_], neighbours: int, numbers: int = ROWS_NUMBERS
+    rows: Rows,
+    finite: NDArray[np.bool_],
+    neighbours: int,
+    numbers: int = ROWS_NUMBERS,
+    threads: int | None = None,
 ) -> csr_array[np.float64]:
     """Return the cosines of each client with its nearest: (m, m), sparse and symmetric.
 
@@ -157,25 +165,27 @@ def nearest(
         finite: (m,) bool; n of them are True, and others have no neighbours.
         neighbours: k; n − 1 where it is more.
         numbers: Cosines that are looked at together.
+        threads: Looks at once; all cores by default.
     """
     from scipy.sparse import csr_array
 
     who = np.flatnonzero(finite)
     n, m = len(who), len(finite)
-    k = min(neighbours, n - 1)
-    found: list[tuple[NDArray[np.intp], NDArray[np.float64]]] = []
-    for start in range(0, n if k > 0 else 0, max(1, numbers // n)):
-        stop = min(start + max(1, numbers // n), n)
-        near = rows(start, stop)
-        own = np.arange(start, stop)
-        near[own - start, own] = -np.inf
-        first, second = np.nonzero(_greatest(near, k))
-        values = near[first, second].astype(np.float64)
-        first += start
-        # A pair is known by one number, whoever of the two found the other.
-        found.append((np.minimum(first, second) * n + np.maximum(first, second), values))
-    if not found:
+    k, step = min(neighbours, n - 1), max(1, numbers // max(1, n))
+    if k < 1:
         return csr_array((m, m), dtype=np.float64)
+
+    def look(start: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        near = rows(start, min(start + step, n))
+        own = np.arange(start, start + len(near))
+        near[own - start, own] = -np.inf
+        first, second = _greatest(near, k)
+        values = near[first, second].astype(np.float64)
+        first = first + start
+        # A pair is known by one number, whoever of the two found the other.
+        return np.minimum(first, second) * n + np.maximum(first, second), values
+
+    found = list(compiled.in_order(look, range(0, n, step), threads))
     pairs, once = np.unique(np.concatenate([each for each, _ in found]), return_index=True)
     cosines = np.tile(np.concatenate([each for _, each in found])[once], 2)
     low, high = who[pairs // n], who[pairs % n]
@@ -183,22 +193,29 @@ def nearest(
     return csr_array((cosines, places), shape=(m, m))
 
 
-def _greatest(near: NDArray[Any], k: int) -> NDArray[np.bool_]:
-    """Return (b, n) bool, True for each row's k greatest; of equal ones for the first."""
+def _greatest(near: NDArray[Any], k: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return rows and columns of each row's k greatest; of equal ones the first count."""
+    places = compiled.greatest_places(near, k)
+    if places is not None:
+        return np.repeat(np.arange(len(near)), k), places.reshape(-1)
     least = np.partition(near, -k, axis=1)[:, -k, None]
     chosen = near >= least
     for row in np.flatnonzero(chosen.sum(axis=1) > k):
         tied = np.flatnonzero(near[row] == least[row])
         chosen[row, tied[k - np.count_nonzero(near[row] > least[row]) :]] = False
-    return np.asarray(chosen)
+    first, second = np.nonzero(chosen)
+    return first, second
 
 
-def _estimated(sketches: NDArray[np.float64], norms: NDArray[np.float64]) -> Rows:
+def pair_rows(pairs: csr_array[np.float64]) -> NDArray[np.intp]:
+    """Return the row of each stored number of a sparse matrix."""
+    return np.repeat(np.arange(len(pairs.indptr) - 1), np.diff(pairs.indptr))
+
+
+def _estimated(sketches: NDArray[np.float64]) -> Rows:
     """Return cosines by sketches, each scaled to length 1: equal updates are at angle 0."""
     lengths = np.linalg.norm(sketches, axis=1)
     scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    # Where norms are as small as ε, cosines shrink as exact ones do.
-    scale *= norms / np.sqrt(norms * norms + EPSILON)
     unit = (sketches * scale[:, None]).astype(np.float32)
     return lambda start, stop: unit[start:stop] @ unit.T
 

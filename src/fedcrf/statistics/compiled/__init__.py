@@ -30,6 +30,9 @@ compiler takes its time."""
 FEWEST_NUMBERS = 1_000_000
 """m · d below which loading costs more than it saves."""
 
+FEWEST_RANKED = 1 << 18
+"""Numbers of which finding the greatest is not worth loading."""
+
 CHUNK = 1 << 17
 """Columns in a task for few clients. Fixed, so that sums do not depend on the number of threads."""
 
@@ -173,6 +176,23 @@ def sketch_columns(
     return sums if _done(carry_out, shares, threads) else None
 
 
+def greatest_places(block: NDArray[Any], k: int) -> NDArray[np.int64] | None:
+    """Return (b, k) places of each row's k greatest numbers, of equal ones the first.
+
+    Args:
+        block: (b, n) float32 or float64, of which more than k a row are no −∞, and none is NaN.
+        k: At least 1.
+
+    Returns:
+        The places; None where there is no compiler, or little to do.
+    """
+    module = load(None) if block.size >= FEWEST_RANKED else None
+    if module is None:
+        return None
+    places = np.zeros((len(block), k), np.int64)
+    return places if _done(lambda _: call(module, "greatest", block, places), [0], 1) else None
+
+
 def average_columns(
     flats: Layers, weights: NDArray[np.float64], result: NDArray[Any], threads: int | None
 ) -> bool:
@@ -302,7 +322,7 @@ def _gather(
     ]
     totals: list[Any] | None = None
     try:
-        for sums in _in_order(carry_out, tasks, threads):
+        for sums in in_order(carry_out, tasks, threads):
             totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
     except Exception as error:  # an aid that fails in whatever way must not stop a round
         LOGGER.warning("the compiled statistics failed: %s", error)
@@ -353,7 +373,7 @@ def _fill(
 def _done(task: Callable[[T], None], items: Sequence[T], threads: int | None) -> bool:
     """Carry out tasks and tell whether all of them could be."""
     try:
-        for _ in _in_order(task, items, threads):
+        for _ in in_order(task, items, threads):
             pass
     except Exception as error:  # an aid that fails in whatever way must not stop a round
         LOGGER.warning("the compiled statistics failed: %s", error)
@@ -361,7 +381,7 @@ def _done(task: Callable[[T], None], items: Sequence[T], threads: int | None) ->
     return True
 
 
-def _in_order(task: Callable[[T], R], items: Sequence[T], threads: int | None) -> Iterable[R]:
+def in_order(task: Callable[[T], R], items: Sequence[T], threads: int | None) -> Iterable[R]:
     """Yield the results in the order of the items, whatever the number of threads."""
     threads = min(threads or default_threads(), len(items))
     if threads <= 1:

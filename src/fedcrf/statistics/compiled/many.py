@@ -453,6 +453,23 @@ def sketch(addresses, origin, like, columns, first, shifts, signs, sums):
 
 
 @njit(cache=True, nogil=True)
+def greatest(block, places):
+    """Fill in where each row's greatest numbers are, the first of equal ones; none is −∞."""
+    k = places.shape[1]
+    best = np.empty(k, block.dtype)
+    for i in range(len(block)):
+        row, place = block[i], places[i]
+        best[:] = -np.inf
+        for j in range(len(row)):
+            if row[j] > best[k - 1]:
+                at = k - 1
+                while at > 0 and row[j] > best[at - 1]:
+                    best[at], place[at] = best[at - 1], place[at - 1]
+                    at -= 1
+                best[at], place[at] = row[j], j
+
+
+@njit(cache=True, nogil=True)
 def median(addresses, like, columns, result):
     """Fill the result with each column's median, the mean of the middle two for an even number."""
     rows = len(addresses)
