@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import aggregation, flower, machine, report, rounds
+from benchmarks import aggregation, crowds, flower, machine, report, rounds
 from fedcrf.cores import available_cores
 from fedcrf.experiments.provenance import provenance
 from fedcrf.files import atomic_write
@@ -32,6 +32,8 @@ def section(name: str, peaks: dict[str, Any]) -> Any:
         return aggregation.aggregation(say)
     if name == "growth":
         return aggregation.growth(say)
+    if name == "crowds":
+        return crowds.crowds(say)
     if name == "flower":
         return [flower.flower(cores, say) for cores in CORES]
     return {
@@ -39,7 +41,7 @@ def section(name: str, peaks: dict[str, Any]) -> Any:
     }
 
 
-SECTIONS = [*rounds.FIELDS, "small-clients", "aggregation", "growth", "flower"]
+SECTIONS = [*rounds.FIELDS, "small-clients", "aggregation", "growth", "crowds", "flower"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -92,6 +92,9 @@ def compare(clients: int, numbers: int, threads: int, say: Callable[[str], None]
     missing: dict[str, str] = {}
     works |= dict(_peers(rows, missing, alone=threads == 1))
     timings = _in_turns(works, 9 if clients * numbers <= FEW else 3)
+    gathered = update_statistics([[row] for row in rows], [origin], threads)
+    counts = np.arange(1, clients + 1)
+    infer = partial(ClientCRF().infer_from_statistics, gathered, counts)
     described = {name: _described(each, timings) for name, each in timings.items()}
     ratio = described[OURS]["times_weighted_mean"]
     say(
@@ -105,6 +108,7 @@ def compare(clients: int, numbers: int, threads: int, say: Callable[[str], None]
         "threads": threads,
         "missing": missing,
         "timings": described,
+        "inference": take_turns({"": partial(seconds, infer)}, 5)[""].median,
     }
 
 

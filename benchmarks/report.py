@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.crowds import NEAREST, exponent
 from fedcrf.files import atomic_write
 
 Found = Mapping[str, Any]
@@ -34,6 +35,8 @@ def tables(found: Found) -> str:
         parts.append("\n".join(["### Aggregation", "", *aggregation(found)]))
     if "growth" in found:
         parts.append("\n".join(["### Growth", "", *growth(found)]))
+    if "crowds" in found:
+        parts.append("\n".join(["### Crowds", "", *crowds(found)]))
     if "flower" in found:
         parts.append("\n".join(["### In Flower", "", *in_flower(found)]))
     return "\n\n".join(parts) + "\n"
@@ -126,6 +129,10 @@ def aggregation(found: Found) -> Iterator[str]:
         for case in cases
     ]
     yield f"| fedcrf CRF, of the limit | {' | '.join(shares)} |"
+    if all("inference" in case for case in cases):
+        inferred = [case["inference"] / case["timings"]["fedcrf CRF"]["median"] for case in cases]
+        cells = (f"{share:.1%}" for share in inferred)
+        yield f"| fedcrf CRF, of it affinities and mean field | {' | '.join(cells)} |"
     yield ""
     yield "The limit is every model read twice at the memory's bandwidth. Median of the turns;"
     yield "ratios to ours and their spread are in `benchmarks.json`."
@@ -156,6 +163,38 @@ def growth(found: Found) -> Iterator[str]:
             each = 1e9 * ours / point["clients"] / point["numbers"]
             yield f"| {point[what]:,} | {1e3 * ours:.1f} | {each:.3f} | {ours / mean:.2f} |"
         yield ""
+
+
+def crowds(found: Found) -> Iterator[str]:
+    """Yield the table of very many clients: time, memory, and what sketches find of the graph."""
+    cases = found["crowds"]["result"]
+    sizes = [each["numbers"] for each in cases[0]["sketches"]]
+    heads = [f"recall, weights moved by {size}" for size in sizes]
+    yield (
+        "| clients | s | x weighted mean [least, greatest] | graph's share | peak, GiB | "
+        f"{' | '.join(heads)} | exact neighbours for all pairs, weights moved |"
+    )
+    yield f"|{' ---: |' * (6 + len(heads))}"
+    for case in cases:
+        moved = case["all_pairs_moved"]
+        cells = [
+            f"{case['clients']:,}",
+            f"{case['medians'][NEAREST]:.3f}",
+            spread(case["times_weighted_mean"]),
+            f"{case['graph_share']:.0%}",
+            f"{case['peak_bytes'] / 2**30:.2f}",
+            *(f"{each['recall']:.2f}, {each['weights_moved']:.3f}" for each in case["sketches"]),
+            "–" if moved is None else f"{moved:.3f}",
+        ]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    first = cases[0]
+    yield f"d = {first['numbers']:,}, {first['neighbours']} neighbours sought by sketches of"
+    yield f"{sizes[0]} numbers, {first['threads']} threads; time grows as"
+    yield f"m^{exponent(cases):.2f} from the smallest to the largest. Peak memory is that of the"
+    yield "process, the updates in it. Recall is the share of the exact graph's pairs that are"
+    yield "found; weights moved is the total variation from the exact graph's weights, and of"
+    yield "those from the weights with all pairs."
 
 
 def in_flower(found: Found) -> Iterator[str]:

@@ -355,6 +355,43 @@ def test_rules_of_byzfl_under_attack(command_line: CommandLine, tmp_path: Path) 
     assert all(name in result.out for name in names)
 
 
+# Crowds
+
+
+def test_a_crowd_tied_to_its_nearest_neighbours(command_line: CommandLine, tmp_path: Path) -> None:
+    folder = tmp_path / "crowd"
+    result = command_line(
+        "run", "--methods", "crf-fedavg", "--seeds", 0, "--rounds", 3, "--jobs", 1, "-o", folder,
+        "--clients", 200, "--clients-per-round", 20, "--partition", "iid", "--min-examples", 1,
+        "--set", "rules.crf.neighbours=5", "--set", "rules.crf.sketch_size=256",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert (result.rc, result.err) == (0, "")
+    described = summary_of(folder, "crf-fedavg-seed-0")["description"]["rule"]
+    assert (described["neighbours"], described["sketch_size"]) == (5, 256)
+    records = rounds_of(folder, "crf-fedavg-seed-0")
+    for record in records:
+        assert len(record["clients"]) == 20
+        tied = [value > 0 for row in record["reasons"]["affinity"] for value in row]
+        assert 20 * 5 / 2 <= sum(tied) <= 20 * 5 < len(tied)
+        assert sum(record["weight"]) == pytest.approx(1, abs=1e-5)
+    assert len({client for record in records for client in record["clients"]}) > 20
+    client = records[1]["clients"][3]
+    near = [
+        other
+        for j, other in enumerate(records[1]["clients"])
+        if j != 3 and records[1]["reasons"]["affinity"][min(3, j)][abs(3 - j) - 1] > 0
+    ]
+    told = command_line("explain", folder, "--round", 2, "--client", client)
+    assert (told.rc, told.err) == (0, "")
+    table = told.out.partition("affinity\n")[2].splitlines()
+    listed = [int(line.split()[0]) for line in table if line[:1].isdigit()]
+    assert len(listed) == 5
+    assert set(listed) <= set(near)
+    page = tmp_path / "one.html"
+    assert command_line("report", folder, "-o", page).rc == 0
+
+
 # Bad input: one line that names the thing, a status, and nothing written
 
 
@@ -469,6 +506,16 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         nothing,
         ("run", "--attack", "mimic", "--attackers", "3", "--clients-per-round", "1"),
         ("honest clients", "fewer attackers"),
+    ),
+    "neighbours beyond the round": (
+        nothing,
+        ("run", "--clients", "30", "--clients-per-round", "9", "--set", "rules.crf.neighbours=9"),
+        ("neighbours 9", "of 9 clients", "8 others"),
+    ),
+    "sketches of no search": (
+        nothing,
+        ("run", "--set", "rules.crf.sketch_size=64"),
+        ("[rules.crf]", "sketch_size 64", "give neighbours too"),
     ),
     "server optimizer": (nothing, ("run", "--server-optimizer", "adm"), ("adm", "'adam'")),
     "server learning rate 0": (
