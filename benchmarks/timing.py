@@ -32,10 +32,15 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+REST = 0.05
+"""Seconds between turns: the threads of a linear algebra library that has just ended still spin."""
+
+
 def take_turns(works: Mapping[str, Callable[[], float]], turns: int) -> dict[str, Timing]:
     """Have each measure itself once a turn, the first turn unheard; return them by name."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(turns + 1):
         for name, work in works.items():
+            time.sleep(REST)
             found[name].append(work())
     return {name: Timing(times[1:]) for name, times in found.items()}

@@ -113,6 +113,17 @@ def test_the_score_is_the_mean_of_the_last_rounds_of_the_same_run(tmp_path: Path
     assert accuracy == pytest.approx(np.mean([record.test.accuracy for record in of_cell]))
 
 
+def test_tables_are_of_all_that_the_folder_holds(tmp_path: Path, log: Log) -> None:
+    run(small(), tmp_path, log)
+    asked = small(methods=["krum"], seeds=[1], conditions=["mimic"], partitions=["alpha-0.1"])
+    suite = Findings.of(asked, Ledger(tmp_path)).suite
+    assert suite.methods == ("krum", "fedavg", "crf-robust")
+    assert suite.seeds == (0, 1)
+    assert list(suite.partitions) == ["iid", "alpha-0.1"]
+    assert list(suite.conditions) == ["none", "left-out", "ipm-2", "mimic"]
+    assert len(Findings.of(asked, Ledger(tmp_path)).by_point) == 10
+
+
 def test_a_changed_setting_is_a_cell_that_was_not_run(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["fedavg"], seeds=[0])
     findings = run(suite, tmp_path, log)

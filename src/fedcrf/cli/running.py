@@ -386,8 +386,8 @@ def robustness(
             yield _observer(display, runs, log)
 
     failed = run_suite(chosen, ledger, workplace, observed) if run else []
-    findings = Findings(chosen, ledger.scores())
-    for partition in chosen.partitions:
+    findings = Findings.of(chosen, ledger)
+    for partition in findings.suite.partitions:
         print_table(summary_table(findings, partition))
     list_files(write_findings(findings, ledger.path))
     _raise_if_failed(failed)

@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -38,6 +39,8 @@ from fedcrf.files import atomic_write
 from fedcrf.simulation.records import Number, Record, RoundRecord
 
 NOT_RUN = "–"
+
+T = TypeVar("T")
 
 Runs = Sequence[tuple[RunSpec, RunStore]]
 ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
@@ -272,6 +275,36 @@ class Findings:
 
     suite: Suite
     scores: Sequence[Score]
+
+    @classmethod
+    def of(cls, suite: Suite, ledger: Ledger) -> Findings:
+        """Return all that a folder holds of a suite, and the cells asked for that it does not hold.
+
+        Raises:
+            FedcrfError: The folder's cells are damaged.
+        """
+        scores = ledger.scores()
+
+        def known(
+            asked: Iterable[T], held: Iterable[T], among: Iterable[T] | None = None
+        ) -> list[T]:
+            names = dict.fromkeys([*asked, *held])
+            return [name for name in among or names if name in names]
+
+        whole = suite.whole
+        return cls(
+            whole.chosen(
+                methods=known(suite.methods, (score.method for score in scores)),
+                seeds=sorted(known(suite.seeds, (score.seed for score in scores))),
+                partitions=known(
+                    suite.partitions, (score.partition for score in scores), whole.partitions
+                ),
+                conditions=known(
+                    suite.conditions, (score.condition for score in scores), whole.conditions
+                ),
+            ),
+            scores,
+        )
 
     @cached_property
     def by_point(self) -> Mapping[Point, Score]:

@@ -84,6 +84,7 @@ class Suite:
         partitions: By name, the section of a run file.
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
+        complete: The partitions and conditions before some were chosen; its own where none were.
     """
 
     name: str
@@ -96,6 +97,14 @@ class Suite:
     partitions: Mapping[str, Mapping[str, Any]]
     conditions: Mapping[str, Condition]
     groups: Mapping[str, tuple[str, ...]]
+    complete: Suite | None = None
+
+    @property
+    def whole(self) -> Suite:
+        """The suite with all its partitions and conditions."""
+        if self.complete is None:
+            return self
+        return replace(self.complete, layers=self.layers)
 
     @property
     def reference(self) -> str:
@@ -175,6 +184,7 @@ class Suite:
                 if partitions is None or name in partitions
             },
             conditions=kept,
+            complete=self.whole,
             layers=(*self.layers, *settings),
         )
 
