@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from benchmarks.contender import hide_torchvision, version
-from benchmarks.timing import Timing, seconds, take_turns
+from benchmarks.timing import Timing, seconds_again, take_turns
 from fedcrf import ClientCRF
 from fedcrf.cores import available_cores
 from fedcrf.rules import RULES, ClientReport
@@ -91,7 +91,7 @@ def compare(clients: int, numbers: int, threads: int, say: Callable[[str], None]
     works |= dict(_our_rules(origin, rows))
     missing: dict[str, str] = {}
     works |= dict(_peers(rows, missing, alone=threads == 1))
-    timings = _in_turns(works, 9 if clients * numbers <= FEW else 3)
+    timings = _in_turns(works, 7 if clients * numbers <= FEW else 3)
     gathered = update_statistics([[row] for row in rows], [origin], threads)
     counts = np.arange(1, clients + 1)
     infer = partial(ClientCRF().infer_from_statistics, gathered, counts)
@@ -139,7 +139,7 @@ def _use_threads(threads: int) -> None:
 
 
 def _in_turns(works: Mapping[str, Callable[[], object]], turns: int) -> dict[str, Timing]:
-    return take_turns({name: partial(seconds, work) for name, work in works.items()}, turns)
+    return take_turns({name: partial(seconds_again, work) for name, work in works.items()}, turns)
 
 
 def _described(timing: Timing, timings: dict[str, Timing]) -> dict[str, Any]:

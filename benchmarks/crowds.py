@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.aggregation import WEIGHTED_MEAN, Rows, weighted_mean
-from benchmarks.timing import seconds, take_turns
+from benchmarks.timing import seconds_again, take_turns
 from fedcrf import ClientCRF
 from fedcrf.cores import available_cores
 from fedcrf.crf.potentials import Pairs
@@ -84,7 +84,9 @@ def crowd(clients: int, turns: int) -> dict[str, Any]:
         NEAREST: partial(aggregate, fast),
         NO_GRAPH: without_graph,
     }
-    timings = take_turns({name: partial(seconds, work) for name, work in works.items()}, turns)
+    timings = take_turns(
+        {name: partial(seconds_again, work) for name, work in works.items()}, turns
+    )
     exact = posterior(ClientCRF(neighbours=NEIGHBOURS))
     sketches = []
     for size in SKETCH_SIZES:

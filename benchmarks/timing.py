@@ -32,6 +32,12 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def seconds_again(work: Callable[[], object]) -> float:
+    """Return the wall time of a second call: the first brought its memory from where it lay idle."""
+    work()
+    return seconds(work)
+
+
 REST = 0.05
 """Seconds between turns: the threads of a linear algebra library that has just ended still spin."""
 
