@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from benchmarks.contender import hide_torchvision, version
-from benchmarks.timing import Timing, seconds_again, take_turns
+from benchmarks.timing import Timing, seconds, seconds_again, take_turns
 from fedcrf import ClientCRF
 from fedcrf.cores import available_cores
 from fedcrf.rules import RULES, ClientReport
