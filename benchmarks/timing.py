@@ -33,7 +33,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def seconds_again(work: Callable[[], object]) -> float:
-    """Return the wall time of a second call: the first brought its memory from where it lay idle."""
+    """Return the wall time of a second call; the first has brought its memory."""
     work()
     return seconds(work)
 
