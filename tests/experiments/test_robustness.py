@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +54,7 @@ def run(suite: Suite, folder: Path, log: Log) -> Findings:
 
     ledger = Ledger(folder)
     assert run_suite(suite, ledger, Workplace(device="cpu"), observed) == []
-    return Findings(suite, ledger.scores())
+    return Findings(suite, ledger.scores(), ledger.descriptions())
 
 
 def finished(log: Log) -> list[str]:
@@ -131,7 +130,19 @@ def test_a_changed_setting_is_a_cell_that_was_not_run(tmp_path: Path, log: Log) 
         settings=[{"training": {"learning_rate": 0.5}}]
     )
     assert len(findings.by_point) == 3
-    assert Findings(changed, findings.scores).by_point == {}
+    assert Findings(changed, findings.scores, findings.descriptions).by_point == {}
+
+
+def test_a_setting_that_is_new_since_has_its_default(tmp_path: Path, log: Log) -> None:
+    suite = small(methods=["crf-robust"], seeds=[0])
+    findings = run(suite, tmp_path, log)
+    older = {name: dict(each) for name, each in findings.descriptions.items()}
+    for each in older.values():
+        each["rule"] = {k: v for k, v in each["rule"].items() if k != "steadiness_share"}
+    assert Findings(suite, findings.scores, older).by_point == findings.by_point
+    for each in older.values():
+        each["rule"] = {**each["rule"], "no_longer": 1.0}
+    assert Findings(suite, findings.scores, older).by_point == {}
 
 
 def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
@@ -183,17 +194,20 @@ def test_separation_is_the_chance_to_weigh_the_wrong_less(seed: int) -> None:
 def made_up(accuracies: Mapping[tuple[str, str], Sequence[float]]) -> Findings:
     """Findings of a suite whose cells have these accuracies, by condition and method."""
     suite = small(conditions=["ipm-2", "mimic"], seeds=[0, 1])
-    ledger = []
+    ledger: list[dict[str, object]] = []
+    described: dict[str, dict[str, object]] = {}
     for point, cell in suite.cells.items():
         values = accuracies.get((point.condition, point.method))
         if values is not None:
             ledger.append(
                 {
                     **vars_of(point), "accuracy": values[point.seed], "separation": [1.0, 0.5],
-                    "digest": digest(cell), "fingerprint": "f", "provenance": PROVENANCE,
+                    "description": str(len(described)), "fingerprint": "f",
+                    "provenance": PROVENANCE,
                 }
             )  # fmt: skip
-    return Findings(suite, [Score.model_validate(each) for each in ledger])
+            described[str(len(described))] = cell.describe()
+    return Findings(suite, [Score.model_validate(each) for each in ledger], described)
 
 
 PROVENANCE = {
@@ -204,13 +218,6 @@ PROVENANCE = {
 
 def vars_of(point: object) -> dict[str, object]:
     return {name: getattr(point, name) for name in ("partition", "condition", "method", "seed")}
-
-
-def digest(cell: object) -> str:
-    import hashlib
-
-    text = json.dumps(cell.describe(), sort_keys=True)  # type: ignore[attr-defined]
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ from fedcrf.experiments.runner import (
     Workplace,
     run_grids,
 )
-from fedcrf.experiments.spec import CellSpec, RunSpec
+from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import RunStore, folder_lock
 from fedcrf.experiments.suite import BASELINE, Point, Suite
 from fedcrf.experiments.tables import Table, difference_text
@@ -52,7 +52,8 @@ class Score(Record):
     ``accuracy`` is the mean test accuracy of the last rounds. ``separation`` has for each round in
     which clients were wrong the chance that one of them has a smaller share of its FedAvg weight
     than one that is right, the area under the curve; None where the rule infers no weights.
-    ``digest`` is of the cell's whole description, ``fingerprint`` of its data.
+    ``description`` is the name under which the folder keeps what the cell was, but for its seed;
+    ``fingerprint`` is of its data.
     """
 
     partition: str
@@ -61,7 +62,7 @@ class Score(Record):
     seed: int
     accuracy: Number
     separation: list[Number] | None = None
-    digest: str
+    description: str
     fingerprint: str
     provenance: Provenance
 
@@ -69,6 +70,8 @@ class Score(Record):
 @dataclass(frozen=True)
 class Ledger:
     """A folder's finished cells, a JSON line each, and the working folders of those to come.
+
+    What the cells were is kept once for all seeds.
 
     Attributes:
         path: The folder.
@@ -110,14 +113,37 @@ class Ledger:
                 ) from None
         return scores
 
+    def descriptions(self) -> dict[str, dict[str, Any]]:
+        """Return by name what cells were, but for their seeds.
+
+        Raises:
+            FedcrfError: The file is damaged.
+        """
+        try:
+            return dict(json.loads(self._descriptions.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError):
+            raise FedcrfError(
+                f"{self._descriptions} does not describe cells: move the folder away to begin anew"
+            ) from None
+
     def write(self, scores: Sequence[Score]) -> None:
         """Replace the finished cells by these."""
         with atomic_write(self._lines) as file:
             for score in scores:
                 file.write(_line(score))
 
+    def describe(self, cells: Iterable[CellSpec]) -> None:
+        """Keep what cells are, before the first of them is finished."""
+        known = self.descriptions()
+        wanted = {_digest(cell): _unseeded(cell) for cell in cells}
+        if not wanted.keys() <= known.keys():
+            with atomic_write(self._descriptions) as file:
+                file.write(json.dumps(known | wanted, indent=1).encode() + b"\n")
+
     def append(self, score: Score) -> None:
-        """Keep one more."""
+        """Keep one more finished cell, of those described."""
         with self._lines.open("ab") as file:
             file.write(_line(score))
 
@@ -128,6 +154,10 @@ class Ledger:
     def clear(self) -> None:
         """Remove the working folders: what they held is among the scores."""
         shutil.rmtree(self._runs, ignore_errors=True)
+
+    @property
+    def _descriptions(self) -> Path:
+        return self.path / "descriptions.json"
 
     @property
     def _lines(self) -> Path:
@@ -159,7 +189,9 @@ def run_suite(
     with ledger.locked():
         known = ledger.scores()
         ledger.write(known)  # without a last line that a kill cut off
-        missing = _missing(suite, known)
+        done = Findings(suite, known, ledger.descriptions()).by_point
+        missing = [point for point in suite.cells if point not in done]
+        ledger.describe(suite.cells[point] for point in missing)
         for seed in suite.seeds:
             grids = _grids(suite, ledger, [point for point in missing if point.seed == seed])
             if not grids:
@@ -175,11 +207,6 @@ def run_suite(
 
 Grids = Mapping[tuple[str, str], tuple[RunSpec, RunStore]]
 """By partition and condition, a run and its working folder."""
-
-
-def _missing(suite: Suite, known: Sequence[Score]) -> list[Point]:
-    done = {(_point(score), score.digest) for score in known}
-    return [point for point, cell in suite.cells.items() if (point, _digest(cell)) not in done]
 
 
 def _grids(suite: Suite, ledger: Ledger, missing: Sequence[Point]) -> Grids:
@@ -217,8 +244,14 @@ def _point(score: Score) -> Point:
     return Point(score.partition, score.condition, score.method, score.seed)
 
 
+def _unseeded(cell: CellSpec) -> dict[str, Any]:
+    description = cell.describe()
+    del description["seed"]
+    return description
+
+
 def _digest(cell: CellSpec) -> str:
-    text = json.dumps(cell.describe(), sort_keys=True)
+    text = json.dumps(_unseeded(cell), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -237,7 +270,7 @@ def _score(
         separation=[round(each, 4) for each in separations if each is not None]
         if inferred
         else None,
-        digest=_digest(finished.cell),
+        description=_digest(finished.cell),
         fingerprint=finished.summary.fingerprint,
         provenance=finished.summary.provenance,
     )
@@ -264,6 +297,14 @@ def separation(record: RoundRecord) -> float | None:
     return float((ranks[wrong].sum() - few * (few + 1) / 2) / (few * others))
 
 
+def _is(description: Mapping[str, Any], cell: CellSpec) -> bool:
+    """Tell whether a description is that of a cell."""
+    try:
+        return cell_of(description) == cell
+    except FedcrfError:
+        return False
+
+
 @dataclass(frozen=True)
 class Findings:
     """What the finished cells of a suite show, of the descriptions it has now.
@@ -271,10 +312,12 @@ class Findings:
     Attributes:
         suite: The suite.
         scores: Finished cells, some of which may be of other descriptions and are left out.
+        descriptions: By name what they were, but for their seeds.
     """
 
     suite: Suite
     scores: Sequence[Score]
+    descriptions: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def of(cls, suite: Suite, ledger: Ledger) -> Findings:
@@ -304,16 +347,26 @@ class Findings:
                 ),
             ),
             scores,
+            ledger.descriptions(),
         )
 
     @cached_property
     def by_point(self) -> Mapping[Point, Score]:
-        """The finished cells."""
-        known = {(_point(score), score.digest): score for score in self.scores}
-        found = {
-            point: known.get((point, _digest(cell))) for point, cell in self.suite.cells.items()
-        }
-        return {point: score for point, score in found.items() if score is not None}
+        """The finished cells; settings that are new since they were run have their defaults."""
+        cells = self.suite.cells
+        same: dict[tuple[str, str], bool] = {}
+        found = {}
+        for score in self.scores:
+            point = _point(score)
+            if point not in cells:
+                continue
+            key = score.description, f"{point.partition}/{point.condition}/{point.method}"
+            if key not in same:
+                description = {**self.descriptions.get(score.description, {}), "seed": point.seed}
+                same[key] = _is(description, cells[point])
+            if same[key]:
+                found[point] = score
+        return found
 
     def accuracies(self, partition: str, condition: str, method: str) -> dict[int, float]:
         """Return the accuracy by seed."""
