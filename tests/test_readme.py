@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from fedcrf.experiments.reproduce import columns, write_tables
+from fedcrf.experiments.robustness import Findings, Ledger, write_findings
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import CellSummary
+from fedcrf.experiments.suite import SUITES as SUITE_NAMES
+from fedcrf.experiments.suite import read_suite
 from fedcrf.rules import RULES, AggregationResult, ClientReport
 
 ROOT = Path(__file__).parents[1]
@@ -75,6 +78,33 @@ def test_the_published_tables_follow_from_the_records(tmp_path: Path) -> None:
     write_tables(tmp_path, chosen)
     for path in tmp_path.iterdir():
         assert path.read_text() == (ROOT / "results" / "paper" / path.name).read_text()
+
+
+SUITES = sorted(path.parent for path in (ROOT / "results" / "robustness").glob("*/cells.jsonl"))
+
+
+@pytest.mark.parametrize("folder", SUITES, ids=lambda path: path.name)
+def test_the_published_suites_follow_from_their_cells(folder: Path, tmp_path: Path) -> None:
+    name, _, dataset = folder.name.partition("-")
+    ledger = Ledger(folder)
+    methods = list(dict.fromkeys(score.method for score in ledger.scores()))
+    suite = read_suite(name if name in SUITE_NAMES else "attacks", dataset)
+    asked = suite.chosen(methods=methods, seeds=[], partitions=[], conditions=[])
+    findings = Findings.of(asked, ledger)
+    assert len(findings.by_point) == len(ledger.scores()), "a default has changed since"
+    write_findings(findings, tmp_path)
+    for path in [*tmp_path.glob("*.md"), *tmp_path.glob("*.csv")]:
+        assert path.read_text() == (folder / path.name).read_text()
+    for score in ledger.scores():
+        assert re.fullmatch("[0-9a-f]{40}", score.provenance.commit or "")
+
+
+def test_the_suites_shown_are_the_published_ones() -> None:
+    tables = "".join((folder / "tables.md").read_text(encoding="utf-8") for folder in SUITES)
+    results = README.partition("<!-- suites:begin -->")[2].partition("<!-- suites:end -->")[0]
+    shown = re.findall(r"^\| .* \|$", results, flags=re.MULTILINE)
+    assert len(shown) > 20
+    assert all(line in tables for line in shown)
 
 
 def test_published_cells_say_what_made_them() -> None:

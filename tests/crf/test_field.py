@@ -167,19 +167,22 @@ def test_steadiness_evidence(steadiness, evidence):
     assert_allclose(found.values, 4.0 * np.outer(evidence, LABELS), atol=1e-12)
 
 
-def test_opposition():
+@pytest.mark.parametrize("crowd", [3.0, 50.0])
+def test_opposition(crowd):
     rows, m = updates(), 7
     rows[2, 0] = np.nan
     rows[4] = 0.0
     belief = np.random.default_rng(1).dirichlet([1, 1, 1], m)
-    found = Opposition(1.5, tolerance=0.01, vote_power=4.0).message(observe(rows), LABELS)(belief)
+    found = Opposition(1.5, 0.01, vote_power=4.0, crowd=crowd).message(observe(rows), LABELS)(
+        belief
+    )
     used = [i for i in range(m) if i != 2]
     met = np.zeros(m)
     for j in used:
         alike = [max(0.0, cosine(rows[i], rows[j])) ** 4 for i in used if i != j]
         for i in used:
             against = max(0.0, -cosine(rows[i], rows[j]))
-            met[i] += against / (1 + sum(alike)) * (belief[j] @ LABELS)
+            met[i] += min(1, crowd / 6) * against / (1 + sum(alike)) * (belief[j] @ LABELS)
     opposed = np.maximum(0.0, met - np.median(met[used]) - 0.01)
     assert opposed[-1] > 0
     assert found.causes["vote"][0] < 0.6, "a copy is half a witness"

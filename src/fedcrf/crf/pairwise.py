@@ -69,29 +69,33 @@ class Attraction:
 class Opposition:
     """Whoever trusted clients point against is less trusted: ψ(q) = 2λ·q·e_i.
 
-    e_i = max(0, σ_i − median(σ) − tolerance), σ_i = Σ_j C_ij q̄_j: only more opposition than others
-    meet is evidence. The conflict C_ij = max(0, −cos(u_i, u_j))/k_j counts copies as one witness,
+    e_i = max(0, σ_i − median(σ) − tolerance), σ_i = min(1, crowd/m)·Σ_j C_ij q̄_j: only more
+    opposition than others meet is evidence, and in a crowd its share counts, since among a hundred
+    honest clients everybody meets some. The conflict C_ij = max(0, −cos(u_i, u_j))/k_j counts copies as one witness,
     k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p. Agreement earns nothing.
 
     Attributes:
         strength: λ ≥ 0.
         tolerance: Opposition above the median that is nothing yet.
         vote_power: p > 0; the larger, the more alike updates must be to count as copies.
+        crowd: Clients of a round beyond which opposition is counted as if there were so many.
     """
 
     strength: float = 2.0
     tolerance: float = 0.3
     vote_power: float = 8.0
+    crowd: float = 10.0
 
     def __post_init__(self) -> None:
         check_not_negative(self, "strength", "tolerance")
-        check_positive(self, "vote_power")
+        check_positive(self, "vote_power", "crowd")
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
         votes = potentials.votes(seen.cosines, self.vote_power)
-        conflict = potentials.conflict(seen.cosines) * votes
         usable = seen.finite
+        share = min(1.0, self.crowd / max(1, int(usable.sum())))
+        conflict = share * potentials.conflict(seen.cosines) * votes
 
         def energy(marginals: Matrix) -> Energy:
             met = conflict @ (marginals @ labels)

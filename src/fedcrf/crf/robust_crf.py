@@ -51,6 +51,7 @@ class RobustCRF:
         opposition_strength: λ.
         opposition_tolerance: Opposition above the median that is nothing yet.
         vote_power: How alike updates must be to count as copies.
+        opposition_crowd: Clients beyond which opposition is counted as if there were so many.
         norm_strength: Of the evidence of the norm.
         norm_exponent: How an honest update's norm grows with its examples.
         norm_threshold: As a logarithm, what longer is nothing yet.
@@ -97,6 +98,7 @@ class RobustCRF:
     opposition_strength: float = 2.0
     opposition_tolerance: float = 0.3
     vote_power: float = 8.0
+    opposition_crowd: float = 10.0
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_threshold: float = 1.0
@@ -133,7 +135,12 @@ class RobustCRF:
                 SteadinessEvidence(self.steadiness_strength, self.steadiness_share),
             ),
             pairwise=(
-                Opposition(self.opposition_strength, self.opposition_tolerance, self.vote_power),
+                Opposition(
+                    self.opposition_strength,
+                    self.opposition_tolerance,
+                    self.vote_power,
+                    self.opposition_crowd,
+                ),
             ),
             temporal=Chain(self.persistence),
             iterations=self.iterations,
