@@ -71,8 +71,8 @@ class Opposition:
 
     e_i = max(0, σ_i − median(σ) − tolerance), σ_i = min(1, crowd/m)·Σ_j C_ij q̄_j: only more
     opposition than others meet is evidence, and in a crowd its share counts, since among a hundred
-    honest clients everybody meets some. The conflict C_ij = max(0, −cos(u_i, u_j))/k_j counts copies as one witness,
-    k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p. Agreement earns nothing.
+    honest clients everybody meets some. The conflict C_ij = max(0, −cos(u_i, u_j))/k_j counts
+    copies as one witness, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p. Agreement earns nothing.
 
     Attributes:
         strength: λ ≥ 0.
