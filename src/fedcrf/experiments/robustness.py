@@ -473,12 +473,12 @@ def summary_table(findings: Findings, partition: str) -> Table:
 
 def accuracy_table(findings: Findings, partition: str) -> Table:
     """Return every method under every condition: mean accuracies."""
-    suite = findings.suite
+    suite, seeds = findings.suite, len(findings.suite.seeds)
     rows = [
         (
             suite.conditions[condition].title,
-            _mean_text(_ideal(findings, partition, condition)),
-            *(_mean_text(findings.estimate(partition, condition, m)) for m in suite.methods),
+            _mean_text(_ideal(findings, partition, condition), seeds),
+            *(_mean_text(findings.estimate(partition, condition, m), seeds) for m in suite.methods),
         )
         for condition in findings.tested
     ]
@@ -591,8 +591,11 @@ def _ideal(findings: Findings, partition: str, condition: str) -> Estimate | Non
     return None if ideal is None else findings.estimate(partition, ideal, BASELINE)
 
 
-def _mean_text(found: Estimate | None) -> str:
-    return NOT_RUN if found is None else f"{found.mean:.3f}"
+def _mean_text(found: Estimate | None, seeds: int = 0) -> str:
+    """Return a mean; with the number of its seeds where there are not so many."""
+    if found is None:
+        return NOT_RUN
+    return f"{found.mean:.3f}" + (f" (n = {found.seeds})" if found.seeds < seeds else "")
 
 
 def _line(score: Score) -> bytes:
