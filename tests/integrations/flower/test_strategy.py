@@ -75,8 +75,9 @@ def test_crfavg_takes_what_fedavg_takes_in_its_order() -> None:
 
 
 def test_crfavg_hands_its_settings_on() -> None:
-    strategy = CRFAvg(0.5, 0.25, 3, 4, 5, labels=(0, 1), bandwidth=0.1, weighted_by_key="n")
-    assert strategy.rule == RULES["crf"](labels=(0, 1), bandwidth=0.1)  # type: ignore[call-arg]
+    chosen = {"labels": (0, 1), "bandwidth": 0.1, "neighbours": 3, "sketch_size": 64}
+    strategy = CRFAvg(0.5, 0.25, 3, 4, 5, weighted_by_key="n", **chosen, sketch_seed=7)
+    assert strategy.rule == RULES["crf"](**chosen, sketch_seed=7)  # type: ignore[call-arg]
     assert (strategy.fraction_train, strategy.min_available_nodes) == (0.5, 5)
     assert strategy.weighted_by_key == "n"
 
