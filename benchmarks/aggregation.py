@@ -85,7 +85,7 @@ def aggregation(say: Callable[[str], None]) -> list[dict[str, Any]]:
 
 def compare(clients: int, numbers: int, threads: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Time ours, the weighted mean, our other rules and the peers' on the same models, in turns."""
-    _use_threads(threads)
+    use_threads(threads)
     origin, rows = models(clients, numbers)
     works = {WEIGHTED_MEAN: weighted_mean(rows), OURS: crf(origin, rows, threads)}
     works |= dict(_our_rules(origin, rows))
@@ -117,7 +117,7 @@ def growth(say: Callable[[str], None], turns: int = 5) -> dict[str, list[dict[st
     cores = min(2, available_cores())
 
     def point(clients: int, numbers: int) -> dict[str, Any]:
-        _use_threads(cores)
+        use_threads(cores)
         origin, rows = models(clients, numbers)
         works = {WEIGHTED_MEAN: weighted_mean(rows), OURS: crf(origin, rows, cores)}
         timings = _in_turns(works, turns if clients * numbers < 10 * FEW else 2)
@@ -132,7 +132,8 @@ def growth(say: Callable[[str], None], turns: int = 5) -> dict[str, list[dict[st
     }
 
 
-def _use_threads(threads: int) -> None:
+def use_threads(threads: int) -> None:
+    """Give torch, NumPy and our own code so many threads each."""
     torch.set_num_threads(threads)
     threadpool_limits(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)

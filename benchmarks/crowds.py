@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
 import resource
 import sys
 from collections.abc import Callable
@@ -13,10 +12,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from benchmarks.aggregation import WEIGHTED_MEAN, Rows, weighted_mean
+from benchmarks.aggregation import WEIGHTED_MEAN, Rows, use_threads, weighted_mean
 from benchmarks.timing import seconds_again, take_turns
 from fedcrf import ClientCRF
 from fedcrf.cores import available_cores
@@ -61,8 +59,7 @@ def exponent(found: list[dict[str, Any]], name: str = NEAREST) -> float:
 def crowd(clients: int, turns: int) -> dict[str, Any]:
     """Measure one crowd: times in turns, peak of memory, what the sketches find of the graph."""
     threads = min(2, available_cores())
-    torch.set_num_threads(threads)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
+    use_threads(threads)
     origin, rows = skewed_models(clients)
     layers, counts = [[row] for row in rows], np.arange(1, clients + 1)
 

@@ -28,25 +28,13 @@ function causes(round, i, client) {
   });
   const clip = (value) => Math.max(-12, value); // a huge deviation must not hide the others
   const y = terms.map((term) => term.label);
-  const mine = {
-    type: "bar",
-    orientation: "h",
+  const [mine, middle] = besideMedian(
+    client,
     y,
-    x: terms.map((term) => clip(term.adds)),
-    name: `client ${client}`,
-    marker: { color: palette()[0] },
-    hovertemplate: "%{y}<extra></extra>",
-  };
-  const middle = {
-    type: "scatter",
-    mode: "markers",
-    y,
-    x: terms.map((term) => clip(term.middle)),
-    name: "median over the clients",
-    marker: { symbol: "diamond", size: 11, color: colour("ink") },
-    customdata: terms.map((term) => text(term.middle, 2)),
-    hovertemplate: "median %{customdata}<extra></extra>",
-  };
+    terms.map((term) => clip(term.adds)),
+    terms.map((term) => clip(term.middle)),
+    terms.map((term) => text(term.middle, 2)),
+  );
   const layout = {
     height: 300,
     legend: LEGEND,

@@ -48,6 +48,30 @@ function attacking(cell, round, client) {
   return cell.attackers.includes(client) ? "not now" : "";
 }
 
+// A client's bars, and the median client's diamonds on them.
+function besideMedian(client, y, x, medians, shown) {
+  const mine = {
+    type: "bar",
+    orientation: "h",
+    y,
+    x,
+    name: `client ${client}`,
+    marker: { color: palette()[0] },
+    hovertemplate: "%{y}<extra></extra>",
+  };
+  const middle = {
+    type: "scatter",
+    mode: "markers",
+    y,
+    x: medians,
+    name: "median over the clients",
+    marker: { symbol: "diamond", size: 11, color: colour("ink") },
+    customdata: shown,
+    hovertemplate: "median %{customdata}<extra></extra>",
+  };
+  return [mine, middle];
+}
+
 // Factors multiply: as bars on a logarithmic scale, what each cause made of the client's weight.
 function factors(round, i, client) {
   const { field } = round;
@@ -60,25 +84,13 @@ function factors(round, i, client) {
     label: `${plain(fieldTitle(name))}<br>× ${factorText(field.factors[name][i])}`,
   }));
   const y = bars.map((bar) => bar.label);
-  const mine = {
-    type: "bar",
-    orientation: "h",
+  const [mine, middle] = besideMedian(
+    client,
     y,
-    x: bars.map((bar) => log(bar.mine)),
-    name: `client ${client}`,
-    marker: { color: palette()[0] },
-    hovertemplate: "%{y}<extra></extra>",
-  };
-  const middle = {
-    type: "scatter",
-    mode: "markers",
-    y,
-    x: bars.map((bar) => log(bar.middle)),
-    name: "median over the clients",
-    marker: { symbol: "diamond", size: 11, color: colour("ink") },
-    customdata: bars.map((bar) => factorText(bar.middle)),
-    hovertemplate: "median × %{customdata}<extra></extra>",
-  };
+    bars.map((bar) => log(bar.mine)),
+    bars.map((bar) => log(bar.middle)),
+    bars.map((bar) => `× ${factorText(bar.middle)}`),
+  );
   const least = Math.min(-1, ...mine.x, ...middle.x);
   const all = narrow() ? [1, 0.3, 0.03, 0.001] : [1, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001];
   const ticks = all.filter((tick) => log(tick) >= least * 1.01);
