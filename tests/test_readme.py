@@ -85,10 +85,14 @@ SUITES = sorted(path.parent for path in (ROOT / "results" / "robustness").glob("
 
 @pytest.mark.parametrize("folder", SUITES, ids=lambda path: path.name)
 def test_the_published_suites_follow_from_their_cells(folder: Path, tmp_path: Path) -> None:
-    name, _, dataset = folder.name.partition("-")
+    found = re.fullmatch(r"([a-z]+)-(.+?)(?:-(\d+)-of-(\d+)-clients)?", folder.name)
+    assert found is not None
+    name, dataset, *numbers = found.groups()
+    attackers, clients = (number and int(number) for number in numbers)
     ledger = Ledger(folder)
     methods = list(dict.fromkeys(score.method for score in ledger.scores()))
     suite = read_suite(name if name in SUITE_NAMES else "attacks", dataset)
+    suite = suite.chosen(attackers=attackers, clients=clients)
     asked = suite.chosen(methods=methods, seeds=[], partitions=[], conditions=[])
     findings = Findings.of(asked, ledger)
     assert len(findings.by_point) == len(ledger.scores()), "a default has changed since"

@@ -17,6 +17,7 @@ from fedcrf.experiments.robustness import (
     Ledger,
     Score,
     accuracy_table,
+    overview_table,
     run_suite,
     separation,
     separation_table,
@@ -26,7 +27,7 @@ from fedcrf.experiments.robustness import (
 from fedcrf.experiments.runner import CellFinished, Observer, Workplace
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.suite import SUITES, Suite, read_suite
+from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
 from fedcrf.simulation.records import RoundRecord
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
@@ -76,13 +77,53 @@ def test_every_condition_of_a_suite_can_be_run(name: str, dataset: str) -> None:
     )
 
 
-def test_the_suite_of_attacks_has_all_of_them_and_tells_peers_how_many() -> None:
+def test_the_suite_of_attacks_has_all_of_them() -> None:
     suite = read_suite("attacks", "mnist-6000")
     assert len(suite.groups["13 attacks"]) == 13
     grouped = {name for names in suite.groups.values() for name in names}
     assert grouped == set(suite.conditions) - {"none", "left-out"}
-    cell = next(cell for at, cell in suite.cells.items() if at.method == "multi-krum")
-    assert cell.rule.num_byzantine == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("attackers", "clients", "true"),
+    [(None, None, (3, 10)), *((f, None, (f, 10)) for f in (1, 2, 4)), (30, 100, (30, 100))],
+)
+def test_peers_are_told_the_true_number_of_attackers_whatever_it_is(
+    attackers: int | None, clients: int | None, true: tuple[int, int]
+) -> None:
+    whole = read_suite("attacks", "digits")
+    suite = whole.chosen(attackers=attackers, clients=clients, seeds=[0], partitions=["iid"])
+    wrong, size = true
+    rules = {}
+    for at, cell in suite.cells.items():
+        assert cell.threat is not None
+        assert (cell.threat.schedule.attackers, cell.partition.num_clients) == true
+        rules.setdefault(at.method, cell.rule)
+        assert rules[at.method] == cell.rule
+    assert rules["krum"].num_byzantine == rules["multi-krum"].num_byzantine == wrong  # type: ignore[attr-defined]
+    assert rules["trimmed-mean"].fraction * size == pytest.approx(wrong)  # type: ignore[attr-defined]
+    assert suite.numbers == f"{wrong} of {size} clients"
+    place = "" if true == (3, 10) else f"-{wrong}-of-{size}-clients"
+    assert default_folder(whole, suite) == Path("runs/robustness", f"attacks-digits{place}")
+
+
+def test_peers_are_told_of_the_clients_that_there_are_however_that_is_said() -> None:
+    crowd = [{"partition": {"num_clients": 20}, "rounds": {"clients_per_round": 10}}]
+    suite = read_suite("noise", "digits").chosen(seeds=[0], settings=crowd)
+    rules = {at.method: cell.rule for at, cell in suite.cells.items()}
+    assert rules["krum"].num_byzantine == 2  # type: ignore[attr-defined]
+    assert rules["trimmed-mean"].fraction == 0.2  # type: ignore[attr-defined]
+    told = {"rules": {"krum": {"num_byzantine": 1}}}
+    suite = read_suite("attacks", "digits").chosen(methods=["krum"], seeds=[0], settings=[told])
+    cell = next(cell for at, cell in suite.cells.items() if at.method == "krum")
+    assert cell.rule.num_byzantine == 1  # type: ignore[attr-defined]
+    assert read_suite("noise", "digits").chosen(clients=20).numbers == "2 or 4 of 20 clients"
+
+
+def test_the_title_of_a_group_stands_for_its_conditions() -> None:
+    suite = small(conditions=["Hidden Colluders", "mimic", "adaptive"])
+    hidden = ["hidden-ipm-2", "hidden-ipm-0.5", "hidden-mimic"]
+    assert list(suite.conditions) == ["none", "left-out", "mimic", *hidden, "adaptive"]
 
 
 def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
@@ -131,6 +172,29 @@ def test_a_changed_setting_is_a_cell_that_was_not_run(tmp_path: Path, log: Log) 
     )
     assert len(findings.by_point) == 3
     assert Findings(changed, findings.scores, findings.descriptions).by_point == {}
+
+
+def test_another_number_of_attackers_is_run_anew_and_not_mixed(tmp_path: Path, log: Log) -> None:
+    parts = {"methods": ["fedavg", "krum"], "seeds": [0]}
+    three = run(small(**parts), tmp_path, log)
+    again = Log()
+    one = small(**parts).chosen(attackers=1)
+    assert len(run(one, tmp_path, again).by_point) == len(finished(again)) == len(one.cells)
+    for suite, said in ((small(**parts), "3 of 10 clients"), (one, "1 of 10 clients")):
+        findings = Findings.of(suite, Ledger(tmp_path))
+        assert len(findings.scores) == 2 * len(findings.by_point) == 2 * len(suite.cells)
+        write_findings(findings, tmp_path)
+        titles = [line for line in (tmp_path / "tables.md").read_text().splitlines() if ":" in line]
+        assert f"Rules under attack: digits, iid, {said}" in titles
+        assert f"digits, iid, {said}: mean accuracy" in titles
+        assert f"digits, iid, {said}: Δ to FedAvg [95 %]" in titles
+    assert Findings.of(small(**parts), Ledger(tmp_path)).by_point == three.by_point
+
+
+def test_a_suite_that_cannot_be_leaves_no_folder(tmp_path: Path, log: Log) -> None:
+    with pytest.raises(FedcrfError, match="attackers 12: of 10 clients"):
+        run(small().chosen(attackers=12), tmp_path / "none", log)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_setting_that_is_new_since_has_its_default(tmp_path: Path, log: Log) -> None:
@@ -191,9 +255,11 @@ def test_separation_is_the_chance_to_weigh_the_wrong_less(seed: int) -> None:
     assert separation(record(weights, [])) is None
 
 
-def made_up(accuracies: Mapping[tuple[str, str], Sequence[float]]) -> Findings:
+def made_up(
+    accuracies: Mapping[tuple[str, str], Sequence[float]], partitions: Sequence[str] = ("iid",)
+) -> Findings:
     """Findings of a suite whose cells have these accuracies, by condition and method."""
-    suite = small(conditions=["ipm-2", "mimic"], seeds=[0, 1])
+    suite = small(conditions=["ipm-2", "mimic"], seeds=[0, 1], partitions=partitions)
     ledger: list[dict[str, object]] = []
     described: dict[str, dict[str, object]] = {}
     for point, cell in suite.cells.items():
@@ -245,7 +311,35 @@ def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
         "accuracy-iid.csv", "heat-map-iid.svg", "heat-map-iid.png", "tables.md",
     }  # fmt: skip
     assert "6 of 7 cells" not in (tmp_path / "tables.md").read_text()
-    assert "12 of 14 cells" in (tmp_path / "tables.md").read_text()
+    text = (tmp_path / "tables.md").read_text()
+    assert "12 of 14 cells" in text
+    assert "none / worst" not in text  # one partition needs no overview
+
+
+def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> None:
+    findings = made_up(
+        {
+            ("none", "fedavg"): [0.9, 0.8],
+            ("left-out", "fedavg"): [0.8, 0.8],
+            ("ipm-2", "fedavg"): [0.1, 0.3],
+            ("mimic", "fedavg"): [0.7, 0.7],
+            ("none", "crf-robust"): [0.8, 0.8],
+        },
+        partitions=["iid", "alpha-0.1"],
+    )
+    table = overview_table(findings)
+    worst = "none / worst of all shown"
+    assert table.header == ("method", f"iid: {worst}", f"alpha-0.1: {worst}")
+    assert table.rows == (
+        ("left out", *["0.850 / 0.800"] * 2),
+        ("FedAvg", *["0.850 / 0.200"] * 2),
+        ("CRF-robust", *["0.800 / –"] * 2),
+    )
+    write_findings(findings, tmp_path)
+    text = (tmp_path / "tables.md").read_text()
+    assert text.index(table.as_markdown()) < text.index("## iid")
+    only_none = Findings(findings.suite.chosen(conditions=[]), [], {})
+    assert overview_table(only_none).rows == ()
 
 
 @pytest.mark.parametrize(
@@ -256,7 +350,19 @@ def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
         (lambda: small(partitions=["alpha-0.6"]), "did you mean 'alpha-0.5'"),
         (lambda: small(conditions=["ipm-3"]), "did you mean 'ipm-2'"),
         (lambda: read_suite("no-such.toml", "digits"), "suite no-such.toml cannot be read"),
+        (lambda: small(conditions=["12 attacks"]), "did you mean '13 attacks'"),
+        (lambda: small(conditions=["?"]), "choose from 13 attacks, adaptive, adaptive attackers, "),
         (lambda: small(methods=["krumm"]).cells, "did you mean 'krum'"),
+        (lambda: small(attackers=0), "attackers 0: give a whole number, 1 or more"),
+        (lambda: small(attackers=0.3), "attackers 0.3: give a whole number, 1 or more"),
+        (lambda: small(attackers=10).cells, "of 10 clients one at least must attack"),
+        (lambda: small(attackers=10, methods=["krum"]).cells, "one at least must attack"),
+        (lambda: small(clients=1), "clients 1: give a whole number, 2 or more"),
+        (lambda: small(clients=3).cells, "attackers 3: of 3 clients one at least must attack"),
+        (
+            lambda: read_suite("noise", "digits").chosen(attackers=3),
+            "suite noise says itself how many attackers there are under left-out-2: leave",
+        ),
     ],
 )
 def test_what_a_suite_has_not_is_named(change, said) -> None:
@@ -291,10 +397,28 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
     suite = read_suite(str(path), "digits")
     assert suite.name == "mine"
     assert [at.condition for at in suite.cells] == ["none", "flip"]
+    assert suite.numbers == "2 of 10 clients"
+    path.write_text(OWN.replace('"iid"\n', '"iid"\nnum_clients = 5\n'))
+    suite = read_suite(str(path), "digits")
+    with pytest.raises(FedcrfError, match="says itself how many clients there are under iid"):
+        suite.chosen(clients=7)
+    # What it leaves out is that of the package's suites.
+    lines = OWN.partition("[datasets")[0] + "[groups]" + OWN.partition("[groups]")[2]
+    path.write_text(lines)
+    shared = read_suite("attacks", "mnist")
+    assert read_suite(str(path), "mnist").partitions == shared.partitions
+    assert read_suite(str(path), "mnist").layers[1] == shared.layers[1]
     for wrong, said in (
         (OWN.replace("seeds", "sedes"), "seeds: Field required"),
         (OWN.replace('["flip"]', '["flop"]'), "unknown condition of suite"),
         (OWN + "[", "is not valid TOML"),
+        (OWN.replace("seeds", "attackers = 0\nseeds"), "attackers: Input should be greater"),
+        (OWN.replace("[run]", "[run]\n[told.number]\nkrum = 'f'"), "say it, attackers = 3"),
+        (
+            OWN.replace("seeds", "attackers = 2\nseeds") + "[told.number]\nkrumm = 'f'",
+            "did you mean 'krum'",
+        ),
+        (OWN + "[told.count]\nkrum = 'f'", "told.count"),
     ):
         path.write_text(wrong)
         with pytest.raises(FedcrfError, match=said):

@@ -709,10 +709,11 @@ def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     shown = command_line(
         "robustness", "attacks", "--partitions", "iid", "--conditions", "mimic,label-flip",
         "--methods", "fedavg,crf-robust", "--seeds", 0, "--set", "rounds.maximum=1",
-        "-o", tmp_path / "attacks",
+        "--attackers", 2, "--clients", 7, "-o", tmp_path / "attacks",
     )  # fmt: skip
     assert (shown.rc, shown.err) == (0, "")
     assert "worst: all shown" in shown.out
+    assert "Rules under attack: digits, iid, 2 of 7 clients" in shown.out
     assert "of 7 cells" in (tmp_path / "attacks" / "tables.md").read_text()
     tables = command_line("reproduce", "--no-run", "-o", tmp_path / "paper")
     assert (tables.rc, tables.err) == (0, "")

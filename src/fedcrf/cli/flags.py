@@ -18,6 +18,10 @@ WHERE = "Where and how"
 MOST_SEEDS = 10_000
 """Seeds of one run; more can only be a slip."""
 
+RunFileArgument = Annotated[
+    Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)
+]
+
 DatasetFlag = Annotated[
     str | None,
     typer.Option(
@@ -74,6 +78,19 @@ SettingsFlag = Annotated[
         help="Any key of a run file, such as rules.crf.bandwidth=0.3; may be repeated.",
         rich_help_panel=WHAT,
     ),
+]
+RunMissingFlag = Annotated[
+    bool, typer.Option(help="Run what is missing, or only write the tables.", rich_help_panel=WHAT)
+]
+
+OutputFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Results folder; else one under runs/.", rich_help_panel=WHERE
+    ),
+]
+FolderFlag = Annotated[
+    Path, typer.Option("--output", "-o", help="Results folder.", rich_help_panel=WHERE)
 ]
 JobsFlag = Annotated[
     int | None,

@@ -12,13 +12,13 @@ from fedcrf.cli.flags import (
     ATTACK,
     TRAIN,
     WHAT,
-    WHERE,
     AlphaFlag,
     CacheDirFlag,
     ClientsFlag,
     DataDirFlag,
     DatasetFlag,
     DeviceFlag,
+    FolderFlag,
     ImageColumnFlag,
     ImageSizeFlag,
     JobsFlag,
@@ -26,7 +26,10 @@ from fedcrf.cli.flags import (
     LimitFlag,
     LogFlag,
     MinExamplesFlag,
+    OutputFlag,
     PartitionFlag,
+    RunFileArgument,
+    RunMissingFlag,
     SettingsFlag,
     data_section,
     given,
@@ -47,9 +50,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    run_file: Annotated[
-        Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)
-    ] = None,
+    run_file: RunFileArgument = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -129,12 +130,7 @@ def run(
         float | None,
         typer.Option(help="Step size of the server optimizers.", rich_help_panel=TRAIN),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Results folder; else one under runs/.", rich_help_panel=WHERE
-        ),
-    ] = None,
+    output: OutputFlag = None,
     jobs: JobsFlag = None,
     device: DeviceFlag = "auto",
     log: LogFlag = None,
@@ -183,9 +179,7 @@ def run(
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Results folder.")] = Path(
-        "runs/demo"
-    ),
+    output: FolderFlag = Path("runs/demo"),
     jobs: JobsFlag = None,
 ) -> None:
     """Run the demonstration: digits, ten clients of few labels each, four methods, three seeds."""
@@ -219,14 +213,9 @@ def reproduce(
         str | None,
         typer.Option(help="Methods; else the paper's eight.", rich_help_panel=WHAT),
     ] = None,
-    run: Annotated[
-        bool,
-        typer.Option(help="Run what is missing, or only write the tables.", rich_help_panel=WHAT),
-    ] = True,
+    run: RunMissingFlag = True,
     data_dir: DataDirFlag = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Results folder.", rich_help_panel=WHERE)
-    ] = Path("results/paper"),
+    output: FolderFlag = Path("results/paper"),
     jobs: JobsFlag = None,
     device: DeviceFlag = "auto",
     log: LogFlag = None,
@@ -273,9 +262,7 @@ def sweep(
             rich_help_panel=WHAT,
         ),
     ],
-    run_file: Annotated[
-        Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)
-    ] = None,
+    run_file: RunFileArgument = None,
     methods: Annotated[
         str | None,
         typer.Option(help="Methods; else the run file's, else crf-fedavg.", rich_help_panel=WHAT),
@@ -286,9 +273,7 @@ def sweep(
     dataset: DatasetFlag = None,
     settings: SettingsFlag = None,
     data_dir: DataDirFlag = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Results folder.", rich_help_panel=WHERE)
-    ] = Path("runs/sweep"),
+    output: FolderFlag = Path("runs/sweep"),
     jobs: JobsFlag = None,
     device: DeviceFlag = "auto",
     log: LogFlag = None,
@@ -331,7 +316,8 @@ def robustness(
         typer.Option(help="iid, alpha-0.5, alpha-0.1; else all.", rich_help_panel=WHAT),
     ] = None,
     conditions: Annotated[
-        str | None, typer.Option(help="Conditions; else all.", rich_help_panel=WHAT)
+        str | None,
+        typer.Option(help="Conditions, or titles of their groups; else all.", rich_help_panel=WHAT),
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Methods; else the suite's.", rich_help_panel=WHAT)
@@ -339,18 +325,21 @@ def robustness(
     seeds: Annotated[
         str | None, typer.Option(help="Seeds; else the suite's.", rich_help_panel=WHAT)
     ] = None,
-    settings: SettingsFlag = None,
-    run: Annotated[
-        bool,
-        typer.Option(help="Run what is missing, or only write the tables.", rich_help_panel=WHAT),
-    ] = True,
-    data_dir: DataDirFlag = None,
-    output: Annotated[
-        Path | None,
+    attackers: Annotated[
+        int | None,
         typer.Option(
-            "--output", "-o", help="Results folder; else one under runs/.", rich_help_panel=WHERE
+            help="How many attack under every condition with an attack; else as the suite says.",
+            rich_help_panel=WHAT,
         ),
     ] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option(help="Number of clients; else the suite's.", rich_help_panel=WHAT),
+    ] = None,
+    settings: SettingsFlag = None,
+    run: RunMissingFlag = True,
+    data_dir: DataDirFlag = None,
+    output: OutputFlag = None,
     jobs: JobsFlag = None,
     device: DeviceFlag = "auto",
     log: LogFlag = None,
@@ -369,16 +358,19 @@ def robustness(
         write_findings,
     )
     from fedcrf.experiments.spec import setting
-    from fedcrf.experiments.suite import read_suite
+    from fedcrf.experiments.suite import default_folder, read_suite
 
-    chosen = read_suite(suite, dataset).chosen(
+    whole = read_suite(suite, dataset)
+    chosen = whole.chosen(
         methods=methods and parse_names(methods),
         seeds=parse_seeds(seeds) if seeds else None,
         partitions=partitions and parse_names(partitions),
         conditions=conditions and parse_names(conditions),
+        attackers=attackers,
+        clients=clients,
         settings=[setting(text) for text in settings or []],
     )
-    ledger = Ledger(output or Path("runs/robustness") / f"{chosen.name}-{chosen.dataset}")
+    ledger = Ledger(output or default_folder(whole, chosen))
 
     @contextmanager
     def observed(runs: Sequence[tuple[RunSpec, RunStore]]) -> Iterator[Observer]:

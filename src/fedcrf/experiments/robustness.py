@@ -186,12 +186,13 @@ def run_suite(
         FedcrfError: Anything the user can mend.
     """
     failed: list[CellFailed] = []
+    cells = suite.cells  # what cannot be run is said before there is a folder
     with ledger.locked():
         known = ledger.scores()
         ledger.write(known)  # without a last line that a kill cut off
         done = Findings(suite, known, ledger.descriptions()).by_point
-        missing = [point for point in suite.cells if point not in done]
-        ledger.describe(suite.cells[point] for point in missing)
+        missing = [point for point in cells if point not in done]
+        ledger.describe(cells[point] for point in missing)
         for seed in suite.seeds:
             grids = _grids(suite, ledger, [point for point in missing if point.seed == seed])
             if not grids:
@@ -440,6 +441,46 @@ def _paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Pair
     return paired_difference([values[s] for s in shared], [reference[s] for s in shared])
 
 
+def _place(findings: Findings, partition: str) -> str:
+    suite = findings.suite
+    return f"{suite.dataset}, {partition}, {suite.numbers}"
+
+
+def overview_table(findings: Findings) -> Table:
+    """Return a row a method: nobody wrong, and the worst case of the first group, by partition.
+
+    The first row is what leaving out the wrong clients gives, where the suite asks for that.
+    """
+    suite = findings.suite
+    title = f"{suite.title}: {suite.dataset}, {suite.numbers}"
+    if not findings.groups:
+        return Table(title, ("method",), ())
+    group, names = next(iter(findings.groups.items()))
+
+    def cell(partition: str, worst: float | None, method: str) -> str:
+        quiet = findings.estimate(partition, suite.reference, method)
+        return f"{_mean_text(quiet)} / {NOT_RUN if worst is None else format(worst, '.3f')}"
+
+    def ideal(partition: str) -> float | None:
+        means = [_ideal(findings, partition, name) for name in names]
+        known = [each.mean for each in means if each is not None]
+        return min(known) if len(known) == len(means) else None
+
+    def worst(partition: str, method: str) -> float | None:
+        found = findings.worst(partition, names, method)
+        return None if found is None else found[0]
+
+    ideals = {partition: ideal(partition) for partition in suite.partitions}
+    rows = [
+        (method_title(method), *(cell(p, worst(p, method), method) for p in suite.partitions))
+        for method in suite.methods
+    ]
+    if any(each is not None for each in ideals.values()):
+        rows.insert(0, ("left out", *(cell(p, each, BASELINE) for p, each in ideals.items())))
+    header = ("method", *(f"{p}: none / worst of {group}" for p in suite.partitions))
+    return Table(title, header, tuple(rows))
+
+
 def summary_table(findings: Findings, partition: str) -> Table:
     """Return a row a method: nobody wrong, what that costs, and the worst case of each group."""
     suite = findings.suite
@@ -468,7 +509,7 @@ def summary_table(findings: Findings, partition: str) -> Table:
         "Δ to FedAvg [95 %]",
         *(f"worst: {t}" for t in findings.groups),
     )
-    return Table(f"{suite.title}: {suite.dataset}, {partition}", header, tuple(rows))
+    return Table(f"{suite.title}: {_place(findings, partition)}", header, tuple(rows))
 
 
 def accuracy_table(findings: Findings, partition: str) -> Table:
@@ -483,7 +524,7 @@ def accuracy_table(findings: Findings, partition: str) -> Table:
         for condition in findings.tested
     ]
     header = ("condition", "left out", *map(method_title, suite.methods))
-    return Table(f"{suite.dataset}, {partition}: mean accuracy", header, tuple(rows))
+    return Table(f"{_place(findings, partition)}: mean accuracy", header, tuple(rows))
 
 
 def difference_table(findings: Findings, partition: str) -> Table:
@@ -499,7 +540,7 @@ def difference_table(findings: Findings, partition: str) -> Table:
         for condition in findings.tested
     ]
     header = ("condition", "left out", *map(method_title, others))
-    return Table(f"{suite.dataset}, {partition}: Δ to FedAvg [95 %]", header, tuple(rows))
+    return Table(f"{_place(findings, partition)}: Δ to FedAvg [95 %]", header, tuple(rows))
 
 
 def separation_table(findings: Findings, partition: str) -> Table:
@@ -519,7 +560,7 @@ def separation_table(findings: Findings, partition: str) -> Table:
                 NOT_RUN if each is None else f"{each[0]:.2f} ({each[1]:.2f})" for each in areas
             )
             rows.append((suite.conditions[condition].title, *texts))
-    title = f"{suite.dataset}, {partition}: area under the curve, mean (least) over rounds"
+    title = f"{_place(findings, partition)}: area under the curve, mean (least) over rounds"
     return Table(title, ("condition", *map(method_title, inferring)), tuple(rows))
 
 
@@ -527,6 +568,9 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
     """Write the tables as Markdown and CSV, and a heat map for each partition."""
     suite = findings.suite
     texts = [f"# {suite.title}: {suite.dataset}\n", _made_with(findings)]
+    overview = overview_table(findings)
+    if len(suite.partitions) > 1 and overview.rows:
+        texts.append(overview.as_markdown())
     paths = []
     for partition in suite.partitions:
         texts.append(f"## {partition}\n")
@@ -565,7 +609,7 @@ def _heat_map(findings: Findings, partition: str) -> Figure:
         [row(method) for method in suite.methods],
         rows=("", [method_title(method) for method in suite.methods]),
         columns=("", [*columns, *(f"worst: {title}" for title in groups)]),
-        title=f"{suite.title}: {suite.dataset}, {partition}, mean test accuracy",
+        title=f"{suite.title}: {_place(findings, partition)}, mean test accuracy",
         marked=None,
     )
 

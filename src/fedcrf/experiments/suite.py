@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.attacks import Schedule
+from fedcrf.errors import FedcrfError, check_whole, unknown_name
+from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.spec import CellSpec, RunSpec, resolve
+from fedcrf.rules import find_rule
 
 SUITES = ("attacks", "noise")
 """The suites that come with the package."""
@@ -28,7 +31,8 @@ class Condition(BaseModel):
     Attributes:
         name: How it is called in results and on the command line.
         title: How tables call it.
-        attack: The section of a run file; empty where all clients are honest.
+        attack: The section of a run file, with the suite's number of attackers where it has none;
+            empty where all clients are honest.
         attacks: Settings of the attack, likewise.
         ideal: The condition in which FedAvg shows what could be had here: without the clients
             that are wrong.
@@ -43,8 +47,12 @@ class Condition(BaseModel):
     ideal: str | None = None
 
 
+Told = Mapping[Literal["number", "fraction"], Mapping[str, str]]
+"""By rule, the setting that is to be the number of attackers, or their fraction of the clients."""
+
+
 class _SuiteFile(BaseModel):
-    """A suite as its TOML file has it."""
+    """A suite as its TOML file has it, with the sections of `shared.toml` that it leaves out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,6 +60,8 @@ class _SuiteFile(BaseModel):
     methods: list[str]
     seeds: list[int]
     last_rounds: int = 5
+    attackers: PositiveInt | None = None
+    told: Told = {}
     run: dict[str, Any]
     datasets: dict[str, dict[str, Any]]
     partitions: dict[str, dict[str, Any]]
@@ -84,6 +94,8 @@ class Suite:
         partitions: By name, the section of a run file.
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
+        attackers: How many clients attack under a condition that does not say it itself.
+        told: Which rules are told this number, and in which of their settings.
         complete: The partitions and conditions before some were chosen; its own where none were.
     """
 
@@ -97,6 +109,8 @@ class Suite:
     partitions: Mapping[str, Mapping[str, Any]]
     conditions: Mapping[str, Condition]
     groups: Mapping[str, tuple[str, ...]]
+    attackers: int | None = None
+    told: Told = field(default_factory=dict)
     complete: Suite | None = None
 
     @property
@@ -104,30 +118,72 @@ class Suite:
         """The suite with all its partitions and conditions."""
         if self.complete is None:
             return self
-        return replace(self.complete, layers=self.layers)
+        return replace(self.complete, layers=self.layers, attackers=self.attackers)
 
     @property
     def reference(self) -> str:
         """The condition in which nobody is wrong."""
         return next(iter(self.conditions))
 
+    @cached_property
+    def numbers(self) -> str:
+        """How many clients are wrong, of how many: ``"2 or 4 of 10 clients"``.
+
+        Raises:
+            FedcrfError: There cannot be so many.
+        """
+        specs = [
+            self.spec(partition, condition, [BASELINE], [0])
+            for partition in self.partitions
+            for condition in self.conditions
+        ]
+        threats = [(spec.threat, spec.partition.num_clients) for spec in specs]
+        clients = f"{_either({size for _, size in threats})} clients"
+        wrong = {threat.schedule.count(size) for threat, size in threats if threat is not None}
+        return f"{_either(wrong)} of {clients}" if wrong else clients
+
     def spec(
         self, partition: str, condition: str, methods: Sequence[str], seeds: Sequence[int]
     ) -> RunSpec:
         """Return the run of some methods and seeds on a partition under a condition."""
         chosen = self.conditions[condition]
+        shared = {"attackers": self.attackers} if chosen.attack and self.attackers else {}
         return resolve(
+            {"rules": self._told(partition, methods)},
             *self.layers,
             {"partition": self.partitions[partition]},
-            {"attack": chosen.attack, "attacks": chosen.attacks},
+            {"attack": {**shared, **chosen.attack}, "attacks": chosen.attacks},
             {"methods": list(methods), "seeds": list(seeds)},
         )
+
+    def _told(self, partition: str, methods: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Return by rule what those of some methods are told of a round's attackers."""
+        used = {find_method(name).rule for name in methods}
+        settings = [
+            (rule, key, how)
+            for how, keys in self.told.items()
+            for rule, key in keys.items()
+            if rule in used
+        ]
+        if self.attackers is None or not settings:
+            return {}
+        run = resolve(*self.layers, {"partition": self.partitions[partition]})
+        clients = run.partition.num_clients
+        drawn = run.rounds.clients_per_round or clients
+        values = {
+            "number": Schedule(self.attackers).count_among(drawn, clients),
+            "fraction": self.attackers / clients,
+        }
+        return {rule: {key: values[how]} for rule, key, how in settings}
 
     @cached_property
     def cells(self) -> Mapping[Point, CellSpec]:
         """The whole grid.
 
         Where a condition leaves the wrong clients out, only FedAvg is asked.
+
+        Raises:
+            FedcrfError: Some cell cannot be, such as one with more attackers than clients.
         """
         ideals = {each.ideal for each in self.conditions.values()}
         return {
@@ -149,6 +205,8 @@ class Suite:
         seeds: Sequence[int] | None = None,
         partitions: Sequence[str] | None = None,
         conditions: Sequence[str] | None = None,
+        attackers: int | None = None,
+        clients: int | None = None,
         settings: Sequence[Mapping[str, Any]] = (),
     ) -> Suite:
         """Return the suite with only some of its parts, or with others of yours.
@@ -157,23 +215,36 @@ class Suite:
             methods: Any methods.
             seeds: Any seeds.
             partitions: Names of the suite's.
-            conditions: Names of the suite's; the reference and what is ideal for them stay.
+            conditions: Names of the suite's, or titles of its groups in any case, which stand for
+                all conditions of the group where none is called so; the reference and what is
+                ideal for them stay.
+            attackers: How many attack under every condition with an attack; the rules that are
+                told so are told this.
+            clients: Of how many clients the federation is.
             settings: Layers for `resolve` that win over the suite's.
 
         Raises:
-            FedcrfError: The suite has no such partition or condition.
+            FedcrfError: The suite has no such partition or condition, a number is none of
+                clients, or the suite says some of them itself.
         """
         for name in partitions or ():
             if name not in self.partitions:
                 raise unknown_name(f"partition of suite {self.name}", name, self.partitions)
-        for name in conditions or ():
-            if name not in self.conditions:
-                raise unknown_name(f"condition of suite {self.name}", name, self.conditions)
         kept = dict(self.conditions)
         if conditions is not None:
-            ideals = {self.conditions[name].ideal for name in conditions}
-            names = {self.reference, *conditions, *ideals}
+            asked = [each for name in conditions for each in self._named(name)]
+            ideals = {self.conditions[name].ideal for name in asked}
+            names = {self.reference, *asked, *ideals}
             kept = {name: each for name, each in kept.items() if name in names}
+        numbers: dict[str, Any] = {}
+        if attackers is not None:
+            check_whole("attackers", attackers, least=1)
+            sections = {name: each.attack for name, each in self.conditions.items()}
+            self._check_shared("attackers", "attackers", sections)
+        if clients is not None:
+            check_whole("clients", clients, least=2)
+            self._check_shared("clients", "num_clients", self.partitions)
+            numbers = {"partition": {"num_clients": clients}}
         return replace(
             self,
             methods=self.methods if methods is None else tuple(methods),
@@ -185,8 +256,28 @@ class Suite:
             },
             conditions=kept,
             complete=self.whole,
-            layers=(*self.layers, *settings),
+            layers=(*self.layers, numbers, *settings),
+            attackers=self.attackers if attackers is None else attackers,
         )
+
+    def _named(self, name: str) -> Sequence[str]:
+        """Return the condition of a name, or those of the group of a title."""
+        if name in self.conditions:
+            return [name]
+        groups = {title.casefold(): names for title, names in self.groups.items()}
+        if name.casefold() not in groups:
+            known = [*self.conditions, *self.groups]
+            raise unknown_name(f"condition of suite {self.name}", name, known)
+        return groups[name.casefold()]
+
+    def _check_shared(self, flag: str, key: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise a `FedcrfError` where some section has a number of its own."""
+        own = [name for name, section in sections.items() if key in section]
+        if own:
+            raise FedcrfError(
+                f"suite {self.name} says itself how many {flag} there are under {own[0]}: leave "
+                f"--{flag} out"
+            )
 
 
 def read_suite(name: str, dataset: str) -> Suite:
@@ -196,8 +287,7 @@ def read_suite(name: str, dataset: str) -> Suite:
         FedcrfError: There is none of that name, it is no suite, or not for that data set.
     """
     if name in SUITES:
-        place = resources.files("fedcrf.experiments") / "suites" / f"{name}.toml"
-        text = place.read_text(encoding="utf-8")
+        text = _packaged(name)
     elif name.endswith(".toml"):
         try:
             text = Path(name).read_text(encoding="utf-8")
@@ -206,13 +296,19 @@ def read_suite(name: str, dataset: str) -> Suite:
     else:
         raise unknown_name("suite", name, SUITES)
     try:
-        file = _SuiteFile.model_validate(tomllib.loads(text))
+        shared = tomllib.loads(_packaged("shared"))
+        file = _SuiteFile.model_validate({**shared, **tomllib.loads(text)})
     except tomllib.TOMLDecodeError as error:
         raise FedcrfError(f"suite {name} is not valid TOML: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         place_of = ".".join(map(str, first["loc"]))
         raise FedcrfError(f"suite {name}: {place_of}: {first['msg']}") from None
+    if file.told and file.attackers is None:
+        raise FedcrfError(f"suite {name} tells rules how many attack: say it, attackers = 3")
+    for rules in file.told.values():
+        for rule in rules:
+            find_rule(rule)
     if dataset not in file.datasets:
         raise unknown_name(f"data set of suite {name}", dataset, file.datasets)
     conditions = {each.name: each for each in file.conditions}
@@ -233,4 +329,27 @@ def read_suite(name: str, dataset: str) -> Suite:
         partitions=file.partitions,
         conditions=conditions,
         groups={title: tuple(names) for title, names in file.groups.items()},
+        attackers=file.attackers,
+        told=file.told,
     )
+
+
+def default_folder(suite: Suite, chosen: Suite) -> Path:
+    """Return the results folder of what is chosen of a suite.
+
+    There is one for each data set, and others for numbers of clients that are not the suite's.
+    """
+    name, numbers = f"{suite.name}-{suite.dataset}", chosen.whole.numbers
+    if numbers != suite.numbers:
+        name += f"-{numbers.replace(' ', '-')}"
+    return Path("runs") / "robustness" / name
+
+
+def _packaged(name: str) -> str:
+    """Return a file of the package's suites."""
+    place = resources.files("fedcrf.experiments") / "suites" / f"{name}.toml"
+    return place.read_text(encoding="utf-8")
+
+
+def _either(numbers: set[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))
