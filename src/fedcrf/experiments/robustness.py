@@ -609,7 +609,7 @@ def _heat_map(findings: Findings, partition: str) -> Figure:
         [row(method) for method in suite.methods],
         rows=("", [method_title(method) for method in suite.methods]),
         columns=("", [*columns, *(f"worst: {title}" for title in groups)]),
-        title=f"{suite.title}: {_place(findings, partition)}, mean test accuracy",
+        title=f"{suite.title}: mean test accuracy\n{_place(findings, partition)}",
         marked=None,
     )
 
