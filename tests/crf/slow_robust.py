@@ -84,6 +84,8 @@ class SlowRobust:
             j: 1 / (1 + sum(max(0.0, alike[i, j]) ** self.vote_power for i in present if i != j))
             for j in present
         }
+        own = dict(zip(present, reported_trust([(reported or {}).get(c) for c in present])))  # noqa: B905
+        credited = [c for c in present if own[c] >= 0.5]
         prior = self._normalised([math.exp(self.inclination * q) for q in self.labels])
         start, energy = {}, {}
         long, silent = self._norms(present, norms, examples), self._answers(present, model, updates)
@@ -106,12 +108,13 @@ class SlowRobust:
         for _ in range(self.iterations):
             trust = {c: dot(belief[c], self.labels) for c in present}
             met = {
-                i: sum(max(0.0, -alike[i, j]) * vote[j] * trust[j] for j in present)
+                i: sum(max(0.0, -alike[i, j]) * own[j] * vote[j] * trust[j] for j in present)
                 for i in present
             }
+            usual = median(met[i] for i in credited) if credited else 0.0
             renewed = {}
             for i in present:
-                opposed = max(0.0, met[i] - median(met.values()) - self.opposition_tolerance)
+                opposed = max(0.0, met[i] - usual - self.opposition_tolerance)
                 fresh = self._normalised(
                     [
                         math.exp(-e - 2 * self.opposition_strength * q * opposed)
@@ -123,11 +126,7 @@ class SlowRobust:
                     for old, new in zip(belief[i], fresh, strict=True)
                 ]
             belief = renewed
-        own = reported_trust([(reported or {}).get(c) for c in present])
-        share = {
-            c: examples[c] * dot(belief[c], self.labels) * f
-            for c, f in zip(present, own, strict=True)
-        }
+        share = {c: examples[c] * dot(belief[c], self.labels) * own[c] for c in present}
         total = sum(share.values())
         weights = {c: share.get(c, 0.0) / total if total else 0.0 for c in updates}
         after = list(model)

@@ -221,6 +221,17 @@ def test_reported_evidence_multiplies_what_is_inferred():
     assert_array_equal(told.memory["beliefs"], plain.memory["beliefs"])
 
 
+def test_who_speaks_against_itself_has_no_vote():
+    rows = np.random.default_rng(5).standard_normal((7, D))
+    rows[4:] -= 1.5 * rows[0]
+    losses = [0.1, 0.2, 0.3, 0.2, 5.0, 6.0, 5.0]
+    plain, told = SMALL.infer(rows), SMALL.infer(rows, evidence={"residual_loss": losses})
+    assert plain.causes["opposed"][0] > 0.3
+    assert told.causes["opposed"][0] < 0.1
+    assert_allclose(told.causes["vote"][:4], plain.causes["vote"][:4])
+    assert (told.causes["vote"][4:] < 0.01).all()
+
+
 FIRST = SMALL.infer(np.eye(3, D)).memory
 BAD: dict[str, tuple[Any, str]] = {
     "another rule": ({"rule.momentum": np.zeros(3)}, "memory is of another rule .*'beliefs'"),

@@ -26,6 +26,8 @@ class Observation:
         steadiness: (m,) the cosine of a client's update with its last one. NaN likewise.
         before: (m, L) marginals of the round that a client last took part in; a row is NaN where
             there was none. None where nothing is remembered.
+        credit: (m,) in [0, 1], what part of a client's word counts where it speaks against others;
+            None where all of everybody's does.
     """
 
     statistics: Statistics
@@ -34,6 +36,7 @@ class Observation:
     response: NDArray[np.float64] | None = None
     steadiness: NDArray[np.float64] | None = None
     before: NDArray[np.float64] | None = None
+    credit: NDArray[np.float64] | None = None
 
     @property
     def num_clients(self) -> int:

@@ -71,8 +71,10 @@ class Opposition:
 
     e_i = max(0, σ_i − median(σ) − tolerance), σ_i = min(1, crowd/m)·Σ_j C_ij q̄_j: only more
     opposition than others meet is evidence, and in a crowd its share counts, since among a hundred
-    honest clients everybody meets some. The conflict C_ij = max(0, −cos(u_i, u_j))/k_j counts
-    copies as one witness, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p. Agreement earns nothing.
+    honest clients everybody meets some. The conflict C_ij = a_j·max(0, −cos(u_i, u_j))/k_j counts
+    copies as one witness, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p, and takes only the part a_j of
+    a client's word that has credit; the median is over those with half of it or more. Agreement
+    earns nothing.
 
     Attributes:
         strength: λ ≥ 0.
@@ -91,15 +93,16 @@ class Opposition:
         check_positive(self, "vote_power", "crowd")
 
     def message(self, seen: Observation, labels: Vector) -> Message:
-        """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
-        votes = potentials.votes(seen.cosines, self.vote_power)
-        usable = seen.finite
-        share = min(1.0, self.crowd / max(1, int(usable.sum())))
+        """Return the message; causes are σ by ``opposition``, e by ``opposed``, a/k by ``vote``."""
+        credit = np.ones(seen.num_clients) if seen.credit is None else seen.credit
+        votes = credit * potentials.votes(seen.cosines, self.vote_power)
+        credited = seen.finite & (credit >= 0.5)
+        share = min(1.0, self.crowd / max(1, int(seen.finite.sum())))
         conflict = share * potentials.conflict(seen.cosines) * votes
 
         def energy(marginals: Matrix) -> Energy:
             met = conflict @ (marginals @ labels)
-            usual = float(np.median(met[usable])) if usable.any() else 0.0
+            usual = float(np.median(met[credited])) if credited.any() else 0.0
             evidence = np.maximum(0.0, met - usual - self.tolerance)
             causes = {"opposition": met, "opposed": evidence, "vote": votes}
             return Energy(2.0 * self.strength * np.outer(evidence, labels), causes)

@@ -37,8 +37,9 @@ class RobustCRF:
     update changes against the step the model took meanwhile. Each client's label is a chain over
     rounds with prior P(q) ∝ exp(b·q); evidence against it is an update longer than its examples
     explain, opposition by trusted clients beyond what others meet, where copies are one witness,
-    a missing answer, and an update that turns from what it was. Agreement earns nothing. Weights
-    are ∝ n_i q̄_i, of clipped updates.
+    a missing answer, and an update that turns from what it was. Agreement earns nothing, and who
+    reports evidence against itself has so much less of a voice. Weights are ∝ n_i q̄_i, of clipped
+    updates.
 
     It remembers each client under its identity, so that absent clients keep their name. Answers are
     compared by sketches, S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when client i last took
@@ -242,15 +243,16 @@ class RobustCRF:
         # What is compared is what will be remembered.
         sketches = np.clip(sketches, -LARGEST_SKETCHED, LARGEST_SKETCHED).astype(np.float32)
         before, last_sketches, last_positions = remembered.recall(who)
+        reported = self.reported.infer_reliability(statistics, evidence)
         seen = Observation(
             statistics,
             num_examples=base,
             response=response(sketches - last_sketches, here - last_positions),
             steadiness=steadiness(sketches.astype(np.float64), last_sketches),
             before=before,
+            credit=reported.expected_label,
         )
         found = field.infer(seen)
-        reported = self.reported.infer_reliability(statistics, evidence)
         expected_label = found.expected_label * reported.expected_label
         weights, fell_back = refined_weights(base, expected_label)
         clip = clip_factors(statistics.norms, finite, self.clip)
