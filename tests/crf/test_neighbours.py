@@ -144,8 +144,8 @@ def test_the_rule_weighs_updates_and_no_models():
 def test_records_hold_the_graph_of_few_clients_and_never_that_of_many():
     few = reasons_of(CRF(neighbours=2).aggregate({"w": np.zeros(24)}, reports(updates(8))))
     assert few is not None
-    assert few.affinity is not None
-    rows = few.affinity
+    rows = few.affinities
+    assert rows is not None
     assert [len(row) for row in rows] == [7, 6, 5, 4, 3, 2, 1]
     assert 8 <= sum(value > 0 for row in rows for value in row) <= 16
     many = LARGEST_AFFINITY + 1

@@ -169,3 +169,43 @@ def test_the_causes_of_other_fields_are_kept_by_name(rule: Any) -> None:
 def test_a_rule_without_inference_has_no_reasons() -> None:
     reports = [ClientReport(0, {"w": np.ones(2)}, 5)]
     assert reasons_of(FedAvg().aggregate({"w": np.zeros(2)}, reports)) is None
+
+
+@pytest.mark.parametrize("excluded", [False, True])
+def test_few_neighbours_take_little_room_and_are_told_whole(excluded: bool) -> None:
+    rng, m = np.random.default_rng(0), LARGEST_AFFINITY
+    reports = [ClientReport(client, {"w": rng.standard_normal(30)}, 5) for client in range(m)]
+    if excluded:
+        reports[3].state["w"][0] = NAN
+    result = CRF(neighbours=4).aggregate({"w": np.zeros(30)}, reports)
+    reasons, posterior = reasons_of(result), result.posterior
+    assert reasons is not None
+    assert reasons.affinity is not None
+    assert sum(len(row) for row in reasons.affinity) == posterior.affinity.nnz / 2
+    again = Reasons.model_validate_json(reasons.model_dump_json(exclude_none=True))
+    assert again == reasons or excluded  # NaN is unequal to itself
+    whole = posterior.affinity.toarray()
+    for i, row in enumerate(again.affinities or []):
+        np.testing.assert_allclose(row, whole[i, i + 1 :], rtol=1e-5)
+    dense = reasons_of(CRF().aggregate({"w": np.zeros(30)}, reports))
+    assert dense is not None
+    assert dense.affinity_columns is None
+    assert dense.affinities == dense.affinity  # as all records were before
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        ([[0.5]], [[2]]),
+        ([[0.5]], [[0]]),
+        ([[0.5, 0.5]], [[1]]),
+        ([[0.5, 0.5]], [[1, 1]]),
+        ([], []),
+        (None, [[1]]),
+    ],
+)
+def test_affinities_in_columns_that_there_are_not_are_refused(rows: Any, columns: Any) -> None:
+    content = json.loads(record().model_dump_json())
+    content["reasons"] |= {"affinity": rows, "affinity_columns": columns}
+    with pytest.raises(ValidationError, match="affinity is not of"):
+        RoundRecord.model_validate_json(json.dumps(content))

@@ -544,7 +544,7 @@ def _field_reasons(record: RoundRecord, reasons: Reasons, rule: object) -> Field
 
 
 def _trust_reasons(reasons: Reasons, rule: object) -> TrustReasons:
-    rows = reasons.affinity
+    rows = reasons.affinities
     return TrustReasons(
         reliability=_series(reasons.reliability),
         cosine=_series(reasons.cosine),

@@ -350,7 +350,7 @@ def causes_of(
         return [
             replace(each, expected_label=reasons.expected_label[i]) for i, each in enumerate(causes)
         ]
-    own = own_labels(reasons, rule)
+    own, affinities = own_labels(reasons, rule), reasons.affinities
     return [
         replace(
             each,
@@ -360,7 +360,7 @@ def causes_of(
             norm_anomaly=reasons.norm_anomaly[i],
             own_label=own[i],
             expected_label=reasons.expected_label[i],
-            neighbours=_neighbours(record.clients, reasons, i),
+            neighbours=_neighbours(record.clients, affinities, i),
         )
         for i, each in enumerate(causes)
     ]
@@ -668,9 +668,10 @@ def find_client(causes: Sequence[ClientCauses], client: int, number: int) -> Cli
     )
 
 
-def _neighbours(clients: Sequence[int], reasons: Reasons, i: int) -> tuple[tuple[int, float], ...]:
-    """Return those that have an affinity by it; the record holds row i from column i + 1 on."""
-    rows = reasons.affinity
+def _neighbours(
+    clients: Sequence[int], rows: list[list[float]] | None, i: int
+) -> tuple[tuple[int, float], ...]:
+    """Return those that have an affinity by it; row i is told from column i + 1 on."""
     if rows is None:
         return ()
     values = [

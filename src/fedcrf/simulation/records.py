@@ -75,9 +75,10 @@ class Reasons(Record):
     """Why the clients got their weights; the lists run over the clients of the round.
 
     ``affinity`` holds row i of the affinity matrix from column i + 1 on (it is symmetric), where
-    the round has at most 100 clients; 0 for those that are no neighbours. It and the first four
-    lists are the paper's field's, and empty for another; what the parts of another saw is in
-    ``causes``, by name.
+    the round has at most 100 clients. Of a sparse one it holds those in the columns that
+    ``affinity_columns`` tells alone, where they take less room; `affinities` are whole either way.
+    It and the first four lists are the paper's field's, and empty for another; what the parts of
+    another saw is in ``causes``, by name.
     """
 
     reliability: list[Number] = []
@@ -86,8 +87,21 @@ class Reasons(Record):
     norm_anomaly: list[Number] = []
     expected_label: list[Number] = []
     affinity: list[list[Number]] | None = None
+    affinity_columns: list[list[int]] | None = None
     fell_back: bool = False
     causes: dict[str, list[Number]] = {}
+
+    @property
+    def affinities(self) -> list[list[Number]] | None:
+        """Row i of the affinity matrix from column i + 1 on; 0 for those that are no neighbours."""
+        if self.affinity is None or self.affinity_columns is None:
+            return self.affinity
+        m = len(self.affinity) + 1
+        whole = [[0.0] * (m - 1 - i) for i in range(m - 1)]
+        for i, (columns, row) in enumerate(zip(self.affinity_columns, self.affinity, strict=True)):
+            for j, value in zip(columns, row, strict=True):
+                whole[i][j - i - 1] = value
+        return whole
 
 
 class LeftOutRecord(Record):
@@ -139,12 +153,28 @@ class RoundRecord(Record):
             papers = (reasons.reliability, reasons.cosine, reasons.distance, reasons.norm_anomaly)
             lists += [*(papers if any(papers) else ()), reasons.expected_label]
             lists += reasons.causes.values()
-            rows = reasons.affinity
-            if rows is not None and [len(row) for row in rows] != list(range(m - 1, 0, -1)):
+            if not _are_affinities(reasons.affinity, reasons.affinity_columns, m):
                 raise ValueError("affinity is not of the round's clients")
         if any(len(values) != m for values in lists):
             raise ValueError("a list is not of the round's clients")
         return self
+
+
+def _are_affinities(
+    rows: list[list[Number]] | None, columns: list[list[int]] | None, m: int
+) -> bool:
+    """Tell whether rows above the diagonal are of m clients, or those numbers of them."""
+    if rows is None:
+        return columns is None
+    whole = [list(range(i + 1, m)) for i in range(m - 1)]
+    if columns is None:
+        return [len(row) for row in rows] == [len(each) for each in whole]
+    if not len(rows) == len(columns) == len(whole):
+        return False
+    return all(
+        len(row) == len(each) == len(set(each)) and set(each) <= set(there)
+        for row, each, there in zip(rows, columns, whole, strict=True)
+    )
 
 
 def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
@@ -172,24 +202,35 @@ def reasons_of(result: AggregationResult) -> Reasons | None:
             fell_back=posterior.fell_back,
             causes={name: brief(values) for name, values in posterior.causes.items()},
         )
-    m = len(posterior.weights)
+    rows, columns = _above_diagonal(posterior.affinity)
     return Reasons(
         reliability=brief(posterior.reliability),
         cosine=brief(posterior.cosine),
         distance=brief(posterior.distance),
         norm_anomaly=brief(posterior.norm_anomaly),
         expected_label=brief(posterior.expected_label),
-        affinity=_above_diagonal(posterior.affinity) if m <= LARGEST_AFFINITY else None,
+        affinity=rows,
+        affinity_columns=columns,
         fell_back=posterior.fell_back,
     )
 
 
-def _above_diagonal(affinity: Pairs) -> list[list[float]]:
-    """Return each row of a symmetric matrix from its diagonal on, to six significant digits."""
+def _above_diagonal(affinity: Pairs) -> tuple[list[list[float]] | None, list[list[int]] | None]:
+    """Return what is kept of a symmetric matrix's rows above its diagonal, and in which columns.
+
+    Columns are told where less than half of the pairs are there: each number then has one.
+    """
+    m = affinity.shape[0]
+    if m > LARGEST_AFFINITY:
+        return None, None
     whole: NDArray[np.float64] = (
         affinity if isinstance(affinity, np.ndarray) else affinity.toarray()
     )
-    return [brief(row[i + 1 :]) for i, row in enumerate(whole[:-1])]
+    if np.count_nonzero(whole) >= m * (m - 1) / 2:
+        return [brief(row[i + 1 :]) for i, row in enumerate(whole[:-1])], None
+    columns = [i + 1 + np.flatnonzero(row[i + 1 :]) for i, row in enumerate(whole[:-1])]
+    rows = [brief(row[those]) for row, those in zip(whole[:-1], columns, strict=True)]
+    return rows, [those.tolist() for those in columns]
 
 
 def brief(values: NDArray[np.float64] | Sequence[float]) -> list[Any]:
