@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from fedcrf.errors import check_whole
 from fedcrf.statistics import compiled
+from fedcrf.statistics.count_sketch import CountSketch
+from fedcrf.statistics.estimated import EstimatedCosines
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.one_pass import (
     EPSILON,
@@ -20,7 +22,7 @@ from fedcrf.statistics.one_pass import (
     spread,
     update_statistics,
 )
-from fedcrf.statistics.sketches import host_blocks, sketch
+from fedcrf.statistics.sketches import host_blocks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -34,8 +36,14 @@ ROWS_NUMBERS = 1 << 22
 EXACT_NUMBERS = 1 << 24
 """Cosines, and numbers of the updates, that exact neighbours are sought in together: 128 MiB."""
 
+CANDIDATES = 2
+"""Times the neighbours that are wanted, looked at closer where the first look is a rough one."""
+
 Rows = Callable[[int, int], NDArray[Any]]
 """From the first client of some and one past the last to their cosines with all; not kept."""
+
+Closer = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
+"""From (b,) clients and (b, c) others each to their (b, c) cosines."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,10 @@ class NeighbourSearch:
 
     Attributes:
         neighbours: k ≥ 1; all others where there are no more.
-        sketch_size: Numbers in the sketches by which cosines are estimated, with an error of about
-            1/√size and in time O(m²·size) where exact ones take O(m²d); exact where left out.
+        sketch_size: Numbers in the sketches by which cosines are estimated, as
+            `EstimatedCosines` tells; they are made in the one pass, and time beyond it is
+            O(m²) of a small constant where exact cosines take O(m²d). Exact where left out, or
+            where updates have no more numbers.
         sketch_seed: Of the sketches' signs. Keep it to the server: who knows it can make updates
             whose sketches mislead.
 
@@ -109,18 +119,31 @@ def crowd_statistics(
     Everything but the neighbours takes time and memory O(md). Arguments and errors are those of
     `update_statistics`, and who is wanted.
     """
-    if search.sketch_size is None and len(clients) <= MOST_WITH_ALL_PAIRS:
-        return with_nearest(update_statistics(clients, origin, threads), search.neighbours)
     dimension = checked_dimension(clients)
-    finite, sums = finite_sums(clients, origin, threads, products=False)
+    exact = search.sketch_size is None or search.sketch_size >= dimension
+    if exact and len(clients) <= MOST_WITH_ALL_PAIRS:
+        return with_nearest(update_statistics(clients, origin, threads), search.neighbours)
+    size = None if exact else search.sketch_size
+    draws = None if size is None else CountSketch.of(dimension, size, search.sketch_seed)
+    finite, sums = finite_sums(clients, origin, threads, products=False, sketch=draws)
     norms = spread(np.sqrt(sums.squares), finite, finite)
-    used = [clients[i] for i in np.flatnonzero(finite).tolist()]
-    if search.sketch_size is None:
+    if draws is None:
+        used = [clients[i] for i in np.flatnonzero(finite).tolist()]
         rows = _exact(used, origin, norms[finite])
         cosines = nearest(rows, finite, search.neighbours, EXACT_NUMBERS, threads=1)
     else:
-        rows = _estimated(sketch(used, search.sketch_size, search.sketch_seed, origin, threads))
-        cosines = nearest(rows, finite, search.neighbours, threads=threads)
+        generator, middle = np.random.default_rng(search.sketch_seed), np.sqrt(sums.median_square)
+        estimated = EstimatedCosines.of(
+            sums.sketches, sums.inner, norms[finite], float(middle), generator
+        )
+        seen = estimated.search
+        cosines = nearest(
+            lambda start, stop: seen[start:stop] @ seen.T,
+            finite,
+            search.neighbours,
+            threads=threads,
+            closer=estimated.at,
+        )
         lengths = norms[pair_rows(cosines)] * norms[cosines.indices]
         cosines.data *= lengths / (lengths + EPSILON)
     return CrowdStatistics(
@@ -154,6 +177,7 @@ def nearest(
     neighbours: int,
     numbers: int = ROWS_NUMBERS,
     threads: int | None = None,
+    closer: Closer | None = None,
 ) -> csr_array[np.float64]:
     """Return the cosines of each client with its nearest: (m, m), sparse and symmetric.
 
@@ -166,6 +190,7 @@ def nearest(
         neighbours: k; n − 1 where it is more.
         numbers: Cosines that are looked at together.
         threads: Looks at once; all cores by default.
+        closer: Where the rows are rough, what tells better, of the nearest by them.
     """
     from scipy.sparse import csr_array
 
@@ -179,11 +204,19 @@ def nearest(
         near = rows(start, min(start + step, n))
         own = np.arange(start, start + len(near))
         near[own - start, own] = -np.inf
-        first, second = _greatest(near, k)
-        values = near[first, second].astype(np.float64)
-        first = first + start
+        places = _greatest(near, k if closer is None else min(CANDIDATES * k, n - 1))
+        if closer is None:
+            values = np.take_along_axis(near, places, axis=1)
+        else:
+            places.sort(axis=1)  # of equally near ones the first count
+            values = closer(own, places)
+            chosen = _greatest(values, k)
+            places = np.take_along_axis(places, chosen, axis=1)
+            values = np.take_along_axis(values, chosen, axis=1)
+        first, second = np.repeat(own, k), places.reshape(-1)
         # A pair is known by one number, whoever of the two found the other.
-        return np.minimum(first, second) * n + np.maximum(first, second), values
+        pairs = np.minimum(first, second) * n + np.maximum(first, second)
+        return pairs, values.reshape(-1).astype(np.float64)
 
     found = list(compiled.in_order(look, range(0, n, step), threads))
     pairs, once = np.unique(np.concatenate([each for each, _ in found]), return_index=True)
@@ -193,31 +226,22 @@ def nearest(
     return csr_array((cosines, places), shape=(m, m))
 
 
-def _greatest(near: NDArray[Any], k: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return rows and columns of each row's k greatest; of equal ones the first count."""
+def _greatest(near: NDArray[Any], k: int) -> NDArray[np.int64]:
+    """Return (b, k) places of each row's k greatest; of equal ones the first count."""
     places = compiled.greatest_places(near, k)
     if places is not None:
-        return np.repeat(np.arange(len(near)), k), places.reshape(-1)
+        return places
     least = np.partition(near, -k, axis=1)[:, -k, None]
     chosen = near >= least
     for row in np.flatnonzero(chosen.sum(axis=1) > k):
         tied = np.flatnonzero(near[row] == least[row])
         chosen[row, tied[k - np.count_nonzero(near[row] > least[row]) :]] = False
-    first, second = np.nonzero(chosen)
-    return first, second
+    return np.nonzero(chosen)[1].reshape(len(near), k)
 
 
 def pair_rows(pairs: csr_array[np.float64]) -> NDArray[np.intp]:
     """Return the row of each stored number of a sparse matrix."""
     return np.repeat(np.arange(len(pairs.indptr) - 1), np.diff(pairs.indptr))
-
-
-def _estimated(sketches: NDArray[np.float64]) -> Rows:
-    """Return cosines by sketches, each scaled to length 1: equal updates are at angle 0."""
-    lengths = np.linalg.norm(sketches, axis=1)
-    scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    unit = (sketches * scale[:, None]).astype(np.float32)
-    return lambda start, stop: unit[start:stop] @ unit.T
 
 
 def _exact(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcrf.statistics.compiled import Sums
+from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
 
 BLOCK_NUMBERS = 1 << 24
@@ -18,7 +19,10 @@ BLOCK_NUMBERS = 1 << 24
 
 
 def sum_columns(
-    clients: Sequence[Sequence[Any]], origin: Sequence[Any] | None, products: bool = True
+    clients: Sequence[Sequence[Any]],
+    origin: Sequence[Any] | None,
+    products: bool = True,
+    sketch: CountSketch | None = None,
 ) -> tuple[NDArray[np.bool_], Sums]:
     """Sum Gram matrix, inner products with the median and distances to it, in float64.
 
@@ -26,27 +30,35 @@ def sum_columns(
         clients: For each of m clients its flat layers, on one device.
         origin: Flat layers of the global model to take away; none where the layers are updates.
         products: Whether the Gram matrix is wanted.
+        sketch: What the updates and their median are sketched by; not where left out.
 
     Returns:
         (m,) bool, whether each update is finite, and the sums, which count where all are.
     """
-    m, device = len(clients), clients[0][0].device
+    m, device, first = len(clients), clients[0][0].device, 0
     gram = torch.zeros((m if products else 0, m), dtype=torch.float64, device=device)
     squares, inner, squared_distance, square = torch.zeros(
         (4, m), dtype=torch.float64, device=device
     )
+    shape = (0, 0) if sketch is None else (m + 1, sketch.size)
+    sketches = torch.zeros(shape, dtype=torch.float64, device=device)
     for block in blocks(clients, origin):
         if products:
             gram += block @ block.T
         squares += block.square().sum(dim=1)
         middle = coordinate_median(block)
+        if sketch is not None:
+            signs = torch.from_numpy(sketch.signs(first, first + block.shape[1])).to(device)
+            sketch.add(torch.vstack([block, middle]) * signs, first, sketches)
+            first += block.shape[1]
         inner += block @ middle
         square += middle @ middle
         block -= middle
         squared_distance += block.square().sum(dim=1)
     rows = torch.cat([torch.stack([squares, inner, squared_distance, square]), gram]).cpu()
     host: NDArray[np.float64] = rows.numpy()
-    sums = Sums(host[0], host[4:, : len(host) - 4], host[1], host[2], float(host[3, 0]))
+    gram_there, square_there = host[4:, : len(host) - 4], float(host[3, 0])
+    sums = Sums(host[0], gram_there, host[1], host[2], sketches.cpu().numpy(), square_there)
     if products:
         # The diagonal by one routine a row: equal updates get norms equal to the last bit.
         np.fill_diagonal(sums.gram, sums.squares)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
+from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.inputs import Layers, is_on_gpu, num_numbers
 from fedcrf.statistics.median import coordinate_median
 
@@ -114,6 +115,7 @@ def finite_sums(
     origin: Sequence[NDArray[Any]] | None,
     threads: int | None,
     products: bool = True,
+    sketch: CountSketch | None = None,
 ) -> tuple[NDArray[np.bool_], compiled.Sums]:
     """Return (m,) bool, whether each update is finite, and the sums over those that are.
 
@@ -122,10 +124,13 @@ def finite_sums(
         origin: The global model.
         threads: Of the compiled code.
         products: Whether the Gram matrix is wanted.
+        sketch: What the updates and their median are sketched by; not where left out.
     """
     return _excluding(
         len(clients),
-        lambda candidates: _sums([clients[i] for i in candidates], origin, threads, products),
+        lambda candidates: _sums(
+            [clients[i] for i in candidates], origin, threads, products, sketch
+        ),
     )
 
 
@@ -215,25 +220,30 @@ def _sums(
     origin: Sequence[NDArray[Any]] | None,
     threads: int | None,
     products: bool,
+    sketch: CountSketch | None,
 ) -> tuple[NDArray[np.bool_], compiled.Sums]:
     """Return who is finite and the sums over all columns, which count where all are."""
     if clients and is_on_gpu(clients[0][0]):
         from fedcrf.statistics import on_gpu
 
-        return on_gpu.sum_columns(clients, origin, products)
+        return on_gpu.sum_columns(clients, origin, products, sketch)
     if clients and compiled.suits(clients):
-        fast = compiled.sum_columns(clients, origin, threads, products)
+        fast = compiled.sum_columns(clients, origin, threads, products, sketch)
         if fast is not None:
             return fast
-    return _sum_over_blocks(clients, origin, products)
+    return _sum_over_blocks(clients, origin, products, sketch)
 
 
 def _sum_over_blocks(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, products: bool = True
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    products: bool = True,
+    sketch: CountSketch | None = None,
 ) -> tuple[NDArray[np.bool_], compiled.Sums]:
-    m = len(clients)
+    m, first = len(clients), 0
     gram = np.zeros((m, m) if products else (0, 0))
-    sums = compiled.Sums(np.zeros(m), gram, np.zeros(m), np.zeros(m))
+    sketches = np.zeros((m + 1, sketch.size) if sketch is not None else (0, 0))
+    sums = compiled.Sums(np.zeros(m), gram, np.zeros(m), np.zeros(m), sketches)
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks(clients, origin):
             sums.squares += np.einsum("ij,ij->i", block, block)
@@ -242,6 +252,10 @@ def _sum_over_blocks(
             if products:
                 gram += block @ block.T
             middle = coordinate_median(block)
+            if sketch is not None:
+                signs = sketch.signs(first, first + block.shape[1])
+                sketch.add(np.vstack([block, middle]) * signs, first, sketches)
+                first += block.shape[1]
             sums.inner += np.einsum("ij,j->i", block, middle)
             sums.median_square += float(np.einsum("j,j->", middle, middle))
             block -= middle

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedcrf.cores import available_cores
 from fedcrf.statistics.compiled.loading import LOGGER, call, load
+from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.inputs import Layers, is_floating, num_numbers
 
 MOST_WRITTEN_OUT = 16
@@ -33,6 +34,9 @@ FEWEST_NUMBERS = 1_000_000
 FEWEST_RANKED = 1 << 18
 """Numbers of which finding the greatest is not worth loading."""
 
+FEWEST_PRODUCTS = 1 << 12
+"""Inner products that are not worth loading."""
+
 CHUNK = 1 << 17
 """Columns in a task for few clients. Fixed, so that sums do not depend on the number of threads."""
 
@@ -41,6 +45,13 @@ CHUNK_OF_MANY = 1 << 14
 
 CHUNK_WITHOUT_PRODUCTS = 1 << 12
 """Columns in a task for many clients that has none."""
+
+CHUNK_WITH_SKETCHES = 1 << 14
+"""Columns in a task that has sketches of its own."""
+
+MOST_SKETCHED_IN_CACHE = 4096
+"""Clients up to which columns are sketched while they lie in cache; of more, a block has so few
+columns that it is faster to come back to each client's."""
 
 CONVERTED = 1 << 13
 """Columns that are converted at a time, where layers are not contiguous or of a small dtype."""
@@ -77,6 +88,7 @@ class Sums:
         gram: (m, m) ⟨u_i, u_j⟩; (0, 0) where products were not asked for.
         inner: (m,) ⟨u_i, ũ⟩.
         squared_distance: (m,) ‖u_i − ũ‖².
+        sketches: (m + 1, k) S u_i, and S ũ; (0, 0) where they were not asked for.
         median_square: ⟨ũ, ũ⟩.
     """
 
@@ -84,6 +96,7 @@ class Sums:
     gram: NDArray[np.float64]
     inner: NDArray[np.float64]
     squared_distance: NDArray[np.float64]
+    sketches: NDArray[Any]
     median_square: float = 0.0
 
 
@@ -92,6 +105,7 @@ def sum_columns(
     origin: Sequence[NDArray[Any]] | None,
     threads: int | None,
     products: bool = True,
+    sketch: CountSketch | None = None,
 ) -> tuple[NDArray[np.bool_], Sums] | None:
     """Sum Gram matrix, inner products with the median and distances to it, over all columns.
 
@@ -100,6 +114,8 @@ def sum_columns(
         origin: Flat layers of the global model to take away; none where the layers are updates.
         threads: Tasks carried out at once, all cores by default; no part of the result.
         products: Whether the Gram matrix is wanted.
+        sketch: What the updates and their median are sketched by; not where left out. Not together
+            with products.
 
     Returns:
         (m,) bool, whether each update is finite, and the sums, which count where all are. None
@@ -107,16 +123,23 @@ def sum_columns(
         squares that vanish. The plain way then gives the answer.
     """
     module = _module(clients) if products else load(None)
-    gathered = _gather(module, "gather", clients, origin, threads, products)
+    name = "gather" if sketch is None else "gather_sketched"
+    gathered = _gather(module, name, clients, origin, threads, products, sketch)
     if gathered is None:
         return None
-    finite, squares, gram, inner, squared_distance, median_square = gathered
+    finite, squares, gram, inner, squared_distance, *sketched, median_square = gathered
+    sketches = sketched[0] if sketched else np.zeros((0, 0))
+    if sketch is not None and finite.all() and len(clients) > MOST_SKETCHED_IN_CACHE:
+        theirs = sketch_columns(clients, origin, sketch, threads)
+        if theirs is None:
+            return None
+        sketches = np.vstack([theirs, sketches])
     # Squares of float32 below 1e-38 vanish; a mean square of 1e-28 is safely above.
     large_enough = squares > 1e-28 * num_numbers(clients[0])
     fits = np.isfinite(gram).all() and np.isfinite(inner).all() and large_enough.all()
     if finite.all() and not fits:
         return None
-    return finite, Sums(squares, gram, inner, squared_distance, float(median_square))
+    return finite, Sums(squares, gram, inner, squared_distance, sketches, float(median_square))
 
 
 def sum_centred(
@@ -133,9 +156,7 @@ def sum_centred(
 def sketch_columns(
     clients: Sequence[Layers],
     origin: Sequence[NDArray[Any]] | None,
-    shifts: NDArray[np.int64],
-    signs: Callable[[int, int], NDArray[np.int8]],
-    size: int,
+    sketch: CountSketch,
     threads: int | None,
 ) -> NDArray[np.float64] | None:
     """Return the (m, size) count sketches of vectors, to the bit those of the plain way.
@@ -143,9 +164,7 @@ def sketch_columns(
     Args:
         clients: m lists of flat layers that `suits` accepts.
         origin: As for `sum_columns`.
-        shifts: Of each ``size`` coordinates.
-        signs: From the first coordinate and one past the last to their signs.
-        size: Buckets.
+        sketch: Its draws.
         threads: As for `sum_columns`; each takes some of the clients.
 
     Returns:
@@ -154,7 +173,7 @@ def sketch_columns(
     module = load(None)
     if module is None:
         return None
-    sums = np.zeros((len(clients), size))
+    sums = np.zeros((len(clients), sketch.size))
 
     def carry_out(mine: slice) -> None:
         everyone = [*clients[mine]] if origin is None else [*clients[mine], origin]
@@ -166,8 +185,8 @@ def sketch_columns(
                 for part in layer.columns(start, stop):
                     where, first = part.addresses, before + part.start
                     base = int(where[count]) if origin is not None else 0
-                    now = signs(first, before + part.stop)
-                    given = where[:count], base, part.like, len(now), first, shifts, now
+                    now = sketch.signs(first, before + part.stop)
+                    given = where[:count], base, part.like, len(now), first, sketch.shifts, now
                     call(module, "sketch", *given, sums[mine])
             before += size_of_layer
 
@@ -177,7 +196,7 @@ def sketch_columns(
 
 
 def greatest_places(block: NDArray[Any], k: int) -> NDArray[np.int64] | None:
-    """Return (b, k) places of each row's k greatest numbers, of equal ones the first.
+    """Return (b, k) places of each row's k greatest numbers, in any order; of equal ones the first.
 
     Args:
         block: (b, n) float32 or float64, of which more than k a row are no −∞, and none is NaN.
@@ -191,6 +210,19 @@ def greatest_places(block: NDArray[Any], k: int) -> NDArray[np.int64] | None:
         return None
     places = np.zeros((len(block), k), np.int64)
     return places if _done(lambda _: call(module, "greatest", block, places), [0], 1) else None
+
+
+def products_at(
+    vectors: NDArray[np.float32], rows: NDArray[np.int64], places: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return (b, k) inner products of (b,) vectors with those at (b, k) places."""
+    found = np.empty(places.shape, vectors.dtype)
+    module = load(None) if places.size >= FEWEST_PRODUCTS else None
+    given = vectors, rows, places, found
+    if module is None or not _done(lambda _: call(module, "products", *given), [0], 1):
+        for row, place, into in zip(rows, places, found, strict=True):
+            into[:] = vectors[place] @ vectors[row]
+    return found
 
 
 def average_columns(
@@ -291,6 +323,7 @@ def _gather(
     origin: Sequence[NDArray[Any]] | None,
     threads: int | None,
     products: bool = True,
+    sketch: CountSketch | None = None,
 ) -> list[Any] | None:
     """Carry out a pass: who is finite, squares, the Gram matrix, other sums, what was returned."""
     if module is None:
@@ -299,35 +332,48 @@ def _gather(
     padded = -(-m // TILE) * TILE if products else 0
     everyone = [*clients] if origin is None else [*clients, origin]
     layers = [_Layer([*rows]) for rows in zip(*everyone, strict=True)]
+    sizes = [layer.size for layer in clients[0]]
+    before = [sum(sizes[:number]) for number in range(len(sizes))]
+    precision = np.result_type(*(layer.dtype for layer in layers))
+    in_cache = m <= MOST_SKETCHED_IN_CACHE
 
-    def carry_out(task: tuple[int, int, int]) -> list[NDArray[np.float64]]:
+    def carry_out(task: tuple[int, int, int]) -> list[NDArray[Any]]:
         number, start, stop = task
         sums = [np.zeros(m), np.zeros((padded, padded))]
-        if name == "gather":
+        if name != "gather_centred":
             sums += [np.zeros(m), np.zeros(m)]
+        if sketch is not None:
+            sums.append(np.zeros((m + 1 if in_cache else 1, sketch.size), precision))
         returned = np.zeros(())
         for part in layers[number].columns(start, stop):
             where = part.addresses
             base = where[m] if origin is not None else 0
             size = part.stop - part.start
-            returned += call(module, name, where[:m], int(base), part.like, size, *sums) or 0.0
+            given: list[Any] = [*sums]
+            if sketch is not None:
+                first = before[number] + part.start
+                given += [sketch.shifts, sketch.signs(first, first + size), first]
+            returned += call(module, name, where[:m], int(base), part.like, size, *given) or 0.0
         return [*sums, returned]
 
     width = CHUNK if m <= MOST_WRITTEN_OUT else CHUNK_OF_MANY
-    width = width if products else CHUNK_WITHOUT_PRODUCTS
+    if not products:
+        width = CHUNK_WITH_SKETCHES if sketch is not None and in_cache else CHUNK_WITHOUT_PRODUCTS
     tasks = [
         (number, start, min(start + width, layer.size))
         for number, layer in enumerate(clients[0])
         for start in range(0, layer.size, width)
     ]
-    totals: list[Any] | None = None
+    totals: list[NDArray[Any]] = []
     try:
         for sums in in_order(carry_out, tasks, threads):
-            totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
+            totals = totals or sums
+            if totals is not sums:
+                for total, each in zip(totals, sums, strict=True):
+                    total += each
     except Exception as error:  # an aid that fails in whatever way must not stop a round
         LOGGER.warning("the compiled statistics failed: %s", error)
         return None
-    assert totals is not None
     squares, gram, *others = totals
     finite = np.isfinite(squares)
     if not all(_holds_not_finite(clients[i]) for i in np.flatnonzero(~finite).tolist()):
@@ -335,7 +381,7 @@ def _gather(
     if products:
         gram = np.triu(gram[:m, :m], 1)
         gram += gram.T
-        np.fill_diagonal(gram, squares if name == "gather" else np.diagonal(totals[1])[:m])
+        np.fill_diagonal(gram, squares if name != "gather_centred" else np.diagonal(totals[1])[:m])
     return [finite, squares, gram, *others]
 
 

@@ -5,9 +5,10 @@ of their first numbers, so that one compilation serves every number of clients; 
 array of their dtype, and ``block`` a scratch matrix with a row for each client, of the dtype that
 is computed in.
 
-The k-th smallest number of a column is found by halving the bracket that holds it, for many columns
-at once: each halving is a pass over rows that lie in cache, does the same to every column, and
-needs no more memory. Ties, zeros and denormals are numbers like any other.
+The k-th smallest number of a column is found by shrinking the bracket that holds it, for many
+columns at once: in halves at first, then at about where the rank must lie by the counts so far.
+Each time is a pass over rows that lie in cache, does the same to every column, and needs no more
+memory. Ties, zeros and denormals are numbers like any other.
 """
 
 import numpy as np
@@ -22,11 +23,18 @@ BLOCK = 512
 CACHED = 1 << 20
 """Numbers in a block, at most: it stays in the third-level cache, beside another thread's."""
 
+FEWEST_PACKED = 4096
+"""Rows from which on a strip of columns is copied to where its rows follow each other: it is gone
+through some twelve times, and would not stay in the second-level cache."""
+
 PADDING = 16
 """Numbers between the rows of a block, so that they do not share cache lines."""
 
 LONG_BLOCK = 4096
 """Columns in a block of an average, of which little else is in cache."""
+
+HALVED, COUNTED = 3, 5
+"""Passes over a column that halve the bracket of a rank, and those that count and no more."""
 
 LANES = 32
 """Columns in which a rank is sought at once; their state stays in vector registers."""
@@ -156,17 +164,19 @@ def split(typing, block, first, rows, stride, pivot, count, below, above):
 
 
 @intrinsic
-def halve(typing, lower, upper, pivot):
-    """Put a pivot into every bracket: lower ≤ pivot < upper, or the one value it holds."""
+def divide(typing, lower, upper, share, pivot):
+    """Put a pivot into every bracket, at its share: lower ≤ pivot < upper, or the one value."""
 
     def generate(context, builder, signature, arguments):
         parts = context, builder, signature, arguments
-        (low_at, align), (up_at, _), (pivot_at, _) = (lanes(*parts, k) for k in range(3))
-        low, up = builder.load(low_at, align=align), builder.load(up_at, align=align)
-        half = all_lanes(low.type, 0.5)
-        middle = builder.fadd(low, builder.fmul(builder.fsub(up, low), half))
+        (low_at, align), (up_at, _), (share_at, _), (pivot_at, _) = (
+            lanes(*parts, k) for k in range(4)
+        )
+        low, up, share = (builder.load(at, align=align) for at in (low_at, up_at, share_at))
+        middle = builder.fadd(low, builder.fmul(builder.fsub(up, low), share))
         # A bracket wider than the largest number; and one of neighbours, or of one value.
-        other = builder.fadd(builder.fmul(low, half), builder.fmul(up, half))
+        rest = builder.fsub(all_lanes(low.type, 1.0), share)
+        other = builder.fadd(builder.fmul(low, rest), builder.fmul(up, share))
         within = builder.and_(
             builder.fcmp_ordered("<=", low, other), builder.fcmp_ordered("<", other, up)
         )
@@ -175,12 +185,14 @@ def halve(typing, lower, upper, pivot):
         builder.store(pivot, pivot_at, align=align)
         return context.get_dummy_value()
 
-    return types.void(lower, upper, pivot), generate
+    return types.void(lower, upper, share, pivot), generate
 
 
 @intrinsic
-def narrow(typing, lower, upper, pivot, count, below, above, enough):
+def narrow(typing, lower, upper, fewest, most, pivot, count, below, above, enough):
     """Shrink brackets by what was counted, and tell whether one is open still.
+
+    ``fewest`` and ``most`` become the counts at its two ends, of the pivots that it shrank to.
 
     A bracket goes on to the nearest value below or above the pivot. It closes on a pivot with just
     enough values up to it: those on its two sides are the ones that are sought.
@@ -188,11 +200,11 @@ def narrow(typing, lower, upper, pivot, count, below, above, enough):
 
     def generate(context, builder, signature, arguments):
         parts = context, builder, signature, arguments
-        places = [lanes(*parts, k) for k in range(6)]
-        low, up, pivot, count, below, above = (
+        places = [lanes(*parts, k) for k in range(8)]
+        low, up, fewest, most, pivot, count, below, above = (
             builder.load(place, align=align) for place, align in places
         )
-        needed = builder.trunc(arguments[6], ir.IntType(32))
+        needed = builder.trunc(arguments[8], ir.IntType(32))
         empty = ir.Constant(COUNTS, ir.Undefined)
         needed = builder.insert_element(empty, needed, ir.Constant(ir.IntType(32), 0))
         needed = builder.shuffle_vector(needed, empty, all_lanes(COUNTS, 0))
@@ -202,12 +214,14 @@ def narrow(typing, lower, upper, pivot, count, below, above, enough):
         few = builder.and_(is_open, builder.icmp_signed("<", count, needed))
         low = builder.select(parted, pivot, builder.select(few, above, low))
         up = builder.select(parted, pivot, builder.select(many, below, up))
-        for value, (place, align) in zip((low, up), places, strict=False):
+        fewest = builder.select(few, count, fewest)
+        most = builder.select(many, count, most)
+        for value, (place, align) in zip((low, up, fewest, most), places, strict=False):
             builder.store(value, place, align=align)
         mask = builder.bitcast(is_open, ir.IntType(LANES))
         return builder.icmp_unsigned("!=", mask, ir.Constant(mask.type, 0))
 
-    arrays = (lower, upper, pivot, count, below, above)
+    arrays = (lower, upper, fewest, most, pivot, count, below, above)
     return types.boolean(*arrays, types.intp), generate
 
 
@@ -218,30 +232,57 @@ def width(rows):
 
 
 @njit(cache=True, nogil=True)
+def lean(fewest, most, enough, share):
+    """Guess where in a bracket a rank lies from the counts at its ends, as if spread evenly."""
+    half, least, greatest = share.dtype.type(0.5), share.dtype.type(0.02), share.dtype.type(0.98)
+    for k in range(len(share)):
+        between = share.dtype.type(max(1, most[k] - fewest[k]))
+        guess = (share.dtype.type(enough - fewest[k]) - half) / between
+        share[k] = min(max(guess, least), greatest)
+
+
+@njit(cache=True, nogil=True)
 def select(block, rows, columns, rank, found, following):
     """Find each column's value of a rank, counted from 0, and the one that follows it.
 
     Both are known from a pivot between them. Columns are a multiple of `LANES`, the rank is not
     the last, or what follows is infinite; all values are finite.
     """
-    flat, stride = block.reshape(-1), block.shape[1]
+    packed = rows >= FEWEST_PACKED
+    strip = np.empty(rows * LANES if packed else 0, block.dtype)
+    flat, stride = (strip, LANES) if packed else (block.reshape(-1), block.shape[1])
     lower, upper = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
     below, above = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
-    pivot, count = np.empty(LANES, block.dtype), np.empty(LANES, np.int32)
-    enough, halvings = rank + 1, 1
-    while rows >> halvings:
-        halvings += 1
+    pivot, share = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
+    fewest, most, count = (
+        np.empty(LANES, np.int32),
+        np.empty(LANES, np.int32),
+        np.empty(LANES, np.int32),
+    )
+    enough = rank + 1
     for first in range(0, columns, LANES):
-        bounds(flat, first, rows, stride, lower, upper)
-        for _ in range(halvings):  # the bracket alone, until it holds about one value
-            halve(lower, upper, pivot)
-            count_up_to(flat, first, rows, stride, pivot, count)
-            narrow(lower, upper, pivot, count, pivot, pivot, enough)
-        is_open = True
-        while is_open:  # from value to value
-            halve(lower, upper, pivot)
-            split(flat, first, rows, stride, pivot, count, below, above)
-            is_open = narrow(lower, upper, pivot, count, below, above, enough)
+        if packed:
+            for i in range(rows):
+                values, into = block[i, first:], strip[i * LANES :]
+                for k in range(LANES):
+                    into[k] = values[k]
+        at = 0 if packed else first
+        bounds(flat, at, rows, stride, lower, upper)
+        fewest[:], most[:] = 1, rows
+        is_open, step = True, 0
+        while is_open:
+            if step < HALVED or step % 3 == 2:  # whatever the values, a bracket must shrink
+                share[:] = 0.5
+            else:
+                lean(fewest, most, enough, share)
+            divide(lower, upper, share, pivot)
+            if step < COUNTED:  # the bracket alone, while it holds many
+                count_up_to(flat, at, rows, stride, pivot, count)
+                narrow(lower, upper, fewest, most, pivot, count, pivot, pivot, enough)
+            else:  # from value to value
+                split(flat, at, rows, stride, pivot, count, below, above)
+                is_open = narrow(lower, upper, fewest, most, pivot, count, below, above, enough)
+            step += 1
         for k in range(LANES):
             found[first + k] = below[k]
             following[first + k] = above[k] if count[k] == enough else below[k]
@@ -353,21 +394,23 @@ def add_products(block, columns, gram):
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def add_medians(block, rows, columns, median, inner, squared_distance):
-    """Add each row's inner product with the median, and distance to it; return its square."""
-    zero = block.dtype.type(0)
-    square = zero
-    for k in range(columns):
-        square += median[k] * median[k]
-    for i in range(rows):
-        row, product, distance = block[i], zero, zero
-        for k in range(columns):
-            value, middle = row[k], median[k]
-            product += value * middle
-            distance += (value - middle) * (value - middle)
-        inner[i] += product
-        squared_distance[i] += distance
-    return square
+def square(vector):
+    """Return the sum of the squares."""
+    total = vector.dtype.type(0)
+    for k in range(len(vector)):
+        total += vector[k] * vector[k]
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def beside(row, median):
+    """Return the inner product of a row with the median, and its squared distance to it."""
+    product = distance = row.dtype.type(0)
+    for k in range(len(median)):
+        value, middle = row[k], median[k]
+        product += value * middle
+        distance += (value - middle) * (value - middle)
+    return product, distance
 
 
 @njit(cache=True, nogil=True)
@@ -376,6 +419,32 @@ def gather(addresses, origin, like, columns, squares, gram, inner, squared_dista
 
     Only squares count, and are not finite, where a number is not. Products are left out where the
     Gram matrix is empty.
+    """
+    none, shifts, signs = np.zeros((0, 0), like.dtype), np.zeros(0, np.int64), np.zeros(0, np.int8)
+    sums = squares, gram, inner, squared_distance, none
+    return gather_sketched(addresses, origin, like, columns, *sums, shifts, signs, 0)
+
+
+@njit(cache=True, nogil=True)
+def gather_sketched(
+    addresses,
+    origin,
+    like,
+    columns,
+    squares,
+    gram,
+    inner,
+    squared_distance,
+    sketches,
+    shifts,
+    signs,
+    first,
+):
+    """Gather, and add what the columns add to the sketches, their median's the last.
+
+    ``first`` is the coordinate of the first column; what shifts and signs are is told in
+    `fedcrf.statistics.sketches`. Where there is one sketch, it is the median's alone; none, where
+    there is none.
     """
     rows, finite, total = len(addresses), True, 0.0
     step = width(rows)
@@ -390,10 +459,33 @@ def gather(addresses, origin, like, columns, squares, gram, inner, squared_dista
             if rows % 2 == 0:
                 for k in range(n):
                     low[k] = (low[k] + following[k]) * like.dtype.type(0.5)
-            total += add_medians(block, rows, n, low, inner, squared_distance)
+            middle, sign = low[:n], signs[start : start + n].astype(like.dtype)
+            total += square(middle)
+            for i in range(rows):  # while the row is near
+                product, distance = beside(block[i], middle)
+                inner[i] += product
+                squared_distance[i] += distance
+                if len(sketches) > 1:
+                    add_signed(block[i], first + start, shifts, sign, sketches[i])
+            if len(sketches):
+                add_signed(middle, first + start, shifts, sign, sketches[-1])
             if len(gram):
                 add_products(block, n, gram)
     return total
+
+
+@njit(cache=True, nogil=True)
+def add_signed(row, first, shifts, signs, sketch):
+    """Add a row's columns, as many as there are signs, to their buckets."""
+    size, start = len(sketch), 0
+    while start < len(signs):
+        place = (first + start) % size
+        bucket = (place + shifts[(first + start) // size]) % size
+        n = min(len(signs) - start, size - place, size - bucket)
+        values, sign, buckets = row[start:], signs[start : start + n], sketch[bucket:]
+        for k in range(len(sign)):
+            buckets[k] += sign[k] * values[k]
+        start += n
 
 
 @njit(cache=True, nogil=True)
@@ -454,19 +546,59 @@ def sketch(addresses, origin, like, columns, first, shifts, signs, sums):
 
 @njit(cache=True, nogil=True)
 def greatest(block, places):
-    """Fill in where each row's greatest numbers are, the first of equal ones; none is −∞."""
+    """Fill in where each row's greatest numbers are, in any order; of equal ones the first count.
+
+    Those found so far are a heap, the least of them at its root, of equal ones the last.
+    """
     k = places.shape[1]
     best = np.empty(k, block.dtype)
     for i in range(len(block)):
         row, place = block[i], places[i]
-        best[:] = -np.inf
-        for j in range(len(row)):
-            if row[j] > best[k - 1]:
-                at = k - 1
-                while at > 0 and row[j] > best[at - 1]:
-                    best[at], place[at] = best[at - 1], place[at - 1]
-                    at -= 1
-                best[at], place[at] = row[j], j
+        for j in range(k):
+            best[j], place[j] = row[j], j
+        for j in range(k // 2 - 1, -1, -1):
+            sift(best, place, j)
+        for start in range(k, len(row), LANES):
+            stop, least, more = min(start + LANES, len(row)), best[0], 0
+            for j in range(start, stop):
+                more += row[j] > least
+            if more == 0:
+                continue
+            for j in range(start, stop):
+                if row[j] > best[0]:
+                    best[0], place[0] = row[j], j
+                    sift(best, place, 0)
+
+
+@njit(cache=True, nogil=True)
+def sift(best, place, at):
+    """Bring one number of a heap down to where it belongs."""
+    value, where = best[at], place[at]
+    while 2 * at + 1 < len(best):
+        below = 2 * at + 1
+        other = below + 1
+        if other < len(best) and (
+            best[other] < best[below]
+            or (best[other] == best[below] and place[other] > place[below])
+        ):
+            below = other
+        if best[below] > value or (best[below] == value and place[below] < where):
+            break
+        best[at], place[at] = best[below], place[below]
+        at = below
+    best[at], place[at] = value, where
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def products(vectors, rows, places, found):
+    """Fill in the inner products of the rows' vectors with those at their places."""
+    for i in range(len(rows)):
+        mine = vectors[rows[i]]
+        for j in range(places.shape[1]):
+            other, total = vectors[places[i, j]], vectors.dtype.type(0)
+            for k in range(len(mine)):
+                total += mine[k] * other[k]
+            found[i, j] = total
 
 
 @njit(cache=True, nogil=True)
