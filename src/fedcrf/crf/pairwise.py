@@ -93,12 +93,12 @@ class Opposition:
         check_positive(self, "vote_power", "crowd")
 
     def message(self, seen: Observation, labels: Vector) -> Message:
-        """Return the message; causes are σ by ``opposition``, e by ``opposed``, a/k by ``vote``."""
+        """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
         credit = np.ones(seen.num_clients) if seen.credit is None else seen.credit
-        votes = credit * potentials.votes(seen.cosines, self.vote_power)
+        votes = potentials.votes(seen.cosines, self.vote_power)
         credited = seen.finite & (credit >= 0.5)
         share = min(1.0, self.crowd / max(1, int(seen.finite.sum())))
-        conflict = share * potentials.conflict(seen.cosines) * votes
+        conflict = share * potentials.conflict(seen.cosines) * (credit * votes)
 
         def energy(marginals: Matrix) -> Energy:
             met = conflict @ (marginals @ labels)
