@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from fedcrf.experiments.store import RunStore
 from fedcrf.report.content import read_report
@@ -239,15 +240,43 @@ def test_the_causes_of_other_fields_are_drawn(
     assert chromium.errors() == []
 
 
-def choose(browser: Browser, select: str, name: str) -> None:
-    """Choose an option by its name, as a reader does."""
+def choose(browser: Browser, select: str, *names: str) -> None:
+    """Choose an option by its name, as a reader does; of several names, all at once in turn."""
     browser.run(
-        "const select = at(arguments[0]);"
-        "select.value = [...select.options].find((o) => o.textContent === arguments[1]).value;"
-        "select.dispatchEvent(new Event('change'))",
+        "const [id, ...names] = arguments;"
+        "const select = at(id);"
+        "for (const name of names) {"
+        "  select.value = [...select.options].find((o) => o.textContent === name).value;"
+        "  select.dispatchEvent(new Event('change'));"
+        "}",
         select,
-        name,
+        *names,
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ("CRF-FedAvg", "FedAvg"),
+        ("CRF-FedAvg", "CRF-robust"),
+        ("CRF-robust", "FedAvg"),
+        ("FedAvg", "CRF-FedAvg"),
+        ("CRF-robust", "CRF-FedAvg"),
+    ],
+)
+def test_of_methods_chosen_in_a_hurry_the_last_is_drawn(
+    chromium: Browser, attacked: Path, first: str, last: str
+) -> None:
+    """One chosen before the other's charts are finished, of which some are then taken away."""
+    write_page(read_report([attacked]), attacked / "report.html")
+    chromium.open(attacked / "report.html")
+    choose(chromium, "trust-method", first, last)
+    chromium.run("return new Promise(requestAnimationFrame)")
+    # FedAvg keeps no reasons, and the paper's field alone knows affinities.
+    expected = [last != "FedAvg", last == "CRF-FedAvg"]
+    shown = "return ['causes', 'graph'].map((id) => at(id).querySelector('.main-svg') !== null)"
+    WebDriverWait(chromium.driver, 30).until(lambda _: chromium.run(shown) == expected)
+    assert chromium.errors() == []
 
 
 def test_a_cause_and_the_memory_are_drawn_as_recorded(chromium: Browser, attacked: Path) -> None:

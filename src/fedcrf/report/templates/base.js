@@ -61,6 +61,15 @@ function fill(select, names, keep) {
 
 const chosenName = (select) => select.selectedOptions[0]?.textContent;
 
+// The drawings under way: Plotly ends one after it has returned, and fails where the chart was
+// purged meanwhile. So `clear` waits, and does nothing where something new was drawn since.
+const drawings = new Map();
+
+function clear(id) {
+  const latest = drawings.get(id);
+  latest?.then(() => drawings.get(id) === latest && Plotly.purge(at(id)));
+}
+
 function draw(id, traces, layout, summary) {
   const ink = colour("ink"),
     grid = colour("grid");
@@ -73,7 +82,7 @@ function draw(id, traces, layout, summary) {
   const axes = {};
   for (const [name, value] of Object.entries(layout))
     if (/^[xy]axis/.test(name)) axes[name] = { ...axis, ...value };
-  Plotly.react(
+  const drawing = Plotly.react(
     at(id),
     traces,
     {
@@ -89,6 +98,11 @@ function draw(id, traces, layout, summary) {
       ...axes,
     },
     { displayModeBar: false, responsive: true },
+  );
+  const before = drawings.get(id);
+  drawings.set(
+    id,
+    drawing.then(() => before),
   );
   at(`${id}-text`).textContent = summary;
 }

@@ -14,7 +14,7 @@ function causes(round, i, client) {
     return;
   }
   if (!reasons || i < 0 || !known(reasons.cosine[i])) {
-    Plotly.purge(at("causes"));
+    clear("causes");
     at("causes-text").textContent = whyNoCauses(round, i, client);
     return;
   }

@@ -66,7 +66,7 @@ function graph(round, chosen) {
   const reasons = round.reasons;
   const m = round.clients.length;
   if (!reasons?.affinity || m < 2) {
-    Plotly.purge(at("graph"));
+    clear("graph");
     at("neighbours").replaceChildren();
     at("graph-text").textContent = whyNoGraph(reasons, m);
     return;

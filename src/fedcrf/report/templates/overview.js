@@ -75,7 +75,7 @@ function holdings() {
   );
   const held = run.holdings[Number(at("labels-seed").value)];
   if (!held) {
-    Plotly.purge(at("holdings"));
+    clear("holdings");
     at("holdings-text").textContent = "What the clients hold is not recorded.";
     at("holdings-table").replaceChildren();
     return;
