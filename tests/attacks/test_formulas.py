@@ -95,7 +95,9 @@ def variance(rows: Matrix) -> Matrix:
     return result
 
 
-@pytest.mark.parametrize(("attack", "formula"), FORMULAS, ids=lambda value: repr(value)[:60])
+@pytest.mark.parametrize(
+    ("attack", "formula"), FORMULAS, ids=lambda value: None if callable(value) else repr(value)[:60]
+)
 def test_updates_are_the_formula_s(
     attack: ModelAttack, formula: Callable[[Matrix, Matrix], Matrix]
 ) -> None:

@@ -330,7 +330,7 @@ def test_rules_of_byzfl_under_attack(command_line: CommandLine, tmp_path: Path) 
     result = command_line(
         "run", "--methods", ",".join(("fedavg", *names)), "--seeds", 1, "--rounds", 3,
         "--patience", 9, "--attack", "sign-flip", "--attackers", 0.2, "--set",
-        "rules.byzfl-bucketing-centered-clipping.tau=2", "-o", "run", "--jobs", 2, cwd=tmp_path,
+        "rules.byzfl-bucketing-centered-clipping.tau=2", "-o", "run", "--jobs", 1, cwd=tmp_path,
     )  # fmt: skip
     assert (result.rc, result.err) == (0, "")
     rules = {
@@ -696,7 +696,8 @@ def test_describe_prints_a_run_file_and_runs_nothing(
 def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     command_line: CommandLine, tmp_path: Path
 ) -> None:
-    small = ("--seeds", 0, "--set", "rounds.maximum=1", "--set", "partition.num_clients=3")
+    small = ("--seeds", 0, "--set", "rounds.maximum=1", "--set", "partition.num_clients=3",
+             "--jobs", 1)  # fmt: skip
     axis = ("--over", "rules.crf.iterations=1,5")
     swept = command_line("sweep", *axis, *small, "-o", tmp_path / "sweep")
     assert (swept.rc, swept.err) == (0, "")
@@ -709,7 +710,7 @@ def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     shown = command_line(
         "robustness", "attacks", "--partitions", "iid", "--conditions", "mimic,label-flip",
         "--methods", "fedavg,crf-robust", "--seeds", 0, "--set", "rounds.maximum=1",
-        "--attackers", 2, "--clients", 7, "-o", tmp_path / "attacks",
+        "--attackers", 2, "--clients", 7, "--jobs", 1, "-o", tmp_path / "attacks",
     )  # fmt: skip
     assert (shown.rc, shown.err) == (0, "")
     assert "worst: all shown" in shown.out

@@ -163,7 +163,7 @@ def test_the_whole_of_a_real_run_is_logged(own_cache: None, tmp_path: Path) -> N
         events(event)
         logging(event)
 
-    assert run_grid(spec, RunStore(tmp_path), Workplace(device="cpu", jobs=2), observe) == []
+    assert run_grid(spec, RunStore(tmp_path), Workplace(device="cpu"), observe) == []
     assert said == []
     logged = read_tensorboard(tmp_path)
     for each in events.of(RoundFinished):

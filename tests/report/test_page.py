@@ -87,9 +87,15 @@ def press(browser: Browser, *keys: str) -> None:
     ActionChains(browser.driver).send_keys(*keys).perform()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, PHONE])
-@pytest.mark.parametrize("which", ["page", "several"])
+@pytest.mark.parametrize(
+    ("which", "width", "dark"),
+    [
+        ("page", 1280, False),
+        ("page", PHONE, True),
+        ("several", 1280, True),
+        ("several", PHONE, False),
+    ],
+)
 def test_it_opens(
     chromium: Browser, request: pytest.FixtureRequest, which: str, width: int, dark: bool
 ) -> None:
@@ -210,8 +216,7 @@ def test_numbers_are_written_alike(chromium: Browser, page: Path) -> None:
     assert written == [row[2] for row in rows.rows]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, PHONE])
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (PHONE, False)])
 def test_the_causes_of_other_fields_are_drawn(
     chromium: Browser, attacked: Path, width: int, dark: bool
 ) -> None:

@@ -220,16 +220,16 @@ def test_a_layer_of_many_blocks_equals_its_slow_version(rule, m, size):
     assert_rounded(got, expected(rule, before, reports), before, slack)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 0.05, 0.1, 0.2, 0.25, 0.29, 0.3, 1 / 3, 0.4, 0.49])
 @pytest.mark.parametrize("m", [1, 2, 3, 6, 10, 11, 12, 30, 32, 33, 100, 1000])
-def test_trimmed_mean_cuts_the_floor_of_the_fraction_on_each_side(m, fraction):
+def test_trimmed_mean_cuts_the_floor_of_the_fraction_on_each_side(m):
     # In binary 0.29 · 100 is 28.999…: the rule means 29/100, and cuts 29.
     # A selection may sort a hundred values outright: only of a thousand it leaves some unsorted.
     values = np.random.default_rng(m).permutation(np.arange(m) ** 3.0)
     reports = [ClientReport(i, {"w": np.array([x, -x])}, 1) for i, x in enumerate(values)]
-    got = TrimmedMean(fraction).aggregate({"w": np.zeros(2)}, reports).state["w"]
-    want = slow.trimmed(values, fraction)
-    assert_allclose(got, [want, -want], rtol=1e-14)
+    for fraction in (0.0, 0.05, 0.1, 0.2, 0.25, 0.29, 0.3, 1 / 3, 0.4, 0.49):
+        got = TrimmedMean(fraction).aggregate({"w": np.zeros(2)}, reports).state["w"]
+        want = slow.trimmed(values, fraction)
+        assert_allclose(got, [want, -want], rtol=1e-14, err_msg=str(fraction))
 
 
 @pytest.mark.parametrize("m", [2, 10])
@@ -280,7 +280,7 @@ def test_integer_buffers_keep_their_dtype_and_are_rounded_not_cut(rule):
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=name_of)
-@pytest.mark.parametrize("m", [5, 8, 12, 35])
+@pytest.mark.parametrize("m", [8, 35])
 def test_the_order_of_the_reports_does_not_matter(rule, m):
     before, reports = sample(m, seed=3)
     want = rule.aggregate(before, reports)
@@ -291,8 +291,7 @@ def test_the_order_of_the_reports_does_not_matter(rule, m):
     assert_allclose(got.base_weights, want.base_weights[order], rtol=1e-12)
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("position", [0, 3, 6])
+@pytest.mark.parametrize(("position", "poison"), [(0, np.nan), (3, np.inf), (6, -np.inf)])
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=name_of)
 def test_a_client_that_is_not_finite_has_no_effect(rule, position, poison):
     before, reports = sample(6, seed=1)
@@ -313,7 +312,7 @@ def test_a_client_that_is_not_finite_has_no_effect(rule, position, poison):
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=name_of)
-@pytest.mark.parametrize("m", [1, 2, 5])
+@pytest.mark.parametrize("m", [1, 5])
 def test_where_no_client_is_finite_the_global_model_stays(rule, m):
     before, reports = sample(m)
     for report in reports:
@@ -327,7 +326,7 @@ def test_where_no_client_is_finite_the_global_model_stays(rule, m):
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=name_of)
-@pytest.mark.parametrize("m", [1, 2, 3, 10, 40])
+@pytest.mark.parametrize("m", [2, 10, 40])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_where_all_updates_are_equal_that_is_the_result(rule, m, dtype):
     before, (only, *_) = sample(1, dtype=dtype, common=1e3)
@@ -351,7 +350,7 @@ def test_equal_updates_get_equal_weights_from_the_geometric_medians(rule):
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=name_of)
-@pytest.mark.parametrize("m", [1, 2, 10])
+@pytest.mark.parametrize("m", [1, 10])
 def test_where_no_client_moved_the_global_model_stays(rule, m):
     before, _ = sample(1)
     reports = [ClientReport(i, copy.deepcopy(before), 10 + i, 1.0 + i) for i in range(m)]
@@ -495,8 +494,8 @@ def test_the_default_geometric_median_has_converged_where_training_leaves_the_up
     assert slow.distance(z, want) < 1e-5 * np.linalg.norm(want) < slow.distance(mean, want)
 
 
-@pytest.mark.parametrize("common", [1.0, 1e3, 1e4])
-@pytest.mark.parametrize("m", [2, 3, 5, 10, 40])
+@pytest.mark.parametrize("common", [1.0, 1e4])
+@pytest.mark.parametrize("m", [2, 3, 10, 40])
 @pytest.mark.parametrize(
     "rule",
     [

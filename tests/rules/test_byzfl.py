@@ -155,7 +155,7 @@ def test_every_aggregator_and_pre_aggregator_of_the_package_has_a_name(
 
 
 @every_name
-@pytest.mark.parametrize(("m", "f"), [(10, 2), (11, 3), (5, 1)])
+@pytest.mark.parametrize(("m", "f"), [(10, 2), (5, 1)])  # whole buckets, and one of what is left
 def test_against_byzfl(byzfl: SimpleNamespace, name: str, m: int, f: int) -> None:
     state, reports = a_round(m)
     rule = rule_of(name, attackers=f, seed=4)
@@ -195,7 +195,7 @@ def test_against_byzfl(byzfl: SimpleNamespace, name: str, m: int, f: int) -> Non
             lambda b: (b.Bucketing(s=2), b.NNM(f=1), b.Krum(f=1)),
         ),
     ],
-    ids=str,
+    ids=lambda value: None if callable(value) else str(value),
 )
 def test_settings_are_byzfls(
     byzfl: SimpleNamespace, name: str, settings: dict[str, Any], make: Any
@@ -223,7 +223,7 @@ def test_a_model_keeps_its_dtype(byzfl: SimpleNamespace, dtype: str) -> None:
 
 
 @every_name
-@pytest.mark.parametrize("m", [1, 2, 3, 7])
+@pytest.mark.parametrize("m", [1, 2, 7])
 def test_without_attackers(byzfl: SimpleNamespace, name: str, m: int) -> None:
     state, reports = a_round(m)
     step = step_of(state, find_rule(name)().aggregate(state, reports))

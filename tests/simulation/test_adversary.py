@@ -280,7 +280,7 @@ def test_resumed_after_any_round_it_ends_the_same(kind: Any, drawn: int | None, 
 
 @pytest.mark.parametrize(
     "attack",
-    [LabelFlip(), Mimic(noise=1.0), StaleFreeRider()],
+    [LabelFlip(), StaleFreeRider()],
     ids=lambda each: type(each).__name__,
 )
 def test_any_number_of_workers_gives_the_same_bits(attack: Any) -> None:
