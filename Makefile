@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH ?= $(VENV)-bench
 
+# Each has modules of tests to itself; half of their time they wait for processes they started.
+TEST_PROCESSES ?= 2
+
 # The tests on real data use this folder where it is there, and skip with a reason where it is not.
 ifneq ($(wildcard ../shared/data),)
 export FEDCRF_DATA ?= $(abspath ../shared/data)
@@ -33,7 +36,7 @@ demo: $(READY)
 	$(BIN)/fedcrf demo
 
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .
