@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.aggregation import WEIGHTED_MEAN, Rows, use_threads, weighted_mean
 from benchmarks.timing import seconds_again, take_turns
-from fedcrf import ClientCRF, Posterior
+from fedcrf import ClientCRF
 from fedcrf.cores import available_cores
 from fedcrf.crf.potentials import Pairs
 from fedcrf.statistics import weighted_average
@@ -92,7 +92,6 @@ def crowd(clients: int, turns: int) -> dict[str, Any]:
             {
                 "numbers": size,
                 "recall": recall(found.affinity, exact.affinity),
-                "affinity_kept": affinity_kept(found.affinity, exact, rows, origin),
                 "weights_moved": total_variation(found.weights, exact.weights),
             }
         )
@@ -135,22 +134,6 @@ def skewed_models(clients: int) -> tuple[NDArray[np.float32], Rows]:
 def recall(found: Pairs, exact: Pairs) -> float:
     """Return the share of the exact graph's pairs that were found."""
     return float((found != 0).multiply(exact != 0).nnz / exact.nnz)
-
-
-def affinity_kept(found: Pairs, exact: Posterior, rows: Rows, origin: NDArray[np.float32]) -> float:
-    """Return how near the found pairs are beside the exact graph's: the ratio of mean affinities.
-
-    Both are the exact ones, from the updates themselves; 1.0 where those that were found in the
-    place of others are as near.
-    """
-    pairs = found.tocoo()
-    rho, total = exact.reliability, 0.0
-    upper = pairs.row < pairs.col
-    for i, j in zip(pairs.row[upper].tolist(), pairs.col[upper].tolist(), strict=True):
-        first, second = rows[i] - origin, rows[j] - origin
-        cosine = first @ second / np.sqrt((first @ first) * (second @ second))
-        total += np.exp((cosine - 1.0) / ClientCRF().bandwidth) * min(rho[i], rho[j])
-    return float(2 * total / found.nnz / (exact.affinity.sum() / exact.affinity.nnz))
 
 
 def total_variation(found: NDArray[np.float64], expected: NDArray[np.float64]) -> float:

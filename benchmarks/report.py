@@ -169,7 +169,7 @@ def crowds(found: Found) -> Iterator[str]:
     """Yield the table of very many clients: time, memory, and what sketches find of the graph."""
     cases = found["crowds"]["result"]
     sizes = [each["numbers"] for each in cases[0]["sketches"]]
-    heads = [f"recall, affinity kept, weights moved by {size}" for size in sizes]
+    heads = [f"recall, weights moved by {size}" for size in sizes]
     yield (
         "| clients | s | x weighted mean [least, greatest] | graph's share | peak, GiB | "
         f"{' | '.join(heads)} | exact neighbours for all pairs, weights moved |"
@@ -183,10 +183,7 @@ def crowds(found: Found) -> Iterator[str]:
             spread(case["times_weighted_mean"]),
             f"{case['graph_share']:.0%}",
             f"{case['peak_bytes'] / 2**30:.2f}",
-            *(
-                f"{each['recall']:.2f}, {each['affinity_kept']:.3f}, {each['weights_moved']:.3f}"
-                for each in case["sketches"]
-            ),
+            *(f"{each['recall']:.2f}, {each['weights_moved']:.3f}" for each in case["sketches"]),
             "–" if moved is None else f"{moved:.3f}",
         ]
         yield f"| {' | '.join(cells)} |"
@@ -196,9 +193,8 @@ def crowds(found: Found) -> Iterator[str]:
     yield f"{sizes[0]} numbers, {first['threads']} threads; time grows as"
     yield f"m^{exponent(cases):.2f} from the smallest to the largest. Peak memory is that of the"
     yield "process, the updates in it. Recall is the share of the exact graph's pairs that are"
-    yield "found; affinity kept is the mean exact affinity of the pairs found over that of the"
-    yield "exact graph's, as many clients are about equally near; weights moved is the total"
-    yield "variation from the exact graph's weights, and of those from the weights with all pairs."
+    yield "found, where many clients are about equally near; weights moved is the total variation"
+    yield "from the exact graph's weights, and of those from the weights with all pairs."
 
 
 def in_flower(found: Found) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from fedcrf.errors import check_whole
 from fedcrf.statistics import compiled
@@ -133,17 +134,19 @@ def crowd_statistics(
         cosines = nearest(rows, finite, search.neighbours, EXACT_NUMBERS, threads=1)
     else:
         generator, middle = np.random.default_rng(search.sketch_seed), np.sqrt(sums.median_square)
-        estimated = EstimatedCosines.of(
-            sums.sketches, sums.inner, norms[finite], float(middle), generator
-        )
-        seen = estimated.search
-        cosines = nearest(
-            lambda start, stop: seen[start:stop] @ seen.T,
-            finite,
-            search.neighbours,
-            threads=threads,
-            closer=estimated.at,
-        )
+        # Threads of a matrix product spin on when it is done, and the next pass would wait for them.
+        with threadpool_limits(1, "blas"):
+            estimated = EstimatedCosines.of(
+                sums.sketches, sums.inner, norms[finite], float(middle), generator
+            )
+            seen = estimated.search
+            cosines = nearest(
+                lambda start, stop: seen[start:stop] @ seen.T,
+                finite,
+                search.neighbours,
+                threads=threads,
+                closer=estimated.at,
+            )
         lengths = norms[pair_rows(cosines)] * norms[cosines.indices]
         cosines.data *= lengths / (lengths + EPSILON)
     return CrowdStatistics(
