@@ -134,7 +134,7 @@ def crowd_statistics(
         cosines = nearest(rows, finite, search.neighbours, EXACT_NUMBERS, threads=1)
     else:
         generator, middle = np.random.default_rng(search.sketch_seed), np.sqrt(sums.median_square)
-        # Threads of a matrix product spin on when it is done, and the next pass would wait for them.
+        # Threads of a matrix product spin on when it is done, and would slow the next pass.
         with threadpool_limits(1, "blas"):
             estimated = EstimatedCosines.of(
                 sums.sketches, sums.inner, norms[finite], float(middle), generator
