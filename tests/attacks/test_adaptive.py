@@ -241,7 +241,7 @@ def answers(shown: list[tuple[Scene, Any]], now: int, view: Any) -> tuple[list[f
 def test_a_false_answer_is_the_median_honest_client_s(
     family: Any, sketched: bool, share: float
 ) -> None:
-    rule = CRFRobust(sketch_size=5)
+    rule = CRFRobust(sketch_size=5, vote_power=8.0)
     attack = FalseAnswer(family, answer=share, sketched=sketched)
     shown = played(attack, rule)
     view = (lambda row: rule.sketches([[row]])[0]) if sketched else (lambda row: row)

@@ -52,7 +52,7 @@ class SlowRobust:
     persistence: float = 0.9
     opposition_strength: float = 2.0
     opposition_tolerance: float = 0.3
-    vote_power: float = 8.0
+    vote_power: float = 32.0
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_threshold: float = 1.0
