@@ -596,19 +596,19 @@ def _heat_map(findings: Findings, partition: str) -> Figure:
     suite = findings.suite
     groups = findings.groups
 
-    def row(method: str) -> list[float]:
-        means = [findings.estimate(partition, name, method) for name in findings.tested]
-        worst = [findings.worst(partition, names, method) for names in groups.values()]
-        return [
-            *(math.nan if each is None else each.mean for each in means),
-            *(math.nan if each is None else each[0] for each in worst),
-        ]
+    def means(condition: str) -> list[float]:
+        found = [findings.estimate(partition, condition, method) for method in suite.methods]
+        return [math.nan if each is None else each.mean for each in found]
 
-    columns = [suite.conditions[name].title for name in findings.tested]
+    def worst(conditions: Sequence[str]) -> list[float]:
+        found = [findings.worst(partition, conditions, method) for method in suite.methods]
+        return [math.nan if each is None else each[0] for each in found]
+
+    rows = [suite.conditions[name].title for name in findings.tested]
     return heat_map_figure(
-        [row(method) for method in suite.methods],
-        rows=("", [method_title(method) for method in suite.methods]),
-        columns=("", [*columns, *(f"worst: {title}" for title in groups)]),
+        [*map(means, findings.tested), *map(worst, groups.values())],
+        rows=("", [*rows, *(f"worst: {title}" for title in groups)]),
+        columns=("", [method_title(method) for method in suite.methods]),
         title=f"{suite.title}: mean test accuracy\n{_place(findings, partition)}",
         marked=None,
     )
