@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from fedcrf.errors import check_whole
 from fedcrf.statistics import compiled
@@ -120,6 +119,8 @@ def crowd_statistics(
     Everything but the neighbours takes time and memory O(md). Arguments and errors are those of
     `update_statistics`, and who is wanted.
     """
+    from threadpoolctl import threadpool_limits
+
     dimension = checked_dimension(clients)
     exact = search.sketch_size is None or search.sketch_size >= dimension
     if exact and len(clients) <= MOST_WITH_ALL_PAIRS:
