@@ -20,6 +20,7 @@ import pyarrow.parquet
 import pytest
 
 import fedcrf as package
+from fedcrf.simulation.records import Reasons
 from integration.command_line import CommandLine, Result, command, environment, fedcrf
 
 METHODS = ("fedavg", "crf-fedavg")
@@ -370,9 +371,10 @@ def test_a_crowd_tied_to_its_nearest_neighbours(command_line: CommandLine, tmp_p
     described = summary_of(folder, "crf-fedavg-seed-0")["description"]["rule"]
     assert (described["neighbours"], described["sketch_size"]) == (5, 256)
     records = rounds_of(folder, "crf-fedavg-seed-0")
-    for record in records:
+    graphs = [Reasons.model_validate(record["reasons"]).affinities for record in records]
+    for record, graph in zip(records, graphs, strict=True):
         assert len(record["clients"]) == 20
-        tied = [value > 0 for row in record["reasons"]["affinity"] for value in row]
+        tied = [value > 0 for row in graph for value in row]
         assert 20 * 5 / 2 <= sum(tied) <= 20 * 5 < len(tied)
         assert sum(record["weight"]) == pytest.approx(1, abs=1e-5)
     assert len({client for record in records for client in record["clients"]}) > 20
@@ -380,7 +382,7 @@ def test_a_crowd_tied_to_its_nearest_neighbours(command_line: CommandLine, tmp_p
     near = [
         other
         for j, other in enumerate(records[1]["clients"])
-        if j != 3 and records[1]["reasons"]["affinity"][min(3, j)][abs(3 - j) - 1] > 0
+        if j != 3 and graphs[1][min(3, j)][abs(3 - j) - 1] > 0
     ]
     told = command_line("explain", folder, "--round", 2, "--client", client)
     assert (told.rc, told.err) == (0, "")
