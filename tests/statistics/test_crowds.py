@@ -179,6 +179,7 @@ def test_compiled_is_as_plain_and_threads_change_no_bit(m, dtype, monkeypatch):
         assert_allclose(getattr(fast, name), getattr(plain, name), rtol=rtol, err_msg=name)
         for other in more:
             assert_array_equal(getattr(fast, name), getattr(other, name), err_msg=name)
+    assert all(stored(other.cosines) == stored(fast.cosines) for other in more)
     assert stored(fast.cosines) == pytest.approx(stored(plain.cosines), rel=rtol)
 
 

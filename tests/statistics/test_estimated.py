@@ -137,12 +137,15 @@ def test_greatest_places_and_products_are_as_plain(dtype, monkeypatch):
     monkeypatch.setattr(compiled, "FEWEST_RANKED", 0)
     monkeypatch.setattr(compiled, "FEWEST_PRODUCTS", 0)
     rng = GENERATOR(0)
-    block = rng.integers(0, 30, (20, 200)).astype(dtype)  # many are equal
-    block[np.arange(20), np.arange(20)] = -np.inf
-    for k in (1, 2, 7, 40, 199):
-        found = compiled.greatest_places(block, k)
-        for row, places in zip(block, found, strict=True):
-            assert sorted(places) == sorted(np.argsort(-row, kind="stable")[:k])
+    for columns in (200, 1000):  # a long row is looked at in groups
+        block = rng.integers(0, 30, (20, columns)).astype(dtype)  # many are equal
+        block[10:] += rng.random((10, columns)).astype(dtype)  # few are
+        block[4] = 1.0
+        block[np.arange(20), np.arange(20)] = -np.inf
+        for k in (1, 2, 7, 40, 199):
+            found = compiled.greatest_places(block, k)
+            for row, places in zip(block, found, strict=True):
+                assert sorted(places) == sorted(np.argsort(-row, kind="stable")[:k])
     vectors, rows = rng.standard_normal((50, 37)).astype(dtype), np.arange(3, 9)
     places = rng.integers(0, 50, (6, 4))
     expected = np.einsum("bk,bck->bc", vectors[rows], vectors[places])

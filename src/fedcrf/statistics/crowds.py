@@ -31,7 +31,10 @@ MOST_WITH_ALL_PAIRS = 4096
 """Clients up to which exact neighbours are taken from the Gram matrix of the one pass: 128 MiB."""
 
 ROWS_NUMBERS = 1 << 22
-"""Cosines that are looked at together: 16 MiB in float32."""
+"""Cosines that are looked at together, at most: 16 MiB in float32."""
+
+ROWS = 512
+"""Clients whose cosines are looked at together, at most: two threads share a thousand."""
 
 EXACT_NUMBERS = 1 << 24
 """Cosines, and numbers of the updates, that exact neighbours are sought in together: 128 MiB."""
@@ -132,7 +135,8 @@ def crowd_statistics(
     if draws is None:
         used = [clients[i] for i in np.flatnonzero(finite).tolist()]
         rows = _exact(used, origin, norms[finite])
-        cosines = nearest(rows, finite, search.neighbours, EXACT_NUMBERS, threads=1)
+        together = EXACT_NUMBERS // max(1, len(used))
+        cosines = nearest(rows, finite, search.neighbours, together, threads=1)
     else:
         generator, middle = np.random.default_rng(search.sketch_seed), np.sqrt(sums.median_square)
         # Threads of a matrix product spin on when it is done, and would slow the next pass.
@@ -179,7 +183,7 @@ def nearest(
     rows: Rows,
     finite: NDArray[np.bool_],
     neighbours: int,
-    numbers: int = ROWS_NUMBERS,
+    together: int | None = None,
     threads: int | None = None,
     closer: Closer | None = None,
 ) -> csr_array[np.float64]:
@@ -192,7 +196,8 @@ def nearest(
         rows: Cosines of the n finite clients with each other; they may be written to.
         finite: (m,) bool; n of them are True, and others have no neighbours.
         neighbours: k; n − 1 where it is more.
-        numbers: Cosines that are looked at together.
+        together: Clients that are looked at in one go, at most; by default as many as
+            `ROWS_NUMBERS` and `ROWS` allow.
         threads: Looks at once; all cores by default.
         closer: Where the rows are rough, what tells better, of the nearest by them.
     """
@@ -200,34 +205,41 @@ def nearest(
 
     who = np.flatnonzero(finite)
     n, m = len(who), len(finite)
-    k, step = min(neighbours, n - 1), max(1, numbers // max(1, n))
+    k = min(neighbours, n - 1)
     if k < 1:
         return csr_array((m, m), dtype=np.float64)
+    looks = -(-n // max(1, min(ROWS, ROWS_NUMBERS // n) if together is None else together))
+    step = -(-n // looks)  # about as many clients in every look
 
-    def look(start: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    def look(start: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         near = rows(start, min(start + step, n))
         own = np.arange(start, start + len(near))
         near[own - start, own] = -np.inf
         places = _greatest(near, k if closer is None else min(CANDIDATES * k, n - 1))
         if closer is None:
-            values = np.take_along_axis(near, places, axis=1)
-        else:
-            places.sort(axis=1)  # of equally near ones the first count
-            values = closer(own, places)
-            chosen = _greatest(values, k)
-            places = np.take_along_axis(places, chosen, axis=1)
-            values = np.take_along_axis(values, chosen, axis=1)
-        first, second = np.repeat(own, k), places.reshape(-1)
-        # A pair is known by one number, whoever of the two found the other.
-        pairs = np.minimum(first, second) * n + np.maximum(first, second)
-        return pairs, values.reshape(-1).astype(np.float64)
+            return places, np.take_along_axis(near, places, axis=1)
+        places.sort(axis=1)  # of equally near ones the first count
+        values = closer(own, places)
+        chosen = _greatest(values, k)
+        return np.take_along_axis(places, chosen, 1), np.take_along_axis(values, chosen, 1)
 
     found = list(compiled.in_order(look, range(0, n, step), threads))
-    pairs, once = np.unique(np.concatenate([each for each, _ in found]), return_index=True)
-    cosines = np.tile(np.concatenate([each for _, each in found])[once], 2)
-    low, high = who[pairs // n], who[pairs % n]
-    places = np.concatenate([low, high]), np.concatenate([high, low])
-    return csr_array((cosines, places), shape=(m, m))
+    values = np.concatenate([each for _, each in found]).reshape(-1).astype(np.float64)
+    # What was found is numbered from 1 on; a pair that both found goes by the greater number.
+    numbered = csr_array(
+        (
+            np.arange(1, n * k + 1),
+            np.concatenate([each for each, _ in found]).reshape(-1),
+            np.arange(0, n * k + 1, k),
+        ),
+        shape=(n, n),
+    )
+    numbered.sort_indices()
+    pairs = numbered.maximum(numbered.T.tocsr())
+    ends = np.zeros(m + 1, pairs.indptr.dtype)
+    ends[1 + who] = np.diff(pairs.indptr)
+    places = who.astype(pairs.indices.dtype)[pairs.indices]
+    return csr_array((values[pairs.data - 1], places, np.cumsum(ends)), shape=(m, m))
 
 
 def _greatest(near: NDArray[Any], k: int) -> NDArray[np.int64]:

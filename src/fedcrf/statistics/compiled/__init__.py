@@ -31,7 +31,7 @@ compiler takes its time."""
 FEWEST_NUMBERS = 1_000_000
 """m · d below which loading costs more than it saves."""
 
-FEWEST_RANKED = 1 << 18
+FEWEST_RANKED = 1 << 17
 """Numbers of which finding the greatest is not worth loading."""
 
 FEWEST_PRODUCTS = 1 << 12

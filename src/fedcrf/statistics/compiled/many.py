@@ -33,6 +33,12 @@ PADDING = 16
 LONG_BLOCK = 4096
 """Columns in a block of an average, of which little else is in cache."""
 
+GROUPED = 4
+"""Numbers in each group of a row, at least, of which the maxima are looked at first."""
+
+BISECTED = 8
+"""Times that an interval is halved in which such a bound lies."""
+
 HALVED, COUNTED = 3, 5
 """Passes over a column that halve the bracket of a rank, and those that count and no more."""
 
@@ -477,15 +483,21 @@ def gather_sketched(
 @njit(cache=True, nogil=True)
 def add_signed(row, first, shifts, signs, sketch):
     """Add a row's columns, as many as there are signs, to their buckets."""
-    size, start = len(sketch), 0
+    start = 0
     while start < len(signs):
-        place = (first + start) % size
-        bucket = (place + shifts[(first + start) // size]) % size
-        n = min(len(signs) - start, size - place, size - bucket)
+        bucket, n = buckets_of(first + start, len(signs) - start, shifts, len(sketch))
         values, sign, buckets = row[start:], signs[start : start + n], sketch[bucket:]
         for k in range(len(sign)):
             buckets[k] += sign[k] * values[k]
         start += n
+
+
+@njit(cache=True, nogil=True)
+def buckets_of(coordinate, left, shifts, size):
+    """Return a coordinate's bucket, and of how many that are left the buckets follow each other."""
+    place = coordinate % size
+    bucket = (place + shifts[coordinate // size]) % size
+    return bucket, min(left, size - place, size - bucket)
 
 
 @njit(cache=True, nogil=True)
@@ -525,16 +537,13 @@ def sketch(addresses, origin, like, columns, first, shifts, signs, sums):
     Four rows in turns keep as many streams from memory busy. What shifts and signs are is told in
     `fedcrf.statistics.sketches`.
     """
-    size = sums.shape[1]
     taken = np.zeros(columns, like.dtype)
     if origin != 0:
         taken[:] = carray(pointer(origin), columns, like.dtype)
     for i in range(0, len(addresses), 4):
         start = 0
         while start < columns:
-            place = (first + start) % size
-            bucket = (place + shifts[(first + start) // size]) % size
-            n = min(columns - start, size - place, size - bucket)
+            bucket, n = buckets_of(first + start, columns - start, shifts, sums.shape[1])
             minus, sign = taken[start : start + n], signs[start : start + n]
             for j in range(i, min(i + 4, len(addresses))):
                 row = carray(pointer(addresses[j]), columns, like.dtype)[start : start + n]
@@ -548,26 +557,60 @@ def sketch(addresses, origin, like, columns, first, shifts, signs, sums):
 def greatest(block, places):
     """Fill in where each row's greatest numbers are, in any order; of equal ones the first count.
 
+    In a long row only those are looked at that are no less than a bound that as many maxima of
+    groups reach.
+    """
+    k, columns = places.shape[1], block.shape[1]
+    groups = (k // LANES + 1) * LANES
+    maxima, best = np.empty(groups, block.dtype), np.empty(k, block.dtype)
+    everywhere, where = np.arange(columns), np.empty(columns, np.int64)
+    for i in range(len(block)):
+        row = block[i]
+        if columns < GROUPED * groups:
+            rank(row, everywhere, best, places[i])
+            continue
+        maxima[:] = row[:groups]
+        for start in range(groups, columns, groups):
+            part = row[start : start + groups]
+            for j in range(len(part)):
+                maxima[j] = max(maxima[j], part[j])
+        bound, kept = reached(maxima, k), 0
+        for j in range(columns):
+            where[kept] = j
+            kept += row[j] >= bound
+        rank(row, where[:kept], best, places[i])
+
+
+@njit(cache=True, nogil=True)
+def reached(values, k):
+    """Return a number that k of the values or a few more are no less than."""
+    low, high = values.min(), values.max()
+    for _ in range(BISECTED):
+        middle, count = (low + high) * values.dtype.type(0.5), 0
+        for j in range(len(values)):
+            count += values[j] >= middle
+        if count >= k:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def rank(row, where, best, place):
+    """Find which of a row's numbers at some places are the greatest, as many as best takes.
+
     Those found so far are a heap, the least of them at its root, of equal ones the last.
     """
-    k = places.shape[1]
-    best = np.empty(k, block.dtype)
-    for i in range(len(block)):
-        row, place = block[i], places[i]
-        for j in range(k):
-            best[j], place[j] = row[j], j
-        for j in range(k // 2 - 1, -1, -1):
-            sift(best, place, j)
-        for start in range(k, len(row), LANES):
-            stop, least, more = min(start + LANES, len(row)), best[0], 0
-            for j in range(start, stop):
-                more += row[j] > least
-            if more == 0:
-                continue
-            for j in range(start, stop):
-                if row[j] > best[0]:
-                    best[0], place[0] = row[j], j
-                    sift(best, place, 0)
+    k = len(best)
+    for j in range(k):
+        best[j], place[j] = row[where[j]], where[j]
+    for j in range(k // 2 - 1, -1, -1):
+        sift(best, place, j)
+    for at in where[k:]:
+        if row[at] > best[0]:
+            best[0], place[0] = row[at], at
+            sift(best, place, 0)
 
 
 @njit(cache=True, nogil=True)
