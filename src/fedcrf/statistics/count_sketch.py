@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,8 @@ class CountSketch:
 
     @classmethod
     def of(cls, dimension: int, size: int, seed: int) -> CountSketch:
-        """Draw that of vectors of so many numbers."""
-        draw, width = np.random.default_rng(seed), -(-size // 8)
-        rows = [(int(draw.integers(size)), draw.bytes(width)) for _ in range(0, dimension, size)]
-        bits = np.frombuffer(b"".join(each for _, each in rows), dtype=np.uint8)
-        shifts = np.array([shift for shift, _ in rows], dtype=np.int64)
-        return cls(shifts, bits.reshape(len(rows), width), size)
+        """Return that of vectors of so many numbers; the last ones drawn are kept."""
+        return _drawn(dimension, size, seed)
 
     def signs(self, start: int, stop: int) -> NDArray[np.int8]:
         """Return the signs of the coordinates from start to stop."""
@@ -54,3 +51,12 @@ class CountSketch:
             stop = min(start + self.size - max(place, bucket), width)
             total[:, bucket : bucket + stop - start] += block[:, start:stop]
             start = stop
+
+
+@lru_cache(maxsize=2)  # drawn row by row, and the same in every round
+def _drawn(dimension: int, size: int, seed: int) -> CountSketch:
+    draw, width = np.random.default_rng(seed), -(-size // 8)
+    rows = [(int(draw.integers(size)), draw.bytes(width)) for _ in range(0, dimension, size)]
+    bits = np.frombuffer(b"".join(each for _, each in rows), dtype=np.uint8)
+    shifts = np.array([shift for shift, _ in rows], dtype=np.int64)
+    return CountSketch(shifts, bits.reshape(len(rows), width), size)
