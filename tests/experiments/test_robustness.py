@@ -120,6 +120,16 @@ def test_peers_are_told_of_the_clients_that_there_are_however_that_is_said() -> 
     assert read_suite("noise", "digits").chosen(clients=20).numbers == "2 or 4 of 20 clients"
 
 
+def test_peers_are_told_a_condition_s_own_number() -> None:
+    suite = read_suite("noise", "digits").chosen(seeds=[0], partitions=["iid"])
+    for at, cell in suite.cells.items():
+        if at.method == "krum":
+            true = 4 if cell.threat is None else cell.threat.schedule.attackers
+            assert cell.rule.num_byzantine == true, at.condition  # type: ignore[attr-defined]
+        if at.method == "trimmed-mean" and at.condition == "noise-30-of-2":
+            assert cell.rule.fraction == 0.2  # type: ignore[attr-defined]
+
+
 def test_the_title_of_a_group_stands_for_its_conditions() -> None:
     suite = small(conditions=["Hidden Colluders", "mimic", "adaptive"])
     hidden = ["hidden-ipm-2", "hidden-ipm-0.5", "hidden-mimic"]

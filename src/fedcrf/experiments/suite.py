@@ -95,7 +95,8 @@ class Suite:
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
         attackers: How many clients attack under a condition that does not say it itself.
-        told: Which rules are told this number, and in which of their settings.
+        told: Which rules are told how many attack, and in which of their settings; where nobody
+            does, it is ``attackers``, so that it shows what it costs to be ready for them.
         complete: The partitions and conditions before some were chosen; its own where none were.
     """
 
@@ -148,15 +149,18 @@ class Suite:
         """Return the run of some methods and seeds on a partition under a condition."""
         chosen = self.conditions[condition]
         shared = {"attackers": self.attackers} if chosen.attack and self.attackers else {}
+        wrong = chosen.attack.get("attackers", self.attackers)
         return resolve(
-            {"rules": self._told(partition, methods)},
+            {"rules": self._told(partition, methods, wrong)},
             *self.layers,
             {"partition": self.partitions[partition]},
             {"attack": {**shared, **chosen.attack}, "attacks": chosen.attacks},
             {"methods": list(methods), "seeds": list(seeds)},
         )
 
-    def _told(self, partition: str, methods: Sequence[str]) -> dict[str, dict[str, float]]:
+    def _told(
+        self, partition: str, methods: Sequence[str], attackers: float | None
+    ) -> dict[str, dict[str, float]]:
         """Return by rule what those of some methods are told of a round's attackers."""
         used = {find_method(name).rule for name in methods}
         settings = [
@@ -165,14 +169,14 @@ class Suite:
             for rule, key in keys.items()
             if rule in used
         ]
-        if self.attackers is None or not settings:
+        if attackers is None or not settings:
             return {}
         run = resolve(*self.layers, {"partition": self.partitions[partition]})
         clients = run.partition.num_clients
-        drawn = run.rounds.clients_per_round or clients
+        drawn, schedule = run.rounds.clients_per_round or clients, Schedule(attackers)
         values = {
-            "number": Schedule(self.attackers).count_among(drawn, clients),
-            "fraction": self.attackers / clients,
+            "number": schedule.count_among(drawn, clients),
+            "fraction": schedule.count(clients) / clients,
         }
         return {rule: {key: values[how]} for rule, key, how in settings}
 
