@@ -28,17 +28,23 @@ def cosine(a: Vector, b: Vector) -> float:
     return dot(a, b) / lengths if lengths else 0.0
 
 
-def reported_trust(values: Sequence[float | None]) -> list[float]:
-    """exp(−min(6, max(0, z − 1))); 1 where nothing is reported."""
+def reported_trust(
+    values: Sequence[float | None],
+    threshold: float = 1.0,
+    softening: float = 0.4,
+    strength: float = 6.0,
+    limit: float = 6.0,
+) -> list[float]:
+    """exp(−min(limit, strength·max(0, z − threshold))); 1 where nothing is reported."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return [1.0] * len(values)
     middle = median(known)
-    spread = median(abs(value - middle) for value in known) + 0.1
+    spread = median(abs(value - middle) for value in known) + softening
     return [
         1.0
         if value is None or not math.isfinite(value)
-        else math.exp(-min(6.0, max(0.0, (value - middle) / spread - 1.0)))
+        else math.exp(-min(limit, strength * max(0.0, (value - middle) / spread - threshold)))
         for value in values
     ]
 

@@ -83,23 +83,35 @@ def test_inclination(strength):
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [{}, {"threshold": 0.5, "softening": 0.1, "strength": 1.0, "limit": 4.0}],
+)
+@pytest.mark.parametrize(
     "values",
     [
         [0.2, 0.3, 0.1, 2.0, 0.5],
+        [0.2, 0.3, 0.1, 0.85, 0.5],
         [0.2, math.nan, 0.1, 2.0, math.inf],
         [math.nan] * 5,
         [1.0] * 5,
         [0.0, 0.0, 0.0, 0.0, 1e300],
     ],
 )
-def test_reported_reliability(values):
+def test_reported_reliability(values, settings):
     seen = observe(updates(5), evidence={"residual_loss": np.array(values)})
-    found = ReportedReliability().prior(seen, np.array([0.0, 1.0]))
-    trust = reported_trust(values)
+    found = ReportedReliability(**settings).prior(seen, np.array([0.0, 1.0]))
+    trust = reported_trust(values, **settings)
     assert_allclose(found.probabilities @ [0, 1], trust, rtol=1e-12)
     cause = found.causes["reported residual_loss"]
     assert_array_equal(np.isnan(cause), ~np.isfinite(values))
     assert_allclose(np.exp(-np.nan_to_num(cause)), trust, rtol=1e-12)
+
+
+def test_honest_clients_a_little_above_liars_keep_their_weight():
+    losses = np.array([0.01] * 4 + [0.01, 0.05, 0.1, 0.2, 0.3, 0.4])  # four claim the least
+    seen = observe(updates(10), evidence={"residual_loss": losses})
+    found = ReportedReliability().prior(seen, np.array([0.0, 1.0]))
+    assert_array_equal(found.probabilities[:, 1], 1.0)
 
 
 def test_a_client_out_of_the_round_does_not_move_the_others_evidence():

@@ -264,13 +264,13 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             "crf-robust-evidence",
             {"reported residual_loss": [1.4, 0.0]},
             math.exp(-1.4) * TRUSTED,
-            "still has a high loss after local training (2.40 deviations above the median): × 0.25",
+            "still has a high loss after local training (1.23 deviations above the median): × 0.25",
         ),
         (
             "crf-evidence",
             {"reported residual_loss": [6.0, 0.0]},
             math.exp(-6.0),
-            "still has a high loss after local training (7.00 or more deviations above the median)"
+            "still has a high loss after local training (2.00 or more deviations above the median)"
             ": × 0.002",
         ),
         (
@@ -283,7 +283,7 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             "crf-evidence",
             {"reported train_loss": [1.0, 0.0]},
             math.exp(-1.0),
-            "reports a high train loss (2.00 deviations above the median): × 0.37",
+            "reports a high train loss (1.17 deviations above the median): × 0.37",
         ),
     ],
 )

@@ -23,16 +23,20 @@ Evidence = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class EvidenceCRF:
-    """Less weight for who reports worse than the others, n_i·exp(−min(limit, max(0, z_i − t))).
+    """Less weight for who reports worse than the others, n_i·exp(−min(limit, κ·max(0, z_i − t))).
 
-    z_i = (x_i − median(x)) / (median|x − median(x)| + 0.1) of what the clients report; by default
+    z_i = (x_i − median(x)) / (median|x − median(x)| + s) of what the clients report; by default
     the mean loss that a client still has on its own examples after local training. A client whose
     data differ has a high loss before it trains and a low one after; one whose data are wrong
     keeps a high one. Evidence only lowers trust: a client that lies gains nothing over its share.
+    Why these settings is told at `ReportedReliability`.
 
     Attributes:
         evidence: Name of the evidence.
         evidence_threshold: t, deviations above the median that are nothing yet.
+        evidence_softening: s, added to the median deviation, in the evidence's unit (of a loss,
+            nats).
+        evidence_strength: κ, how steeply the weight falls behind the threshold.
         evidence_limit: The most that the evidence can be; weight falls to exp(−limit) of the share.
 
     Raises:
@@ -44,11 +48,13 @@ class EvidenceCRF:
         >>> losses = {"residual_loss": [0.2, 0.3, 1.4, float("nan")]}
         >>> posterior = EvidenceCRF().infer(updates, [10, 10, 10, 10], evidence=losses)
         >>> posterior.weights.round(3).tolist()
-        [0.332, 0.332, 0.004, 0.332]
+        [0.333, 0.333, 0.001, 0.333]
     """
 
     evidence: str = "residual_loss"
     evidence_threshold: float = 1.0
+    evidence_softening: float = 0.4
+    evidence_strength: float = 6.0
     evidence_limit: float = 6.0
 
     def __post_init__(self) -> None:
@@ -57,7 +63,13 @@ class EvidenceCRF:
     @property
     def field(self) -> Field:
         """The field these settings describe; with labels 0 and 1 the expected label is exact."""
-        reported = ReportedReliability(self.evidence, self.evidence_threshold, self.evidence_limit)
+        reported = ReportedReliability(
+            self.evidence,
+            self.evidence_threshold,
+            self.evidence_softening,
+            self.evidence_strength,
+            self.evidence_limit,
+        )
         return Field((0.0, 1.0), reported, iterations=0)
 
     def infer(

@@ -64,6 +64,8 @@ class RobustCRF:
         count_cap: A client's examples count as so many medians at most, as counts are claims.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
         evidence_threshold: Deviations above the median that are nothing yet.
+        evidence_softening: Added to the median deviation of what is reported, in its unit.
+        evidence_strength: How steeply reported evidence grows behind the threshold.
         evidence_limit: The most that reported evidence can be.
         iterations: Mean-field updates.
         damping: Share of the marginals that an update keeps, in [0, 1).
@@ -111,6 +113,8 @@ class RobustCRF:
     count_cap: float = 3.0
     evidence: str = "residual_loss"
     evidence_threshold: float = 1.0
+    evidence_softening: float = 0.4
+    evidence_strength: float = 6.0
     evidence_limit: float = 6.0
     iterations: int = 30
     damping: float = 0.5
@@ -151,7 +155,13 @@ class RobustCRF:
     @property
     def reported(self) -> EvidenceCRF:
         """What weighs the evidence that clients report."""
-        return EvidenceCRF(self.evidence, self.evidence_threshold, self.evidence_limit)
+        return EvidenceCRF(
+            self.evidence,
+            self.evidence_threshold,
+            self.evidence_softening,
+            self.evidence_strength,
+            self.evidence_limit,
+        )
 
     def infer(
         self,

@@ -45,10 +45,16 @@ class Scale:
     Attributes:
         tolerance: What is nothing yet; the evidence begins above it.
         limit: The most that the evidence can be.
+        strength: How much evidence one more of what it measures is; above 0.
     """
 
     tolerance: float = 0.0
     limit: float = math.inf
+    strength: float = 1.0
+
+    def measured(self, evidence: float) -> float:
+        """Return what was measured, where there is evidence of it."""
+        return self.tolerance + evidence / self.strength
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def scales_of(rule: object) -> dict[str, Scale]:
         norm = NormEvidence(threshold=rule.norm_threshold)
         return {"norm": Scale(norm.threshold, norm.limit), **scales_of(rule.reported)}
     if isinstance(rule, EvidenceCRF):
-        scale = Scale(rule.evidence_threshold, rule.evidence_limit)
+        scale = Scale(rule.evidence_threshold, rule.evidence_limit, rule.evidence_strength)
         return {f"{REPORTED} {rule.evidence}": scale}
     return {}
 

@@ -411,7 +411,7 @@ def _phrase(causes: ClientCauses, cause: str) -> str:
     number = _signed if cause in WORDS.signed else _number
     chosen = next((each.words for each in wordings if value < each.below), wordings[-1].words)
     return chosen.format(
-        value=number(value + scale.tolerance, 2) + (WORDS.or_more if value >= scale.limit else ""),
+        value=number(scale.measured(value), 2) + (WORDS.or_more if value >= scale.limit else ""),
         median=number(causes.effects.medians.get(cause, math.nan), 2),
         name=name.replace("_", " "),
         factor=_factor(causes.factor(cause)),

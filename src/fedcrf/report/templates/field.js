@@ -20,12 +20,12 @@ function phrases(cell, round, i) {
 function phrase(cell, field, i, cause) {
   const words = DATA.words;
   const [kind, ...rest] = cause.split(" ");
-  const scale = cell.scales[cause] ?? { tolerance: 0, limit: null };
+  const scale = cell.scales[cause] ?? { tolerance: 0, limit: null, strength: 1 };
   const value = field.values[cause]?.[i] ?? null;
   const number = words.signed.includes(cause) ? signed : text;
   const more = scale.limit !== null && known(value) && value >= scale.limit;
   return filled(wording(words.told[cause] ?? words.told[kind], value ?? Infinity), {
-    value: number(known(value) ? value + scale.tolerance : null, 2) + (more ? words.or_more : ""),
+    value: number(known(value) ? scale.tolerance + value / scale.strength : null, 2) + (more ? words.or_more : ""),
     median: number(field.medians[cause], 2),
     name: rest.join(" ").replaceAll("_", " "),
     factor: factorText(field.factors[cause]?.[i]),
