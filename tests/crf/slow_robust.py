@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -26,6 +26,15 @@ def norm(a: Vector) -> float:
 def cosine(a: Vector, b: Vector) -> float:
     lengths = norm(a) * norm(b)
     return dot(a, b) / lengths if lengths else 0.0
+
+
+def usual(values: Iterable[float]) -> tuple[float, float]:
+    """The median, and the median distance to it of what is not above; 0 and 0 of nothing."""
+    known = list(values)
+    if not known:
+        return 0.0, 0.0
+    middle = median(known)
+    return middle, median(middle - value for value in known if value <= middle)
 
 
 def reported_trust(
@@ -59,6 +68,8 @@ class SlowRobust:
     opposition_strength: float = 2.0
     opposition_tolerance: float = 0.3
     vote_power: float = 32.0
+    copy_power: float = 100.0
+    spread: float = 4.0
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_threshold: float = 1.0
@@ -86,10 +97,13 @@ class SlowRobust:
         examples = self._capped({c: counts[c] for c in present})
         norms = {c: norm(updates[c]) for c in present}
         alike = {(i, j): cosine(updates[i], updates[j]) for i in present for j in present}
-        vote = {
-            j: 1 / (1 + sum(max(0.0, alike[i, j]) ** self.vote_power for i in present if i != j))
-            for j in present
-        }
+        vote, copies = (
+            {
+                j: 1 / (1 + sum(max(0.0, alike[i, j]) ** power for i in present if i != j))
+                for j in present
+            }
+            for power in (self.vote_power, self.copy_power)
+        )
         own = dict(zip(present, reported_trust([(reported or {}).get(c) for c in present])))  # noqa: B905
         credited = [c for c in present if own[c] >= 0.5]
         prior = self._normalised([math.exp(self.inclination * q) for q in self.labels])
@@ -132,7 +146,7 @@ class SlowRobust:
                     for old, new in zip(belief[i], fresh, strict=True)
                 ]
             belief = renewed
-        share = {c: examples[c] * dot(belief[c], self.labels) * own[c] for c in present}
+        share = {c: examples[c] * copies[c] * dot(belief[c], self.labels) * own[c] for c in present}
         total = sum(share.values())
         weights = {c: share.get(c, 0.0) / total if total else 0.0 for c in updates}
         after = list(model)
@@ -156,10 +170,9 @@ class SlowRobust:
             for c in present
             if examples[c] > 0
         }
-        middle = median(z.values()) if z else 0.0
-        return {
-            c: min(2.0, max(0.0, z.get(c, middle) - middle - self.norm_threshold)) for c in present
-        }
+        middle, deviation = usual(z.values())
+        tolerated = max(self.norm_threshold, self.spread * deviation)
+        return {c: min(2.0, max(0.0, z.get(c, middle) - middle - tolerated)) for c in present}
 
     def _answers(self, present: list, model: Vector, updates: Mapping) -> dict:
         self.response = {}
@@ -169,12 +182,10 @@ class SlowRobust:
                 moved = minus(model, before)
                 if norm(moved):
                     self.response[c] = cosine(minus(updates[c], update), moved)
-        typical = min(0.0, median(self.response.values())) if self.response else 0.0
+        typical = min(0.0, usual(self.response.values())[0])
+        expected = self.response_share * typical  # of rounds that are no crowd
         return {
-            c: max(0.0, self.response[c] - self.response_share * typical)
-            if c in self.response
-            else 0.0
-            for c in present
+            c: max(0.0, self.response[c] - expected) if c in self.response else 0.0 for c in present
         }
 
     def _turned(self, present: list, updates: Mapping) -> dict:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from crf.slow_robust import cosine, reported_trust
+from crf.slow_robust import cosine, reported_trust, usual
 from fedcrf import ClientCRF, FedcrfError, exact_marginals
 from fedcrf.crf import (
     Attraction,
@@ -130,19 +130,21 @@ def test_evidence_of_another_name_is_named():
         ReportedReliability().prior(seen, LABELS)
 
 
-def test_norm_evidence():
+@pytest.mark.parametrize("spread", [0.1, 1.0])
+def test_norm_evidence(spread):
     rows, counts = updates(), [10, 20, 0, 40, 50, 60, 70]
     rows[0, 0] = np.nan
     rows[3] = 0.0
     rows[4] *= 4.0
-    part = NormEvidence(strength=3.0, exponent=0.5, threshold=0.5, limit=2.0)
+    part = NormEvidence(strength=3.0, exponent=0.5, threshold=0.5, limit=2.0, spread=spread)
     found = part.energy(observe(rows, counts), LABELS)
     known = [i for i in range(7) if i not in (0, 2)]
     z = {
         i: math.log(max(np.linalg.norm(rows[i]), 1e-300)) - 0.5 * math.log(counts[i]) for i in known
     }
-    middle = np.median(list(z.values()))
-    evidence = [min(2.0, max(0.0, z.get(i, middle) - middle - 0.5)) for i in range(7)]
+    middle, deviation = usual(z.values())
+    tolerated = max(0.5, spread * deviation)
+    evidence = [min(2.0, max(0.0, z.get(i, middle) - middle - tolerated)) for i in range(7)]
     assert evidence[5] == 2.0
     assert 0 < evidence[4] < 2.0
     assert_allclose(found.causes["norm"], evidence, atol=1e-12)
@@ -150,16 +152,18 @@ def test_norm_evidence():
 
 
 @pytest.mark.parametrize(
-    ("response", "evidence"),
+    ("response", "spread", "evidence"),
     [
-        ([-0.6, -0.4, 0.2, 0.0, math.nan], [0, 0, 0.3, 0.1, 0]),  # the median is −0.2
-        ([0.4, 0.4, 0.2, 0.0, math.nan], [0.4, 0.4, 0.2, 0, 0]),  # nobody is asked for more
-        ([math.nan] * 5, [0] * 5),
+        ([-0.6, -0.4, 0.2, 0.0, math.nan], 0.0, [0, 0, 0.3, 0.1, 0]),  # the median is −0.2
+        ([-0.6, -0.4, 0.2, 0.0, math.nan], 2.0, [0, 0, 0.1, 0, 0]),  # half of 2 · 0.3 is nothing
+        ([0.4, 0.4, 0.2, 0.0, math.nan], 0.0, [0.4, 0.4, 0.2, 0, 0]),  # nobody is asked for more
+        ([math.nan] * 5, 4.0, [0] * 5),
     ],
 )
-def test_response_evidence(response, evidence):
+def test_response_evidence(response, spread, evidence):
     seen = observe(updates(5), response=np.array(response))
-    found = ResponseEvidence(strength=4.0, share=0.5).energy(seen, LABELS)
+    part = ResponseEvidence(strength=4.0, share=0.5, spread=spread, crowd=2.5)
+    found = part.energy(seen, LABELS)
     assert_allclose(found.causes["unresponsive"], evidence, atol=1e-12)
     assert_allclose(found.values, 4.0 * np.outer(evidence, LABELS), atol=1e-12)
 
@@ -185,17 +189,19 @@ def test_opposition(crowd):
     rows[2, 0] = np.nan
     rows[4] = 0.0
     belief = np.random.default_rng(1).dirichlet([1, 1, 1], m)
-    found = Opposition(1.5, 0.01, vote_power=4.0, crowd=crowd).message(observe(rows), LABELS)(
-        belief
-    )
+    part = Opposition(1.5, 0.01, vote_power=4.0, crowd=crowd, spread=0.5)
+    found = part.message(observe(rows), LABELS)(belief)
     used = [i for i in range(m) if i != 2]
-    met = np.zeros(m)
+    met, share = np.zeros(m), min(1, crowd / 6)
     for j in used:
-        alike = [max(0.0, cosine(rows[i], rows[j])) ** 4 for i in used if i != j]
-        for i in used:
-            against = max(0.0, -cosine(rows[i], rows[j]))
-            met[i] += min(1, crowd / 6) * against / (1 + sum(alike)) * (belief[j] @ LABELS)
-    opposed = np.maximum(0.0, met - np.median(met[used]) - 0.01)
+        others = [i for i in used if i != j]
+        alike = [max(0.0, cosine(rows[i], rows[j])) ** 4 for i in others]
+        for i in others:
+            against = -cosine(rows[i], rows[j])
+            counted = against if against > 0 else (1 - share) * against
+            met[i] += share * counted / (1 + sum(alike)) * (belief[j] @ LABELS)
+    middle, deviation = usual(met[used])
+    opposed = np.maximum(0.0, met - middle - share * 0.01 - (1 - share) * 0.5 * deviation)
     assert opposed[-1] > 0
     assert found.causes["vote"][0] < 0.6, "a copy is half a witness"
     assert_allclose(found.causes["opposition"], met, atol=1e-9)

@@ -130,7 +130,9 @@ def test_all_factors_multiply_to_the_expected_label() -> None:
         factors = effects_of(record, ROBUST).factors
         for i, label in enumerate(posterior.expected_label):
             of_label = [
-                each[i] for name, each in factors.items() if name not in ("clip", "counted")
+                each[i]
+                for name, each in factors.items()
+                if name not in ("clip", "counted", "copies")
             ]
             assert math.prod(of_label) == pytest.approx(label / start, rel=1e-4)
 
@@ -232,14 +234,15 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             "crf-robust",
             {"norm": [0.7, 0.0]},
             0.02 * TRUSTED,
-            "longer than its examples explain (its logarithm 1.70 above the median): × 0.020",
+            "longer than its examples and the others' spread explain (by 0.70, as a logarithm): "
+            "× 0.020",
         ),
         (
             "crf-robust",
             {"norm": [2.0, 0.0]},
             1e-7 * TRUSTED,
-            "longer than its examples explain (its logarithm 3.00 or more above the median): "
-            "× under 0.001",
+            "longer than its examples and the others' spread explain (by 2.00 or more, as a "
+            "logarithm): × under 0.001",
         ),
         (
             "crf-robust",

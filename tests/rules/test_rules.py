@@ -307,6 +307,8 @@ OTHER_ROBUST: dict[str, Any] = {
     "opposition_strength": 5.0,
     "opposition_tolerance": 0.0,
     "vote_power": 2.0,
+    "copy_power": 3.0,
+    "spread": 0.5,
     "norm_strength": 3.0,
     "norm_exponent": 0.1,
     "norm_threshold": 0.2,

@@ -69,28 +69,34 @@ class Attraction:
 class Opposition:
     """Whoever trusted clients point against is less trusted: ψ(q) = 2λ·q·e_i.
 
-    e_i = max(0, σ_i − median(σ) − tolerance), σ_i = min(1, crowd/m)·Σ_j C_ij q̄_j: only more
-    opposition than others meet is evidence, and in a crowd its share counts, since among a hundred
-    honest clients everybody meets some. The conflict C_ij = a_j·max(0, −cos(u_i, u_j))/k_j counts
-    copies as one witness, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p, and takes only the part a_j of
-    a client's word that has credit; the median is over those with half of it or more. Agreement
-    earns nothing.
+    e_i = max(0, σ_i − median(σ) − tolerance), σ_i = Σ_j C_ij q̄_j: only more opposition than others
+    meet is evidence. The conflict C_ij = a_j·max(0, −cos(u_i, u_j))/k_j counts copies as one
+    witness, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p, and takes only the part a_j of a client's
+    word that has credit; the median is over those with half of it or more. Agreement earns nothing.
+
+    In a round of m clients beyond a crowd, a share s = crowd/m of all that counts. There everybody
+    meets some opposition, and one client's says little, so that agreement makes up for it: 1 − s
+    times max(0, cos(u_i, u_j)) is taken off the conflict. Since a crowd shows how much its members
+    differ, the tolerance goes over, by the same share, into so many times the usual deviation of
+    those that meet less than the median.
 
     Attributes:
         strength: λ ≥ 0.
         tolerance: Opposition above the median that is nothing yet.
         vote_power: p > 0; the larger, the more alike updates must be to count as copies. Honest
             clients with like data come to cosines of 0.9, and keep their votes with 32.
-        crowd: Clients of a round beyond which opposition is counted as if there were so many.
+        crowd: Clients of a round beyond which it is a crowd.
+        spread: In a crowd so many usual deviations above the median are nothing yet.
     """
 
     strength: float = 2.0
     tolerance: float = 0.3
     vote_power: float = 32.0
     crowd: float = 10.0
+    spread: float = 4.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "tolerance")
+        check_not_negative(self, "strength", "tolerance", "spread")
         check_positive(self, "vote_power", "crowd")
 
     def message(self, seen: Observation, labels: Vector) -> Message:
@@ -98,13 +104,14 @@ class Opposition:
         credit = np.ones(seen.num_clients) if seen.credit is None else seen.credit
         votes = potentials.votes(seen.cosines, self.vote_power)
         credited = seen.finite & (credit >= 0.5)
-        share = min(1.0, self.crowd / max(1, int(seen.finite.sum())))
-        conflict = share * potentials.conflict(seen.cosines) * (credit * votes)
+        crowded = potentials.crowdedness(seen.finite, self.crowd)
+        conflict = potentials.conflict(seen.cosines, crowded) * ((1.0 - crowded) * credit * votes)
 
         def energy(marginals: Matrix) -> Energy:
             met = conflict @ (marginals @ labels)
-            usual = float(np.median(met[credited])) if credited.any() else 0.0
-            evidence = np.maximum(0.0, met - usual - self.tolerance)
+            usual, deviation = potentials.usual(met[credited]) if credited.any() else (0.0, 0.0)
+            tolerated = (1.0 - crowded) * self.tolerance + crowded * self.spread * deviation
+            evidence = np.maximum(0.0, met - usual - tolerated)
             causes = {"opposition": met, "opposed": evidence, "vote": votes}
             return Energy(2.0 * self.strength * np.outer(evidence, labels), causes)
 

@@ -120,9 +120,16 @@ def votes(cosines: Matrix, power: float) -> Vector:
     return np.asarray(1.0 / (1.0 + alike.sum(axis=0)))
 
 
-def conflict(cosines: Matrix) -> Matrix:
-    """Return max(0, −cos(u_i, u_j)), 0 for a non-finite update; (m, m)."""
-    return np.maximum(0.0, np.where(np.isnan(cosines), 0.0, -cosines))
+def conflict(cosines: Matrix, agreement: float = 0.0) -> Matrix:
+    """Return max(0, −cos(u_i, u_j)) − agreement · max(0, cos(u_i, u_j)) of two clients; (m, m).
+
+    Args:
+        cosines: (m, m) cosines of the updates; NaN for a non-finite one, which meets none.
+        agreement: How much of it makes up for conflict.
+    """
+    met = np.where(np.isnan(cosines), 0.0, -cosines)
+    np.fill_diagonal(met, 0.0)
+    return np.where(met > 0.0, met, agreement * met)
 
 
 def norm_excess(
@@ -145,6 +152,20 @@ def norm_excess(
     excess[known] = lengths - exponent * np.log(num_examples[known])
     excess[known] -= _median(excess[known])
     return excess
+
+
+def crowdedness(finite: NDArray[np.bool_], crowd: float) -> float:
+    """Return 1 − crowd/m of a round of m clients that are finite, 0 where it is no crowd."""
+    return 1.0 - min(1.0, crowd / max(1, int(finite.sum())))
+
+
+def usual(values: Vector) -> tuple[float, float]:
+    """Return the median and the usual deviation: the median one of those that are not above it.
+
+    Above it are attackers, who would make the spread what suits them.
+    """
+    middle = _median(values)
+    return middle, _median(middle - values[values <= middle])
 
 
 def excess(values: Vector, softening: float) -> Vector:

@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.crf.base_weights import base_weights, capped_weights, refined_weights
+from fedcrf.crf.base_weights import (
+    base_weights,
+    capped_weights,
+    refined_weights,
+    shared_weights,
+)
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field
 from fedcrf.crf.memory import Arrays, ClientMemory, identities
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Opposition
 from fedcrf.crf.posterior import FieldPosterior
-from fedcrf.crf.potentials import clip_factors, response, steadiness
+from fedcrf.crf.potentials import clip_factors, response, steadiness, votes
 from fedcrf.crf.settings import check_positive
 from fedcrf.crf.temporal import Chain
 from fedcrf.crf.unary import Inclination, NormEvidence, ResponseEvidence, SteadinessEvidence
@@ -37,9 +42,9 @@ class RobustCRF:
     update changes against the step the model took meanwhile. Each client's label is a chain over
     rounds with prior P(q) ∝ exp(b·q); evidence against it is an update longer than its examples
     explain, opposition by trusted clients beyond what others meet, where copies are one witness,
-    a missing answer, and an update that turns from what it was. Agreement earns nothing, and who
-    reports evidence against itself has so much less of a voice. Weights are ∝ n_i q̄_i, of clipped
-    updates.
+    a missing answer, and an update that turns from what it was. Agreement earns nothing, copies
+    share the weight of one client, and who reports evidence against itself has so much less of a
+    voice. Weights are ∝ n_i q̄_i / k_i, of clipped updates, with k_i = 1 + Σ_{j≠i} max(0, cos_ij)^p.
 
     It remembers each client under its identity, so that absent clients keep their name. Answers are
     compared by sketches, S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when client i last took
@@ -52,7 +57,11 @@ class RobustCRF:
         opposition_strength: λ.
         opposition_tolerance: Opposition above the median that is nothing yet.
         vote_power: How alike updates must be to count as copies.
-        opposition_crowd: Clients beyond which opposition is counted as if there were so many.
+        crowd: Clients beyond which a round is a crowd; see `Opposition`.
+        copy_power: p, how alike updates must be to share one client's weight. Of full copies
+            there is no doubt; honest updates from much like data come to cosines of 0.95.
+        spread: So many usual deviations above the median are nothing yet, in the norm, and in a
+            crowd in answer and opposition.
         norm_strength: Of the evidence of the norm.
         norm_exponent: How an honest update's norm grows with its examples.
         norm_threshold: As a logarithm, what longer is nothing yet.
@@ -101,7 +110,9 @@ class RobustCRF:
     opposition_strength: float = 2.0
     opposition_tolerance: float = 0.3
     vote_power: float = 32.0
-    opposition_crowd: float = 10.0
+    crowd: float = 10.0
+    copy_power: float = 100.0
+    spread: float = 4.0
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_threshold: float = 1.0
@@ -124,7 +135,7 @@ class RobustCRF:
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", self.field.labels)
         self.reported  # noqa: B018  (checks the settings)
-        check_positive(self, "clip", "count_cap")
+        check_positive(self, "clip", "count_cap", "copy_power")
         check_whole("sketch_size", self.sketch_size, least=1)
         check_whole("sketch_seed", self.sketch_seed, least=0)
 
@@ -135,8 +146,15 @@ class RobustCRF:
             self.labels,
             Inclination(self.inclination),
             evidence=(
-                NormEvidence(self.norm_strength, self.norm_exponent, self.norm_threshold),
-                ResponseEvidence(self.response_strength, self.response_share),
+                NormEvidence(
+                    self.norm_strength,
+                    self.norm_exponent,
+                    self.norm_threshold,
+                    spread=self.spread,
+                ),
+                ResponseEvidence(
+                    self.response_strength, self.response_share, self.spread, self.crowd
+                ),
                 SteadinessEvidence(self.steadiness_strength, self.steadiness_share),
             ),
             pairwise=(
@@ -144,7 +162,8 @@ class RobustCRF:
                     self.opposition_strength,
                     self.opposition_tolerance,
                     self.vote_power,
-                    self.opposition_crowd,
+                    self.crowd,
+                    self.spread,
                 ),
             ),
             temporal=Chain(self.persistence),
@@ -241,7 +260,9 @@ class RobustCRF:
             evidence: That the clients report.
         """
         field, finite = self.field, statistics.finite
-        base = capped_weights(base_weights(num_examples, finite), finite, self.count_cap)
+        counted = capped_weights(base_weights(num_examples, finite), finite, self.count_cap)
+        copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
+        base = shared_weights(counted, np.where(finite, copies, 0.0))
         who = identities(clients, statistics.num_clients)
         remembered = ClientMemory.of(
             memory,
@@ -256,7 +277,7 @@ class RobustCRF:
         reported = self.reported.infer_reliability(statistics, evidence)
         seen = Observation(
             statistics,
-            num_examples=base,
+            num_examples=counted,
             response=response(sketches - last_sketches, here - last_positions),
             steadiness=steadiness(sketches.astype(np.float64), last_sketches),
             before=before,
@@ -282,6 +303,7 @@ class RobustCRF:
                 **found.causes,
                 "remembered": before @ np.asarray(field.labels),
                 "clip": clip,
+                "copies": copies,
                 **(reported.causes if evidence else {}),
             },
             memory=kept.arrays(),

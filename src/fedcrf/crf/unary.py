@@ -157,52 +157,67 @@ class ReportedReliability:
 
 @dataclass(frozen=True)
 class NormEvidence:
-    """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t)).
+    """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t_i)).
 
-    z_i = log‖u_i‖ − a·log n_i less its median over the clients.
+    z_i = log‖u_i‖ − a·log n_i less its median over the clients, and t_i the threshold, or more
+    where honest clients differ more: so many times the usual deviation of those below the median.
+    Where most have learnt all of their own examples, those that have not are long.
 
     Attributes:
         strength: κ.
         exponent: a, how an honest update's norm grows with the examples.
-        threshold: t, as a logarithm.
+        threshold: As a logarithm, what is nothing yet.
         limit: The most that the evidence can be.
+        spread: So many usual deviations are nothing yet either.
     """
 
     strength: float = 8.0
     exponent: float = 0.7
     threshold: float = 1.0
     limit: float = 2.0
+    spread: float = 4.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "exponent", "threshold", "limit")
+        check_not_negative(self, "strength", "exponent", "threshold", "limit", "spread")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies and the evidence by ``norm``; see `EvidencePart.energy`."""
         excess = potentials.norm_excess(
             seen.statistics.norms, seen.num_examples, seen.finite, self.exponent
         )
-        evidence = np.clip(excess - self.threshold, 0.0, self.limit)
+        known = excess[seen.finite & (seen.num_examples > 0)]
+        deviation = potentials.usual(known)[1] if len(known) else 0.0
+        tolerated = max(self.threshold, self.spread * deviation)
+        evidence = np.clip(excess - tolerated, 0.0, self.limit)
         return Energy(self.strength * np.outer(evidence, labels), {"norm": evidence})
 
 
 @dataclass(frozen=True)
 class ResponseEvidence:
-    """A client that does not push back: ψ(q) = κ·q·max(0, r_i − share·min(0, median(r))).
+    """A client that does not push back: ψ(q) = κ·q·max(0, r_i − t).
 
     Local training descends the client's own loss, whose curvature is positive: what the global
     model moved since, an honest update answers with a change against it, r_i < 0. Who pushes the
-    model somewhere, whatever it does, does not answer (r_i = 0) or pushes on (r_i > 0).
+    model somewhere, whatever it does, does not answer (r_i = 0) or pushes on (r_i > 0). Expected is
+    a share of the median client's answer, t = share·min(0, median(r)). In a round of m clients
+    beyond a crowd, which shows how uncertain answers are, it is less where so many times the usual
+    deviation of those below the median, and of that 1 − crowd/m, reaches further.
 
     Attributes:
         strength: κ.
         share: The share of the median client's answer that is expected of everybody.
+        spread: In a crowd so many usual deviations above the median are nothing yet.
+        crowd: Clients of a round beyond which it is a crowd.
     """
 
     strength: float = 10.0
     share: float = 0.5
+    spread: float = 4.0
+    crowd: float = 10.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "share")
+        check_not_negative(self, "strength", "share", "spread")
+        check_positive(self, "crowd")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies, and by ``response`` r and by ``unresponsive`` the evidence."""
@@ -210,8 +225,11 @@ class ResponseEvidence:
         if response is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(response)
-        typical = min(0.0, float(np.median(response[known]))) if known.any() else 0.0
-        evidence = np.where(known, np.maximum(0.0, response - self.share * typical), 0.0)
+        middle, deviation = potentials.usual(response[known]) if known.any() else (0.0, 0.0)
+        typical = min(0.0, middle)
+        spread = self.spread * potentials.crowdedness(seen.finite, self.crowd)
+        expected = max(self.share * typical, typical + spread * deviation)
+        evidence = np.where(known, np.maximum(0.0, response - expected), 0.0)
         causes = {"response": response, "unresponsive": evidence}
         return Energy(self.strength * np.outer(evidence, labels), causes)
 

@@ -29,7 +29,7 @@ Vector = NDArray[np.float64]
 REPORTED, MISSING = "reported", "missing"
 """Stand before the name of evidence that clients report, or do not."""
 
-COUNTED, CLIP, VOTE = "counted", "clip", "vote"
+COUNTED, CLIP, VOTE, COPIES = "counted", "clip", "vote", "copies"
 
 LEAST = 0.05
 """A cause that takes a smaller share is not told."""
@@ -105,8 +105,7 @@ def scales_of(rule: object) -> dict[str, Scale]:
     """Return by cause what its evidence's numbers are to be read with."""
     rule = inner_rule(rule)
     if isinstance(rule, RobustCRF):
-        norm = NormEvidence(threshold=rule.norm_threshold)
-        return {"norm": Scale(norm.threshold, norm.limit), **scales_of(rule.reported)}
+        return {"norm": Scale(limit=NormEvidence.limit), **scales_of(rule.reported)}
     if isinstance(rule, EvidenceCRF):
         scale = Scale(rule.evidence_threshold, rule.evidence_limit, rule.evidence_strength)
         return {f"{REPORTED} {rule.evidence}": scale}
@@ -130,9 +129,11 @@ def _factors(
     if isinstance(rule, RobustCRF):
         reported = np.prod(list(factors.values()), axis=0)
         factors |= _of_the_field(seen, np.asarray(reasons.expected_label) / reported, rule)
-        factors[CLIP] = np.nan_to_num(seen[CLIP], nan=1.0)
-        if COUNTED in seen:
-            factors[COUNTED] = seen[COUNTED]
+        factors |= {
+            name: np.nan_to_num(seen[name], nan=1.0)
+            for name in (CLIP, COPIES, COUNTED)
+            if name in seen
+        }
     elif not isinstance(rule, EvidenceCRF):
         return {}
     return {name: brief(factor) for name, factor in factors.items()}

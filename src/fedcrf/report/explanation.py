@@ -23,6 +23,7 @@ from fedcrf.experiments.store import CellStore, CellSummary, RunStore
 from fedcrf.experiments.tables import Table
 from fedcrf.report.effects import (
     CLIP,
+    COPIES,
     COUNTED,
     MISSING,
     REPORTED,
@@ -270,8 +271,8 @@ WORDS = Words(
         "norm": (
             Wording(
                 math.inf,
-                "longer than its examples explain (its logarithm {value} above the median): "
-                "× {factor}",
+                "longer than its examples and the others' spread explain (by {value}, as a "
+                "logarithm): × {factor}",
             ),
         ),
         "remembered": (
@@ -280,6 +281,11 @@ WORDS = Words(
         ),
         COUNTED: (Wording(math.inf, "counts for no more than {value} of the examples it claims"),),
         CLIP: (Wording(math.inf, "update clipped to {value} of its length"),),
+        COPIES: (
+            Wording(
+                math.inf, "a copy of other updates, which share one client's weight: × {factor}"
+            ),
+        ),
         VOTE: (
             Wording(math.inf, "much like other updates: its vote against others counts {value}"),
         ),
@@ -308,6 +314,7 @@ WORDS = Words(
         "remembered": "remembered",
         COUNTED: "examples counted",
         CLIP: "clipped to",
+        COPIES: "share among copies",
         VOTE: "vote",
         REPORTED: "reported {name}",
         MISSING: "no {name}",

@@ -8,7 +8,7 @@ const OF_THE_PAPER = {
   norm_anomaly: "norm",
 };
 const LABELS = ["expected_label", "remembered"]; // their largest depends on the rule
-const SHARES = [...LABELS, "reliability", "vote", "clip", "counted"];
+const SHARES = [...LABELS, "reliability", "vote", "copies", "clip", "counted"];
 const PARTICULARS = ["unresponsive", "unsteady", "opposed"]; // say how much of another cause counts
 const MISSING = ["unresponsive", "unsteady"];
 const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", ...MISSING];

@@ -53,7 +53,8 @@ function roundTableText({ reasons, field }) {
       "Weight, and FedAvg's; expected label; and what the field saw, as far as it looked: the " +
       "answer to the model's move (honest clients push back, below zero), the opposition met, " +
       "what of its vote against others counts, how much longer the update is than its examples " +
-      "explain, what is remembered of the client, what is left of its update after clipping."
+      "explain, what is remembered of the client, its share among copies, what is left of its " +
+      "update after clipping."
     );
   return "Weight, and FedAvg's.";
 }
