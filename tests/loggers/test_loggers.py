@@ -25,6 +25,7 @@ from fedcrf.experiments.runner import (
 from fedcrf.experiments.store import RunStore
 from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
 from fedcrf.loggers.base import LoggedCell, round_values
+from fedcrf.simulation.records import Reasons
 
 CELL = small_spec(methods=["crf-fedavg"], seeds=[0]).cells()[0]
 NAMES = {"validation/loss", "validation/accuracy", "weight/client_2", "reliability/client_0"}
@@ -205,6 +206,13 @@ def test_numbers_that_are_none_are_left_out() -> None:
     values = round_values(record(1, math.nan, crf=True))
     assert "validation/loss" not in values
     assert all(math.isfinite(value) for value in values.values())
+
+
+def test_a_field_without_reliabilities_is_logged_by_its_expected_labels() -> None:
+    reasons = Reasons(expected_label=[0.6, 0.3], causes={"norm": [0.0, 1.0]})
+    values = round_values(record(1, 1.0).model_copy(update={"reasons": reasons}))
+    assert values["expected_label/client_2"] == 0.3
+    assert not any(name.startswith("reliability") for name in values)
 
 
 def test_the_identity_is_the_cells(tmp_path: Path) -> None:

@@ -75,10 +75,14 @@ def round_values(record: RoundRecord) -> dict[str, float]:
     if record.held_out is not None:
         values["held_out/accuracy"] = record.held_out.accuracy
     if len(record.clients) <= LARGEST_AFFINITY:
-        for i, client in enumerate(record.clients):
-            values[f"weight/client_{client}"] = record.weight[i]
-            if record.reasons is not None:
-                values[f"reliability/client_{client}"] = record.reasons.reliability[i]
+        by_client = {"weight": record.weight}
+        if record.reasons is not None:
+            by_client["reliability"] = record.reasons.reliability
+            by_client["expected_label"] = record.reasons.expected_label
+        for name, numbers in by_client.items():
+            if numbers:  # a field past the paper's infers no reliability
+                for client, number in zip(record.clients, numbers, strict=True):
+                    values[f"{name}/client_{client}"] = number
     return _finite(values)
 
 
