@@ -139,6 +139,10 @@ def _detached(tensor: Any) -> Any:
     return tensor.detach() if tensor.dtype.is_floating_point else tensor.detach().double()
 
 
+def _device(layer: Any) -> str:
+    return str(getattr(layer, "device", "cpu"))  # arrays know theirs since NumPy 2
+
+
 def _check_alike(clients: list[Layers]) -> None:
     """Refuse updates that differ from the first client's in length, shape or dtype."""
     first = clients[0]
@@ -155,10 +159,11 @@ def _check_alike(clients: list[Layers]) -> None:
                 "give the same layers in the same order"
             )
         for layer, reference in zip(layers, first, strict=True):
-            if str(layer.device) != str(reference.device):
+            device, expected_device = _device(layer), _device(reference)
+            if device != expected_device:
                 raise FedcrfError(
-                    f"the update of client {client} lies on {layer.device}, client 0's on "
-                    f"{reference.device}: all updates must lie on one device"
+                    f"the update of client {client} lies on {device}, client 0's on "
+                    f"{expected_device}: all updates must lie on one device"
                 )
             if layer.dtype != reference.dtype:
                 raise FedcrfError(
