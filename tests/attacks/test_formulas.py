@@ -373,7 +373,9 @@ def test_a_client_that_lies_claims_the_least_that_an_honest_one_reports(kind: An
         quiet,
         honest=[
             replace(report, evidence={"residual_loss": loss})
-            for report, loss in zip(quiet.honest, (0.5, 0.2, 0.9, 0.7, 0.3, 0.4, 0.6), strict=False)
+            for report, loss in zip(
+                quiet.honest, (math.nan, 0.2, 0.9, 0.7, 0.3, 0.4, 0.6), strict=False
+            )
         ],
         own=[replace(report, evidence={"residual_loss": 3.0, "age": 1.0}) for report in quiet.own],
     )

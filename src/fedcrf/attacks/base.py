@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
-from fedcrf.rules import ClientReport, Memory, Rule, State
+from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import floating_layers
 from fedcrf.statistics import is_floating
 
@@ -192,8 +192,9 @@ class DataAttack(ABC):
         if not self.hides:
             return list(scene.own)
         least = {
-            name: min(each.evidence[name] for each in scene.honest if name in each.evidence)
-            for name in {name for report in scene.honest for name in report.evidence}
+            # A client whose training diverged reports NaN, which is no less than anything.
+            name: min(values[np.isfinite(values)], default=math.nan)
+            for name, values in reported_evidence(scene.honest).items()
         }
         return [replace(report, evidence={**report.evidence, **least}) for report in scene.own]
 
