@@ -1,4 +1,4 @@
-"""Checks of the settings of the CRF and of its parts."""
+"""Checks of the settings of the CRF, of its parts and of the server rules."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError, check_whole
+from fedcrf.crf.settings import check_not_negative, check_positive
+from fedcrf.errors import check_whole
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -40,8 +41,7 @@ class GeometricMedian:
 
     def __post_init__(self) -> None:
         check_whole("iterations", self.iterations, least=1)
-        if not 0 <= self.tolerance < float("inf"):
-            raise FedcrfError(f"tolerance {self.tolerance}: give a number of 0 or more")
+        check_not_negative(self, "tolerance")
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the geometric median of the clients' models; see `Rule.aggregate`."""
@@ -65,8 +65,7 @@ class RFA:
 
     def __post_init__(self) -> None:
         check_whole("iterations", self.iterations, least=1)
-        if not 0 < self.smoothing < float("inf"):
-            raise FedcrfError(f"smoothing {self.smoothing}: give a number above 0")
+        check_positive(self, "smoothing")
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the smoothed geometric median of the models; see `Rule.aggregate`."""

@@ -6,7 +6,6 @@ settings, and a run's description may set them by name.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import FedcrfError
+from fedcrf.crf.settings import check_positive, check_share
 
 Moments = Mapping[str, NDArray[np.float64]]
 """What an optimizer keeps of one tensor, by name; each of the tensor's shape."""
@@ -53,8 +52,8 @@ class Momentum:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        _check_positive("learning_rate", self.learning_rate)
-        _check_decay("momentum", self.momentum)
+        check_positive(self, "learning_rate")
+        check_share(self, "momentum")
 
     @property
     def initial(self) -> Mapping[str, float]:
@@ -86,9 +85,8 @@ class _Adaptive:
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check_positive("learning_rate", self.learning_rate)
-        _check_decay("beta1", self.beta1)
-        _check_positive("tau", self.tau)
+        check_positive(self, "learning_rate", "tau")
+        check_share(self, "beta1")
 
     @property
     def initial(self) -> Mapping[str, float]:
@@ -135,7 +133,7 @@ class _Decaying(_Adaptive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_decay("beta2", self.beta2)
+        check_share(self, "beta2")
 
 
 @dataclass(frozen=True)
@@ -164,13 +162,3 @@ SERVER_OPTIMIZERS: Mapping[str, type[ServerOptimizer]] = {
     "adam": Adam,
     "yogi": Yogi,
 }
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise FedcrfError(f"{name} {value}: give a number above 0")
-
-
-def _check_decay(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise FedcrfError(f"{name} {value}: give a number in [0, 1)")
