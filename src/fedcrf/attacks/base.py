@@ -7,15 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
-from fedcrf.rules.base import floating_layers
-from fedcrf.statistics import is_floating
+from fedcrf.rules.base import floating_layers, stepped_state
 
 Vector = NDArray[np.float64]
 """(d,) one update w − w_t over the floating-point tensors of the model, or (k, d) of them."""
@@ -92,7 +91,7 @@ class Scene:
         """
         rows = np.broadcast_to(updates, (len(self.own), updates.shape[-1]))
         return [
-            replace(report, state=self._moved(report.state, row))
+            replace(report, state=stepped_state(self.global_state, row, report.state))
             for report, row in zip(self.own, rows, strict=True)
         ]
 
@@ -114,20 +113,6 @@ class Scene:
         size = sum(len(layer) for layer in floating_layers(self.global_state))
         rows = [self.update_of(report.state) for report in reports]
         return np.stack(rows) if rows else np.empty((0, size))
-
-    def _moved(self, state: State, update: Vector) -> State:
-        """Return w_t moved by an update, with the integer buffers of ``state``."""
-        moved: dict[str, NDArray[Any]] = {}
-        start = 0
-        for name, array in self.global_state.items():
-            if not is_floating(array.dtype):
-                moved[name] = state[name]
-                continue
-            part = update[start : start + array.size].reshape(array.shape)
-            start += array.size
-            with np.errstate(over="ignore"):  # an attacker may send more than a float32 holds
-                moved[name] = (array + part).astype(array.dtype)
-        return moved
 
 
 @dataclass(frozen=True)

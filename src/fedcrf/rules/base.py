@@ -271,6 +271,27 @@ def moved_state(
     }
 
 
+def stepped_state(global_state: State, step: NDArray[np.floating], others: State) -> State:
+    """Return w_t moved by a flat step, with the tensors of another model that are not floating.
+
+    Args:
+        global_state: w_t.
+        step: (d,) over the floating-point tensors, in the order of their names.
+        others: The integer tensors by name; what else it holds is not read.
+    """
+    state: dict[str, NDArray[Any]] = {}
+    start = 0
+    for name, array in global_state.items():
+        if not is_floating(array.dtype):
+            state[name] = others[name]
+            continue
+        part = step[start : start + array.size].reshape(array.shape)
+        start += array.size
+        with np.errstate(over="ignore"):  # a step may leave what the dtype holds
+            state[name] = np.asarray(array + part).astype(array.dtype)
+    return state
+
+
 def weighted_result(
     global_state: State,
     reports: Sequence[ClientReport],

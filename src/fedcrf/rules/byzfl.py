@@ -33,6 +33,7 @@ from fedcrf.rules.base import (
     check_reports,
     floating_layers,
     num_examples,
+    stepped_state,
 )
 from fedcrf.statistics import is_floating, weighted_average
 
@@ -386,19 +387,12 @@ def _moved(
     finite: NDArray[np.bool_],
 ) -> State:
     """Return w_t + the aggregate; integer tensors are the mean of the finite reports', rounded."""
-    state = {}
-    start = 0
-    for name, array in global_state.items():
-        if is_floating(array.dtype):
-            step = aggregate[start : start + array.size].reshape(array.shape)
-            start += array.size
-            with np.errstate(over="ignore"):  # a model that diverges says so itself
-                state[name] = np.asarray(array + step).astype(array.dtype)
-        else:
-            state[name] = weighted_average(
-                [report.state[name] for report in reports], finite / finite.sum()
-            )
-    return state
+    integers = {
+        name: weighted_average([report.state[name] for report in reports], finite / finite.sum())
+        for name, array in global_state.items()
+        if not is_floating(array.dtype)
+    }
+    return stepped_state(global_state, aggregate, integers)
 
 
 @contextmanager
