@@ -55,9 +55,9 @@ def exact_marginals(
             f"{MOST_LABELLINGS}: use mean field, or fewer clients"
         )
 
-    def along(values: NDArray[np.float64], *clients: int) -> NDArray[np.float64]:
+    def along(table: NDArray[np.float64], *clients: int) -> NDArray[np.float64]:
         """View a table over some clients' labels as a table over everybody's."""
-        return values.reshape([num_labels if i in clients else 1 for i in range(m)])
+        return table.reshape([num_labels if i in clients else 1 for i in range(m)])
 
     compatibility = label_distance(values)
     energy = np.zeros((num_labels,) * m)

@@ -32,11 +32,11 @@ def weighted_average(
         out: Where to put the result, of the same shape and dtype and contiguous; it may be one of
             the arrays.
 
-    Raises:
-        FedcrfError: ``out`` does not fit.
-
     Returns:
         An array of the same shape and dtype; integers are rounded to nearest.
+
+    Raises:
+        FedcrfError: ``out`` does not fit.
     """
     if is_on_gpu(arrays[0]):
         from fedcrf.statistics import on_gpu
