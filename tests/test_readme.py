@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedcrf.experiments.findings import Findings
+from fedcrf.experiments.findings_tables import write_findings
+from fedcrf.experiments.ledger import Ledger
 from fedcrf.experiments.reproduce import columns, write_tables
-from fedcrf.experiments.robustness import Findings, Ledger, write_findings
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import CellSummary
 from fedcrf.experiments.suite import SUITES as SUITE_NAMES

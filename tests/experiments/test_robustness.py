@@ -12,18 +12,16 @@ import pytest
 
 from experiments.runs import Log
 from fedcrf import FedcrfError
-from fedcrf.experiments.robustness import (
-    Findings,
-    Ledger,
-    Score,
+from fedcrf.experiments.findings import Findings
+from fedcrf.experiments.findings_tables import (
     accuracy_table,
     overview_table,
-    run_suite,
-    separation,
     separation_table,
     summary_table,
     write_findings,
 )
+from fedcrf.experiments.ledger import Ledger, Score
+from fedcrf.experiments.robustness import run_suite, separation
 from fedcrf.experiments.runner import CellFinished, Observer, Workplace
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore

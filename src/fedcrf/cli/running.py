@@ -350,13 +350,10 @@ def robustness(
     from contextlib import contextmanager
 
     from fedcrf.cli.display import RunDisplay
-    from fedcrf.experiments.robustness import (
-        Findings,
-        Ledger,
-        run_suite,
-        summary_table,
-        write_findings,
-    )
+    from fedcrf.experiments.findings import Findings
+    from fedcrf.experiments.findings_tables import summary_table, write_findings
+    from fedcrf.experiments.ledger import Ledger
+    from fedcrf.experiments.robustness import run_suite
     from fedcrf.experiments.spec import setting
     from fedcrf.experiments.suite import default_folder, read_suite
 

@@ -1,0 +1,161 @@
+"""What the finished cells of a suite show: means, worst cases and differences, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.compare import Estimate, PairedDifference, estimate, paired_difference
+from fedcrf.experiments.ledger import Ledger, Score
+from fedcrf.experiments.spec import CellSpec, cell_of
+from fedcrf.experiments.suite import BASELINE, Point, Suite
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the finished cells of a suite show, of the descriptions it has now.
+
+    Attributes:
+        suite: The suite.
+        scores: Finished cells, some of which may be of other descriptions and are left out.
+        descriptions: By name what they were, but for their seeds.
+    """
+
+    suite: Suite
+    scores: Sequence[Score]
+    descriptions: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, suite: Suite, ledger: Ledger) -> Findings:
+        """Return all that a folder holds of a suite, and the cells asked for that it does not hold.
+
+        Raises:
+            FedcrfError: The folder's cells are damaged.
+        """
+        scores = ledger.scores()
+
+        def known(
+            asked: Iterable[T], held: Iterable[T], among: Iterable[T] | None = None
+        ) -> list[T]:
+            names = dict.fromkeys([*asked, *held])
+            return [name for name in among or names if name in names]
+
+        whole = suite.whole
+        return cls(
+            whole.chosen(
+                methods=known(suite.methods, (score.method for score in scores)),
+                seeds=sorted(known(suite.seeds, (score.seed for score in scores))),
+                partitions=known(
+                    suite.partitions, (score.partition for score in scores), whole.partitions
+                ),
+                conditions=known(
+                    suite.conditions, (score.condition for score in scores), whole.conditions
+                ),
+            ),
+            scores,
+            ledger.descriptions(),
+        )
+
+    @cached_property
+    def by_point(self) -> Mapping[Point, Score]:
+        """The finished cells; settings that are new since they were run have their defaults."""
+        cells = self.suite.cells
+        same: dict[tuple[str, str], bool] = {}
+        found = {}
+        for score in self.scores:
+            point = score.point
+            if point not in cells:
+                continue
+            key = score.description, f"{point.partition}/{point.condition}/{point.method}"
+            if key not in same:
+                description = {**self.descriptions.get(score.description, {}), "seed": point.seed}
+                same[key] = _is(description, cells[point])
+            if same[key]:
+                found[point] = score
+        return found
+
+    def accuracies(self, partition: str, condition: str, method: str) -> dict[int, float]:
+        """Return the accuracy by seed."""
+        points = (Point(partition, condition, method, seed) for seed in self.suite.seeds)
+        return {p.seed: self.by_point[p].accuracy for p in points if p in self.by_point}
+
+    def estimate(self, partition: str, condition: str, method: str) -> Estimate | None:
+        """Return the mean over seeds; None where nothing is finished."""
+        found = self.accuracies(partition, condition, method)
+        return estimate(list(found.values())) if found else None
+
+    def worst(
+        self, partition: str, conditions: Sequence[str], method: str
+    ) -> tuple[float, str] | None:
+        """Return the least mean among conditions and which it is; None unless all are finished."""
+        means = [(self.estimate(partition, name, method), name) for name in conditions]
+        known = [(found.mean, name) for found, name in means if found is not None]
+        return min(known) if known and len(known) == len(means) else None
+
+    def difference(
+        self, partition: str, condition: str, method: str, baseline: str = BASELINE
+    ) -> PairedDifference | None:
+        """Return the paired difference to FedAvg under the same condition."""
+        return _paired(
+            self.accuracies(partition, condition, method),
+            self.accuracies(partition, condition, baseline),
+        )
+
+    def possible(self, partition: str, condition: str) -> PairedDifference | None:
+        """Return what leaving out the wrong clients gains over FedAvg under a condition."""
+        ideal = self.suite.conditions[condition].ideal
+        if ideal is None:
+            return None
+        return _paired(
+            self.accuracies(partition, ideal, BASELINE),
+            self.accuracies(partition, condition, BASELINE),
+        )
+
+    def separation(self, partition: str, condition: str, method: str) -> tuple[float, float] | None:
+        """Return the mean and the least over rounds, each the mean over seeds, of the areas."""
+        points = (Point(partition, condition, method, seed) for seed in self.suite.seeds)
+        rows = [self.by_point[p].separation for p in points if p in self.by_point]
+        curves = [row for row in rows if row]
+        if not curves or len({len(row) for row in curves}) > 1:
+            return None
+        mean = np.mean(np.array(curves), axis=0)
+        return float(mean.mean()), float(mean.min())
+
+    @property
+    def tested(self) -> list[str]:
+        """The conditions in which somebody may be wrong and methods are compared."""
+        ideals = {each.ideal for each in self.suite.conditions.values()}
+        return [name for name in self.suite.conditions if name not in ideals]
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """By title the groups of which all conditions are there, and the conditions together."""
+        groups = {
+            title: list(names)
+            for title, names in self.suite.groups.items()
+            if all(name in self.suite.conditions for name in names)
+        }
+        groups["all shown"] = [name for name in self.tested if name != self.suite.reference]
+        return {title: names for title, names in groups.items() if names}
+
+
+def _paired(values: Mapping[int, float], reference: Mapping[int, float]) -> PairedDifference | None:
+    shared = sorted(values.keys() & reference.keys())
+    if not shared:
+        return None
+    return paired_difference([values[s] for s in shared], [reference[s] for s in shared])
+
+
+def _is(description: Mapping[str, Any], cell: CellSpec) -> bool:
+    """Tell whether a description is that of a cell."""
+    try:
+        return cell_of(description) == cell
+    except FedcrfError:
+        return False

@@ -1,0 +1,165 @@
+"""The finished cells of a suite on disk: a line each, and once for all seeds what they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.provenance import Provenance
+from fedcrf.experiments.spec import CellSpec
+from fedcrf.experiments.store import RunStore, folder_lock
+from fedcrf.experiments.suite import Point
+from fedcrf.files import atomic_write
+from fedcrf.simulation.records import Number, Record
+
+
+class Score(Record):
+    """The result of one cell of a suite.
+
+    ``accuracy`` is the mean test accuracy of the last rounds. ``separation`` has for each round in
+    which clients were wrong the chance that one of them has a smaller share of its FedAvg weight
+    than one that is right, the area under the curve; None where the rule infers no weights.
+    ``description`` is the name under which the folder keeps what the cell was, but for its seed;
+    ``fingerprint`` is of its data.
+    """
+
+    partition: str
+    condition: str
+    method: str
+    seed: int
+    accuracy: Number
+    separation: list[Number] | None = None
+    description: str
+    fingerprint: str
+    provenance: Provenance
+
+    @property
+    def point(self) -> Point:
+        """The cell of the suite's grid that it is of."""
+        return Point(self.partition, self.condition, self.method, self.seed)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A folder's finished cells, a JSON line each, and the working folders of those to come.
+
+    What the cells were is kept once for all seeds.
+
+    Attributes:
+        path: The folder.
+    """
+
+    path: Path
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the folder for writing.
+
+        Raises:
+            FedcrfError: Another process holds it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        return folder_lock(self.path, timeout=0.5)
+
+    def scores(self) -> list[Score]:
+        """Return what is finished; a line still being written is left out.
+
+        Raises:
+            FedcrfError: A line that is no score.
+        """
+        try:
+            text = self._lines.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise FedcrfError(f"{self._lines} cannot be read: {error}") from None
+        scores = []
+        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+            if not line.endswith("\n"):
+                break
+            try:
+                scores.append(Score.model_validate_json(line))
+            except ValidationError:
+                raise FedcrfError(
+                    f"{self._lines}, line {number}, is not a cell's score: take the line out to "
+                    "run that cell anew"
+                ) from None
+        return scores
+
+    def descriptions(self) -> dict[str, dict[str, Any]]:
+        """Return by name what cells were, but for their seeds.
+
+        Raises:
+            FedcrfError: The file is damaged.
+        """
+        try:
+            return dict(json.loads(self._descriptions.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError):
+            raise FedcrfError(
+                f"{self._descriptions} does not describe cells: move the folder away to begin anew"
+            ) from None
+
+    def write(self, scores: Sequence[Score]) -> None:
+        """Replace the finished cells by these."""
+        with atomic_write(self._lines) as file:
+            for score in scores:
+                file.write(_line(score))
+
+    def describe(self, cells: Iterable[CellSpec]) -> None:
+        """Keep what cells are, before the first of them is finished."""
+        known = self.descriptions()
+        wanted = {digest(cell): _unseeded(cell) for cell in cells}
+        if not wanted.keys() <= known.keys():
+            with atomic_write(self._descriptions) as file:
+                file.write(json.dumps(known | wanted, indent=1).encode() + b"\n")
+
+    def append(self, score: Score) -> None:
+        """Keep one more finished cell, of those described."""
+        with self._lines.open("ab") as file:
+            file.write(_line(score))
+
+    def run(self, partition: str, condition: str, seed: int) -> RunStore:
+        """Return the working folder of one seed under one condition."""
+        return RunStore(self._runs / partition / condition / f"seed-{seed}")
+
+    def clear(self) -> None:
+        """Remove the working folders: what they held is among the scores."""
+        shutil.rmtree(self._runs, ignore_errors=True)
+
+    @property
+    def _descriptions(self) -> Path:
+        return self.path / "descriptions.json"
+
+    @property
+    def _lines(self) -> Path:
+        return self.path / "cells.jsonl"
+
+    @property
+    def _runs(self) -> Path:
+        return self.path / "runs"
+
+
+def _unseeded(cell: CellSpec) -> dict[str, Any]:
+    description = cell.describe()
+    del description["seed"]
+    return description
+
+
+def digest(cell: CellSpec) -> str:
+    """Return the name under which a ledger keeps what a cell is, the same for all its seeds."""
+    text = json.dumps(_unseeded(cell), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _line(score: Score) -> bytes:
+    return score.model_dump_json(exclude_none=True).encode() + b"\n"
