@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from fedcrf.experiments.findings_tables import (
 )
 from fedcrf.experiments.ledger import Ledger, Score
 from fedcrf.experiments.robustness import run_suite, separation
-from fedcrf.experiments.runner import CellFinished, Observer, Workplace
+from fedcrf.experiments.runner import CellFailed, CellFinished, Observer, Workplace
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
@@ -149,6 +149,20 @@ def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
     assert findings.accuracies("iid", "ipm-2", "fedavg") == more.accuracies(
         "iid", "ipm-2", "fedavg"
     )
+
+
+def test_what_a_failed_cell_had_done_outlasts_the_seeds_after_it(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(runs: Sequence[tuple[RunSpec, RunStore]], *_: object) -> list[CellFailed]:
+        for _, store in runs:
+            store.path.mkdir(parents=True)
+        return [CellFailed(spec.cells()[0], "no room") for spec, _ in runs if spec.seeds == (0,)]
+
+    monkeypatch.setattr("fedcrf.experiments.robustness.run_grids", failing)
+    ledger = Ledger(tmp_path)
+    assert run_suite(small(), ledger, Workplace(device="cpu"), lambda _: nullcontext(log))
+    assert ledger.run("iid", "ipm-2", 0).path.is_dir()
 
 
 def test_the_score_is_the_mean_of_the_last_rounds_of_the_same_run(tmp_path: Path, log: Log) -> None:
