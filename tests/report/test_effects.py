@@ -13,15 +13,9 @@ import pytest
 
 from fedcrf.crf import FieldPosterior
 from fedcrf.report.effects import LEAST, effects_of
-from fedcrf.report.explanation import (
-    WORDS,
-    causes_of,
-    clients_table,
-    find_rounds,
-    phrases,
-    sentence,
-    terms_table,
-)
+from fedcrf.report.explanation import causes_of, clients_table, phrases, sentence, terms_table
+from fedcrf.report.lookup import find_rounds
+from fedcrf.report.words import WORDS
 from fedcrf.rules import RULES, Adam, ClientReport, Optimized
 from fedcrf.simulation.records import Reasons, RoundRecord, reasons_of
 from integration.command_line import CommandLine

@@ -14,18 +14,15 @@ from fedcrf.crf.potentials import reliability
 from fedcrf.errors import FedcrfError
 from fedcrf.report.explanation import (
     TERMS,
-    WORDS,
     ClientCauses,
-    Explained,
     causes_of,
     clients_table,
-    find_cell,
-    find_client,
-    find_round,
     most_changed,
     sentence,
     terms_table,
 )
+from fedcrf.report.lookup import Explained, find_cell, find_client, find_round
+from fedcrf.report.words import WORDS
 from fedcrf.rules import CRF, RULES, Adam, ClientReport, Optimized
 from fedcrf.simulation.records import ClientMetrics, Metrics, RoundRecord, Seconds, reasons_of
 

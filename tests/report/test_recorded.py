@@ -13,7 +13,8 @@ from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.report.content import read_report
-from fedcrf.report.explanation import causes_of, find_rounds, sentence
+from fedcrf.report.explanation import causes_of, sentence
+from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import render, write_page
 from fedcrf.simulation.records import LeftOutRecord, Metrics, RoundRecord
 from report.browser import Browser

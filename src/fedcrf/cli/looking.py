@@ -146,15 +146,12 @@ def explain(
     from fedcrf.report.explanation import (
         causes_of,
         clients_table,
-        find_client,
-        find_round,
-        find_rounds,
         most_changed,
         neighbours_table,
-        remarks,
         sentence,
         terms_table,
     )
+    from fedcrf.report.lookup import find_client, find_round, find_rounds, remarks
 
     found = find_rounds(folder, method, seed)
     record = find_round(found, number)

@@ -18,7 +18,9 @@ from fedcrf.experiments.standing import CellStanding, RunStanding, standing
 from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
 from fedcrf.report.effects import Scale, effects_of, scales_of
-from fedcrf.report.explanation import TERMS, WORDS, Words, attackers_of, own_labels
+from fedcrf.report.explanation import TERMS, own_labels
+from fedcrf.report.lookup import attackers_of
+from fedcrf.report.words import WORDS, Words
 from fedcrf.simulation.records import Reasons, RoundRecord
 
 MOST_NUMBERS = 4_000_000

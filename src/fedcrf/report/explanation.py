@@ -1,7 +1,7 @@
 """Why a client got its weight, in words: the causes of one round, read off its record.
 
-The words are data, templates with names of `ClientCauses` in braces, so that the terminal and the
-page say the same. What the causes of a field past the paper's did to a weight is `effects`.
+The words themselves are in `fedcrf.report.words`. What the causes of a field past the paper's did
+to a weight is `fedcrf.report.effects`.
 """
 
 from __future__ import annotations
@@ -10,35 +10,18 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
-from pathlib import Path
 
 import numpy as np
 
-from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
+from fedcrf.crf import ClientCRF
 from fedcrf.crf.potentials import label_prior
-from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.recorded import recorded_runs
-from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import CellStore, CellSummary, RunStore
 from fedcrf.experiments.tables import Table
-from fedcrf.report.effects import (
-    CLIP,
-    COPIES,
-    COUNTED,
-    MISSING,
-    REPORTED,
-    VOTE,
-    Effects,
-    Scale,
-    effects_of,
-    inner_rule,
-    scales_of,
-)
+from fedcrf.report.effects import CLIP, Effects, Scale, effects_of, inner_rule, scales_of
+from fedcrf.report.words import WORDS
 from fedcrf.simulation.records import Reasons, RoundRecord
 
 TERMS: Mapping[str, float] = {"cosine": 2.0, "distance": -1.0, "norm_anomaly": -0.5}
 """What each cause counts in the score whose logistic function is the reliability ρ."""
-
 
 LARGEST_WRITTEN = 9999.0
 """Values above are not written out: where most norms are equal, a deviation is 10¹² of nothing."""
@@ -136,192 +119,6 @@ MOST_SENTENCES = 10
 
 NEAREST = 5
 """Neighbours that are listed."""
-
-
-@dataclass(frozen=True)
-class Wording:
-    """Words for values below a bound; ``{}`` stands for the value."""
-
-    below: float
-    words: str
-
-
-@dataclass(frozen=True)
-class Words:
-    """How a client's weight is told; names in braces are `ClientCauses`'s.
-
-    Attributes:
-        attacks: Of the name of a client that attacked in the round.
-        attacker: Of one that attacks in other rounds.
-        excluded: Of a client whose update was left out.
-        weightless: Of a rule that takes coordinates from different clients.
-        unexplained: Of a rule that keeps no reasons.
-        fell_back: Of a round whose expected labels were all zero.
-        explained: Of a weight with its causes.
-        traced: Of a weight by a field past the paper's; ``{told}`` are its causes.
-        untraced: Of one whose rule is not known.
-        nothing: Where no cause is worth a word.
-        decimals: Digits after the point of each value.
-        causes: Words for the values of each cause; the first bound above the value counts.
-        told: The same for the causes of a field past the paper's, by their names or the first
-            words of them: ``{value}`` and the clients' ``{median}``, the rest of the ``{name}``,
-            and by what ``{factor}`` it multiplied the weight.
-        titles: How tables and charts call these causes.
-        signed: Those whose numbers have a sign.
-        or_more: Of a value that may be larger than is counted.
-    """
-
-    attacks: str
-    attacker: str
-    excluded: str
-    weightless: str
-    unexplained: str
-    fell_back: str
-    explained: str
-    traced: str
-    untraced: str
-    nothing: str
-    decimals: Mapping[str, int]
-    causes: Mapping[str, Sequence[Wording]]
-    told: Mapping[str, Sequence[Wording]]
-    titles: Mapping[str, str]
-    signed: Sequence[str]
-    or_more: str
-
-
-WORDS = Words(
-    attacks="{client} (attacks)",
-    attacker="{client} (an attacker, not in this round)",
-    excluded="client {client}: weight 0; its update is not finite (NaN or infinity) and was left "
-    "out",
-    weightless="client {client}: no weight of its own; this rule does not weigh clients",
-    unexplained="client {client}: weight {weight}, FedAvg's is {base_weight}; this rule keeps no "
-    "reasons",
-    fell_back="client {client}: weight {weight}, its share of the examples; the expected labels "
-    "of all clients were zero",
-    explained="client {client}: weight {weight} instead of FedAvg's {base_weight}; {cosine}, "
-    "{distance}, {norm_anomaly}; reliability {reliability}, expected label {expected_label} "
-    "({own_label} on its own evidence)",
-    traced="client {client}: weight {weight} instead of FedAvg's {base_weight}; {told}; "
-    "expected label {expected_label}",
-    untraced="client {client}: weight {weight} instead of FedAvg's {base_weight}; expected label "
-    "{expected_label}; the rule is not known, only what it saw",
-    nothing="nothing speaks against it",
-    decimals={
-        "weight": 3,
-        "base_weight": 3,
-        "cosine": 2,
-        "distance": 1,
-        "norm_anomaly": 1,
-        "reliability": 2,
-        "expected_label": 2,
-        "own_label": 2,
-    },
-    causes={
-        "cosine": (
-            Wording(-0.1, "points away from the others (cosine {})"),
-            Wording(0.1, "points across the others' direction (cosine {})"),
-            Wording(0.5, "leans the way of the others (cosine {})"),
-            Wording(math.inf, "points the way of the others (cosine {})"),
-        ),
-        "distance": (
-            Wording(0.75, "near by ({} × the median distance)"),
-            Wording(1.5, "usual distance ({} × the median)"),
-            Wording(3.0, "far off ({} × the median distance)"),
-            Wording(math.inf, "very far off ({} × the median distance)"),
-        ),
-        "norm_anomaly": (
-            Wording(2.0, "usual length ({} deviations off the median)"),
-            Wording(5.0, "unusual length ({} deviations off the median)"),
-            Wording(math.inf, "very unusual length ({} deviations off the median)"),
-        ),
-    },
-    told={
-        "response": (
-            Wording(
-                -0.1,
-                "its update pushes back too little against where the model moved (answer {value}; "
-                "median {median}): × {factor}",
-            ),
-            Wording(
-                0.1,
-                "its update does not answer where the model moved, where honest clients' push back "
-                "(answer {value}; median {median}): × {factor}",
-            ),
-            Wording(
-                math.inf,
-                "its update pushes on in the direction the model moved, where honest clients' push "
-                "back (answer {value}; median {median}): × {factor}",
-            ),
-        ),
-        "steadiness": (
-            Wording(
-                math.inf,
-                "its update turns from what it was, where honest clients' go on (cosine with its "
-                "last {value}; median {median}): × {factor}",
-            ),
-        ),
-        "opposition": (
-            Wording(
-                math.inf,
-                "opposed by trusted clients beyond the median (opposition {value}; median "
-                "{median}): × {factor}",
-            ),
-        ),
-        "norm": (
-            Wording(
-                math.inf,
-                "longer than its examples and the others' spread explain (by {value}, as a "
-                "logarithm): × {factor}",
-            ),
-        ),
-        "remembered": (
-            Wording(0.3, "trusted little since earlier rounds ({value} remembered): × {factor}"),
-            Wording(math.inf, "trusted less since earlier rounds ({value} remembered): × {factor}"),
-        ),
-        COUNTED: (Wording(math.inf, "counts for no more than {value} of the examples it claims"),),
-        CLIP: (Wording(math.inf, "update clipped to {value} of its length"),),
-        COPIES: (
-            Wording(
-                math.inf, "a copy of other updates, which share one client's weight: × {factor}"
-            ),
-        ),
-        VOTE: (
-            Wording(math.inf, "much like other updates: its vote against others counts {value}"),
-        ),
-        f"{REPORTED} residual_loss": (
-            Wording(
-                math.inf,
-                "still has a high loss after local training ({value} deviations above the "
-                "median): × {factor}",
-            ),
-        ),
-        REPORTED: (
-            Wording(
-                math.inf, "reports a high {name} ({value} deviations above the median): × {factor}"
-            ),
-        ),
-        MISSING: (Wording(math.inf, "reported no {name}: neutral"),),
-    },
-    titles={
-        "response": "answer",
-        "unresponsive": "missing answer",
-        "steadiness": "steadiness",
-        "unsteady": "missing steadiness",
-        "opposition": "opposition",
-        "opposed": "opposition beyond others'",
-        "norm": "excess length",
-        "remembered": "remembered",
-        COUNTED: "examples counted",
-        CLIP: "clipped to",
-        COPIES: "share among copies",
-        VOTE: "vote",
-        REPORTED: "reported {name}",
-        MISSING: "no {name}",
-    },
-    signed=("response", "steadiness"),
-    or_more=" or more",
-)
 
 
 def causes_of(
@@ -536,143 +333,6 @@ def neighbours_table(causes: ClientCauses) -> Table:
     """Return a client's nearest neighbours and their affinities."""
     rows = [(str(client), f"{value:.3g}") for client, value in causes.neighbours[:NEAREST]]
     return Table("its nearest neighbours", ("client", "affinity"), tuple(rows))
-
-
-@dataclass(frozen=True)
-class Explained:
-    """What is to be explained of a run.
-
-    Attributes:
-        title: Of the run, or its cell.
-        records: Its rounds; those before the damage, where there is some.
-        rule: That made them; None where it is not known.
-        attackers: Of the run.
-        damage: What is wrong with the records.
-    """
-
-    title: str
-    records: Sequence[RoundRecord]
-    rule: object
-    attackers: Collection[int] = ()
-    damage: str | None = None
-
-
-def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained:
-    """Return what is to be explained of a run.
-
-    Args:
-        folder: Of a run, or of runs that another framework carried out.
-        method: Its method, or the name of such a run; else the first that infers weights.
-        seed: Its seed; else the first.
-
-    Raises:
-        FedcrfError: The folder holds no run, or not this one, or its files are damaged from the
-            first round on.
-    """
-    recorded = recorded_runs(folder)
-    if recorded:
-        if method is not None and method not in recorded:
-            raise unknown_name("run", method, recorded)
-        name = method or next(
-            (name for name, run in recorded.items() if _infers(run.rule())), next(iter(recorded))
-        )
-        run = recorded[name]
-        records, damage = run.sound_records()
-        title = f"{name}, {run.description().strategy}"
-        return _sound(Explained(title, records, run.rule(), attackers_of(records, None), damage))
-    store = RunStore(folder)
-    cell = find_cell(store.read(), method, seed)
-    place = store.cell(cell)
-    records, damage = place.sound_records()
-    attackers = attackers_of(records, _summary(place))
-    title = f"{cell.method.title}, seed {cell.seed}"
-    return _sound(Explained(title, records, cell.rule, attackers, damage))
-
-
-def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[int]:
-    """Return who attacks in a cell: whom its summary names, else who has attacked so far."""
-    if summary is not None:
-        return summary.attackers or []
-    return sorted({client for record in records for client in record.attackers or ()})
-
-
-def _summary(place: CellStore) -> CellSummary | None:
-    """Return a cell's result where it can be read; its rounds are told without it."""
-    try:
-        return place.summary()
-    except FedcrfError:
-        return None
-
-
-def _sound(found: Explained) -> Explained:
-    if found.damage and not found.records:
-        raise FedcrfError(found.damage)
-    return found
-
-
-def _infers(rule: object) -> bool:
-    return isinstance(inner_rule(rule), ClientCRF | RobustCRF | EvidenceCRF)
-
-
-def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
-    """Return the cell to explain: by default the first method that infers weights, first seed.
-
-    Raises:
-        FedcrfError: The run has no such method or seed.
-    """
-    chosen = spec.seeds[0] if seed is None else seed
-    if chosen not in spec.seeds:
-        seeds = ", ".join(map(str, spec.seeds))
-        raise FedcrfError(f"the run has no seed {chosen}: choose from {seeds}")
-    if method is not None and method not in spec.methods:
-        raise unknown_name("method of this run", method, spec.methods)
-    cells = [spec.cell(name, chosen) for name in spec.methods]
-    inferring = [cell for cell in cells if _infers(cell.rule)]
-    return spec.cell(method, chosen) if method is not None else (inferring or cells)[0]
-
-
-def find_round(found: Explained, number: int) -> RoundRecord:
-    """Return the record of a round.
-
-    Raises:
-        FedcrfError: There is no such round, or it is not before the damage.
-    """
-    records, title = found.records, found.title
-    for record in records:
-        if record.round == number:
-            return record
-    if not records:
-        raise FedcrfError(f"{title} has no rounds yet")
-    raise FedcrfError(
-        f"{title} has no round {number}: choose from {records[0].round} to {records[-1].round}"
-        + (f" ({found.damage})" if found.damage else "")
-    )
-
-
-def remarks(found: Explained) -> list[str]:
-    """Return what else is to be known of a run: who attacks in it, and what is damaged."""
-    lines = []
-    if found.attackers:
-        lines.append(f"attackers of the run: {', '.join(map(str, found.attackers))}")
-    if found.damage:
-        lines.append(f"told up to round {found.records[-1].round}: {found.damage}")
-    return lines
-
-
-def find_client(causes: Sequence[ClientCauses], client: int, number: int) -> ClientCauses:
-    """Return the causes of one client.
-
-    Raises:
-        FedcrfError: It took no part in the round.
-    """
-    for each in causes:
-        if each.client == client:
-            return each
-    took_part = ", ".join(str(each.client) for each in causes[:20])
-    more = ", …" if len(causes) > 20 else ""
-    raise FedcrfError(
-        f"client {client} took no part in round {number}: choose from {took_part}{more}"
-    )
 
 
 def _neighbours(

@@ -1,0 +1,153 @@
+"""What of a run is to be explained: a cell of it, a round, a client."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
+from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.recorded import recorded_runs
+from fedcrf.experiments.spec import CellSpec, RunSpec
+from fedcrf.experiments.store import CellStore, CellSummary, RunStore
+from fedcrf.report.effects import inner_rule
+from fedcrf.report.explanation import ClientCauses
+from fedcrf.simulation.records import RoundRecord
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What is to be explained of a run.
+
+    Attributes:
+        title: Of the run, or its cell.
+        records: Its rounds; those before the damage, where there is some.
+        rule: That made them; None where it is not known.
+        attackers: Of the run.
+        damage: What is wrong with the records.
+    """
+
+    title: str
+    records: Sequence[RoundRecord]
+    rule: object
+    attackers: Collection[int] = ()
+    damage: str | None = None
+
+
+def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained:
+    """Return what is to be explained of a run.
+
+    Args:
+        folder: Of a run, or of runs that another framework carried out.
+        method: Its method, or the name of such a run; else the first that infers weights.
+        seed: Its seed; else the first.
+
+    Raises:
+        FedcrfError: The folder holds no run, or not this one, or its files are damaged from the
+            first round on.
+    """
+    recorded = recorded_runs(folder)
+    if recorded:
+        if method is not None and method not in recorded:
+            raise unknown_name("run", method, recorded)
+        name = method or next(
+            (name for name, run in recorded.items() if _infers(run.rule())), next(iter(recorded))
+        )
+        run = recorded[name]
+        records, damage = run.sound_records()
+        title = f"{name}, {run.description().strategy}"
+        return _sound(Explained(title, records, run.rule(), attackers_of(records, None), damage))
+    store = RunStore(folder)
+    cell = find_cell(store.read(), method, seed)
+    place = store.cell(cell)
+    records, damage = place.sound_records()
+    attackers = attackers_of(records, _summary(place))
+    title = f"{cell.method.title}, seed {cell.seed}"
+    return _sound(Explained(title, records, cell.rule, attackers, damage))
+
+
+def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[int]:
+    """Return who attacks in a cell: whom its summary names, else who has attacked so far."""
+    if summary is not None:
+        return summary.attackers or []
+    return sorted({client for record in records for client in record.attackers or ()})
+
+
+def _summary(place: CellStore) -> CellSummary | None:
+    """Return a cell's result where it can be read; its rounds are told without it."""
+    try:
+        return place.summary()
+    except FedcrfError:
+        return None
+
+
+def _sound(found: Explained) -> Explained:
+    if found.damage and not found.records:
+        raise FedcrfError(found.damage)
+    return found
+
+
+def _infers(rule: object) -> bool:
+    return isinstance(inner_rule(rule), ClientCRF | RobustCRF | EvidenceCRF)
+
+
+def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
+    """Return the cell to explain: by default the first method that infers weights, first seed.
+
+    Raises:
+        FedcrfError: The run has no such method or seed.
+    """
+    chosen = spec.seeds[0] if seed is None else seed
+    if chosen not in spec.seeds:
+        seeds = ", ".join(map(str, spec.seeds))
+        raise FedcrfError(f"the run has no seed {chosen}: choose from {seeds}")
+    if method is not None and method not in spec.methods:
+        raise unknown_name("method of this run", method, spec.methods)
+    cells = [spec.cell(name, chosen) for name in spec.methods]
+    inferring = [cell for cell in cells if _infers(cell.rule)]
+    return spec.cell(method, chosen) if method is not None else (inferring or cells)[0]
+
+
+def find_round(found: Explained, number: int) -> RoundRecord:
+    """Return the record of a round.
+
+    Raises:
+        FedcrfError: There is no such round, or it is not before the damage.
+    """
+    records, title = found.records, found.title
+    for record in records:
+        if record.round == number:
+            return record
+    if not records:
+        raise FedcrfError(f"{title} has no rounds yet")
+    raise FedcrfError(
+        f"{title} has no round {number}: choose from {records[0].round} to {records[-1].round}"
+        + (f" ({found.damage})" if found.damage else "")
+    )
+
+
+def remarks(found: Explained) -> list[str]:
+    """Return what else is to be known of a run: who attacks in it, and what is damaged."""
+    lines = []
+    if found.attackers:
+        lines.append(f"attackers of the run: {', '.join(map(str, found.attackers))}")
+    if found.damage:
+        lines.append(f"told up to round {found.records[-1].round}: {found.damage}")
+    return lines
+
+
+def find_client(causes: Sequence[ClientCauses], client: int, number: int) -> ClientCauses:
+    """Return the causes of one client.
+
+    Raises:
+        FedcrfError: It took no part in the round.
+    """
+    for each in causes:
+        if each.client == client:
+            return each
+    took_part = ", ".join(str(each.client) for each in causes[:20])
+    more = ", …" if len(causes) > 20 else ""
+    raise FedcrfError(
+        f"client {client} took no part in round {number}: choose from {took_part}{more}"
+    )
