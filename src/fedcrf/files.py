@@ -23,6 +23,12 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("fedcrf"))
 
 
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that is appended to; one still being written is left out."""
+    lines = path.read_bytes().split(b"\n")
+    return lines[:-1]  # what stands after the last end of a line is none yet
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Write a file so that a kill at any moment leaves the old one or the new one, whole."""

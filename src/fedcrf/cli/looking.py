@@ -1,4 +1,4 @@
-"""The commands that only look: show, partition, methods, attacks, datasets and models."""
+"""The commands that only look: show, report, explain, partition, and the lists of what there is."""
 
 from __future__ import annotations
 

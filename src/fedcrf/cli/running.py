@@ -48,6 +48,12 @@ if TYPE_CHECKING:
     from fedcrf.experiments.spec import RunSpec
     from fedcrf.experiments.store import RunStore
 
+MEMORY_OF_CELL = 8 << 30
+"""Bytes of GPU memory that a cell of the largest model takes, amply."""
+
+MOST_ON_GPU = 4
+"""Cells on one GPU beyond which they wait for each other."""
+
 
 def run(
     run_file: RunFileArgument = None,
@@ -453,10 +459,3 @@ def default_jobs(device: str) -> int:
             memory = torch.cuda.get_device_properties(0).total_memory
             return max(1, min(MOST_ON_GPU, cores, memory // MEMORY_OF_CELL))
     return cores
-
-
-MEMORY_OF_CELL = 8 << 30
-"""Bytes of GPU memory that a cell of the largest model takes, amply."""
-
-MOST_ON_GPU = 4
-"""Cells on one GPU beyond which they wait for each other."""

@@ -18,7 +18,7 @@ from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import RunStore, folder_lock
 from fedcrf.experiments.suite import Point
-from fedcrf.files import atomic_write
+from fedcrf.files import atomic_write, whole_lines
 from fedcrf.simulation.records import Number, Record
 
 
@@ -76,15 +76,13 @@ class Ledger:
             FedcrfError: A line that is no score.
         """
         try:
-            text = self._lines.read_text(encoding="utf-8")
+            lines = whole_lines(self._lines)
         except FileNotFoundError:
             return []
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise FedcrfError(f"{self._lines} cannot be read: {error}") from None
         scores = []
-        for number, line in enumerate(text.splitlines(keepends=True), start=1):
-            if not line.endswith("\n"):
-                break
+        for number, line in enumerate(lines, start=1):
             try:
                 scores.append(Score.model_validate_json(line))
             except ValidationError:

@@ -37,7 +37,7 @@ from fedcrf.experiments.spec import (
     read_run_file,
     resolve,
 )
-from fedcrf.files import atomic_write
+from fedcrf.files import atomic_write, whole_lines
 from fedcrf.simulation.checkpoint import (
     load_checkpoint,
     save_checkpoint,
@@ -135,15 +135,13 @@ class CellStore:
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
         try:
-            lines = self._rounds.read_bytes().splitlines(keepends=True)
+            lines = whole_lines(self._rounds)
         except FileNotFoundError:
             return [], None
         except OSError as error:
             return [], f"records {self._rounds} cannot be read: {error}"
         records: list[RoundRecord] = []
         for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n"):
-                break
             try:
                 records.append(RoundRecord.model_validate_json(line))
             except ValidationError:
