@@ -110,6 +110,13 @@ def test_who_has_no_neighbours_follows_its_own_evidence():
     assert_allclose(alone.marginals, own / own.sum(axis=1, keepdims=True), rtol=1e-12)
 
 
+@pytest.mark.parametrize("settings", [{}, {"sketch_size": 16}])
+def test_a_round_in_which_nobody_is_finite_keeps_the_model(settings):
+    nobody = ClientCRF(neighbours=2, **settings).infer(np.full((4, 24), np.nan))
+    assert nobody.weights.tolist() == [0.0] * 4
+    assert nobody.excluded.all()
+
+
 def test_a_part_that_pulls_nobody_says_nothing():
     rows = updates()
     crowd = crowd_statistics(as_layers(rows), NeighbourSearch(2))

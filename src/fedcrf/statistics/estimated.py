@@ -112,6 +112,8 @@ def principal_directions(rows: Matrix, generator: np.random.Generator) -> Matrix
     """Return the (k, r) orthonormal directions in which (n, k) rows are more than noise."""
     n, k = rows.shape
     sought = min(MOST_DIRECTIONS, min(n, k) // 4)
+    if not sought:
+        return np.zeros((k, 0), np.float32)
     basis = np.linalg.qr(generator.standard_normal((k, sought), dtype=np.float32))[0]
     for _ in range(POWERS):
         basis = np.linalg.qr(rows.T @ (rows @ basis))[0]
