@@ -547,6 +547,7 @@ BAD_COUNTS = {
     "infinite": ([1, math.inf, 3], "num_examples"),
     "all zero": ([0, 0, 0], "num_examples.*(zero|0)"),
     "words": (["a", "b", "c"], "num_examples"),
+    "lists": ([[1], [2, 3], 1], "num_examples"),
 }
 
 

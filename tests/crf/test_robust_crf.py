@@ -281,6 +281,7 @@ def test_calls_that_cannot_be(given, message):
         ({"persistence": 1}, "persistence 1"),
         ({"count_cap": 0}, "count_cap 0"),
         ({"clip": 0}, "clip 0"),
+        ({"clip": "2.0"}, "clip '2.0': give a number"),
         ({"sketch_size": 0}, "sketch_size 0"),
         ({"sketch_seed": -1}, "sketch_seed -1"),
         ({"evidence_limit": math.inf}, "limit inf"),

@@ -70,7 +70,10 @@ def shared_weights(base: NDArray[np.float64], shares: NDArray[np.float64]) -> ND
 
 
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
-    given = as_numpy(num_examples)
+    try:
+        given = as_numpy(num_examples)
+    except ValueError:  # lists of different lengths
+        given = np.array(None)
     if given.dtype.kind not in "biuf":
         raise FedcrfError("num_examples are not numbers: give one count for each client")
     counts = given.astype(np.float64)

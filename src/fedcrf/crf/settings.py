@@ -32,6 +32,8 @@ def checked_number(value: Any, name: str) -> float:
     Raises:
         FedcrfError: It is none.
     """
+    if isinstance(value, str | bytes):  # "0.5" would pass, and fail where it is multiplied
+        raise FedcrfError(f"{name} {value!r}: give a number")
     try:
         number = float(value)
     except (TypeError, ValueError):
