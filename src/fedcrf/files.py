@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -31,12 +31,19 @@ def whole_lines(path: Path) -> list[bytes]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file so that a kill at any moment leaves the old one or the new one, whole."""
+    """Write a file so that a kill at any moment leaves the old one or the new one, whole.
+
+    Raises:
+        OSError: It cannot be written; the error names the file, not what stands in for it.
+    """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with unfinished.open("xb") as file:
             yield file
         unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and str(error.filename) == str(unfinished):
+            error.filename, error.filename2 = str(path), None
         raise

@@ -149,6 +149,7 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
     overview = overview_table(findings)
     if len(suite.partitions) > 1 and overview.rows:
         texts.append(overview.as_markdown())
+    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for partition in suite.partitions:
         texts.append(f"## {partition}\n")
