@@ -64,7 +64,7 @@ def _mathml(match: re.Match[str]) -> str:
 
 
 def _report() -> str:
-    from fedcrf.report.content import read_report
     from fedcrf.report.page import render
+    from fedcrf.report.reading import read_report
 
     return render(read_report([ROOT / REPORTED]))

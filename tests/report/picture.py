@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedcrf.report.content import read_report
 from fedcrf.report.page import write_page
+from fedcrf.report.reading import read_report
 from report.browser import open_browser
 
 ROOT = Path(__file__).parents[2]

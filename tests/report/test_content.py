@@ -14,9 +14,9 @@ import pytest
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import RunStore
-from fedcrf.report import content
-from fedcrf.report.content import read_report
+from fedcrf.report import reading
 from fedcrf.report.page import render, write_page
+from fedcrf.report.reading import read_report
 
 CELL = "crf-fedavg-seed-1"
 
@@ -228,7 +228,7 @@ def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
 def test_a_page_does_not_grow_without_bound(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "MOST_NUMBERS", 200)
+    monkeypatch.setattr(reading, "MOST_NUMBERS", 200)
     report = read_report([finished])
     assert any("the page would be too large" in line for line in report.all_remarks())
     assert len(report.runs[0].charts.cells) < 4

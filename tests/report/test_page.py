@@ -13,10 +13,10 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fedcrf.experiments.store import RunStore
-from fedcrf.report.content import read_report
 from fedcrf.report.explanation import ClientCauses, causes_of, clients_table, sentence
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import write_page
+from fedcrf.report.reading import read_report
 from report.browser import Browser
 from report.test_content import NASTY, break_record
 

@@ -12,10 +12,10 @@ from experiments.runs import summary
 from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun
-from fedcrf.report.content import read_report
 from fedcrf.report.explanation import causes_of, sentence
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import render, write_page
+from fedcrf.report.reading import read_report
 from fedcrf.simulation.records import LeftOutRecord, Metrics, RoundRecord
 from report.browser import Browser
 from report.test_content import page_data

@@ -112,8 +112,8 @@ def report(
     ] = None,
 ) -> None:
     """Write what runs show as one HTML page: results, curves, who was trusted and why."""
-    from fedcrf.report.content import read_report
     from fedcrf.report.page import write_page
+    from fedcrf.report.reading import read_report
 
     content = read_report(folders)
     path = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"

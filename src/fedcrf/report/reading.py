@@ -1,0 +1,413 @@
+"""Runs read from their folders, as what a report shows of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.compare import compare, pair_seeds
+from fedcrf.experiments.curves import held, mean_and_sd
+from fedcrf.experiments.methods import METHODS, find_method
+from fedcrf.experiments.recorded import RecordedRun, recorded_runs, recorded_table
+from fedcrf.experiments.standing import CellStanding, RunStanding, standing
+from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
+from fedcrf.experiments.tables import Table, difference_text, estimate_text
+from fedcrf.report.content import (
+    CellTrust,
+    Charts,
+    Curve,
+    FieldReasons,
+    Holdings,
+    Report,
+    RoundTrust,
+    RunContent,
+    TrustReasons,
+)
+from fedcrf.report.effects import effects_of, scales_of
+from fedcrf.report.explanation import own_labels
+from fedcrf.report.lookup import attackers_of
+from fedcrf.simulation.records import Reasons, RoundRecord
+
+MOST_NUMBERS = 4_000_000
+"""Numbers about clients and rounds in one page; about 30 MB."""
+
+
+def read_report(folders: Sequence[Path]) -> Report:
+    """Read the runs in some folders; what cannot be read is named, and the rest still told.
+
+    Raises:
+        FedcrfError: None of the folders holds a run that can be read.
+    """
+    remarks: list[str] = []
+    runs: list[RunContent] = []
+    compared: list[tuple[str, RunStanding]] = []
+    room = _Room(MOST_NUMBERS)
+    for folder, name in zip(folders, _names(folders), strict=True):
+        try:
+            recorded = recorded_runs(folder)
+            for own_name, each in recorded.items():
+                runs.append(_recorded_content(name if len(recorded) == 1 else own_name, each, room))
+            if not recorded:
+                store = RunStore(folder)
+                run = standing(store)
+                runs.append(_run_content(name, store, run, room))
+                compared.append((name, run))
+        except FedcrfError as error:
+            if len(folders) == 1:
+                raise
+            remarks.append(f"{name} could not be read: {error}")
+    if not runs:
+        raise FedcrfError(f"no run could be read: {'; '.join(remarks)}")
+    return Report(
+        title=runs[0].title if len(runs) == 1 else f"{len(runs)} runs compared",
+        remarks=remarks,
+        comparison=comparison_table(compared) if len(compared) > 1 else None,
+        runs=runs,
+    )
+
+
+def comparison_table(runs: Sequence[tuple[str, RunStanding]]) -> Table:
+    """Return the runs beside each other: a row for each run and method.
+
+    The difference is to the same method of the first run, paired by seed where both had the same
+    data.
+    """
+    first = _summaries_by_method(runs[0][1])
+    rows = []
+    for number, (name, run) in enumerate(runs):
+        ours = _summaries_by_method(run)
+        for result in compare(run.finished, run.spec.methods):
+            theirs = first.get(result.method, {})
+            shared = {
+                seed: summary
+                for seed, summary in ours[result.method].items()
+                if seed in theirs and theirs[seed].fingerprint == summary.fingerprint
+            }
+            difference = pair_seeds(shared, theirs) if number and shared else None
+            rows.append(
+                (
+                    f"{name}: {find_method(result.method).title}",
+                    str(result.test.seeds),
+                    estimate_text(result.test),
+                    difference_text(result.difference),
+                    difference_text(difference),
+                )
+            )
+    header = (
+        "run and method", "seeds", "test accuracy", "Δ to FedAvg [95 %]",
+        f"Δ to {runs[0][0]} [95 %]",
+    )  # fmt: skip
+    return Table("The runs beside each other", header, tuple(rows))
+
+
+@dataclass
+class _Room:
+    """How many more numbers the page takes."""
+
+    left: int
+
+    def take(self, records: Sequence[RoundRecord]) -> bool:
+        needed = sum(_numbers(record) for record in records)
+        if needed > self.left:
+            return False
+        self.left -= needed
+        return True
+
+
+def _numbers(record: RoundRecord) -> int:
+    m, reasons = len(record.clients), record.reasons
+    if reasons is None:
+        return 4 * m
+    if reasons.causes:
+        return (5 + 2 * len(reasons.causes)) * m
+    return 10 * m + (m * (m - 1) // 2 if reasons.affinity is not None else 0)
+
+
+def _run_content(name: str, store: RunStore, run: RunStanding, room: _Room) -> RunContent:
+    begun = [each for each in run.cells if each.records]
+    shown = [each for each in begun if room.take(each.records)]
+    remarks = [*_remarks(store, run), *_left_out(begun, shown)]
+    holdings = []
+    for seed in run.spec.seeds:
+        try:
+            partition = store.partition(seed)
+        except FedcrfError:
+            continue  # each cell of the seed says so
+        if partition is not None:
+            holdings.append(_holdings(partition))
+    charts = Charts(
+        name=name,
+        accuracy=_curves(run.records(), lambda record: record.validation.accuracy),
+        loss=_curves(run.records(), lambda record: record.validation.loss),
+        holdings=holdings,
+        cells=[
+            _cell_trust(
+                find_method(each.cell.method.name).title,
+                each.cell.seed,
+                each.records,
+                each.cell.rule,
+                each.summary,
+            )
+            for each in shown
+        ],
+    )
+    return RunContent(
+        name=name,
+        title=run.title,
+        facts=_facts(run),
+        remarks=remarks,
+        tables=[
+            *run.tables(),
+            _curves_table("Validation accuracy over the rounds", charts.accuracy),
+            _curves_table("Validation loss over the rounds", charts.loss),
+        ],
+        damaged=any(each.damage for each in run.cells),
+        description=tomli_w.dumps(run.spec.describe()),
+        charts=charts,
+    )
+
+
+def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
+    """Return what is told about a run that another framework carried out."""
+    description, (records, damage) = run.description(), run.sound_records()
+    made = description.provenance
+    remarks = [] if records else ["it has no rounds yet"]
+    if damage:
+        told = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
+        remarks = [f"{told}: {damage}"]
+    shown = room.take(records)
+    if not shown:
+        remarks.append("who was trusted is left out: the page would be too large; name fewer runs")
+    accuracy = _curves({name: [records]}, lambda record: record.validation.accuracy)
+    loss = _curves({name: [records]}, lambda record: record.validation.loss)
+    return RunContent(
+        name=name,
+        title=f"{description.strategy} in {description.framework}",
+        facts=[
+            ("Carried out by", description.framework),
+            ("Strategy", description.strategy),
+            ("Rule", description.rule),
+            ("Recorded by", f"fedcrf {made.fedcrf}, commit {(made.commit or 'unknown')[:10]}"),
+            ("With", f"Python {made.python}, numpy {made.numpy}"),
+            ("Not recorded", "data, model and local training, of which the server is not told"),
+        ],
+        remarks=remarks,
+        tables=[
+            recorded_table({name: run}),
+            Table("", (), ()),
+            _curves_table("Accuracy over the rounds", accuracy),
+            _curves_table("Loss over the rounds", loss),
+        ],
+        damaged=damage is not None,
+        description=description.model_dump_json(indent=1),
+        charts=Charts(
+            name=name,
+            accuracy=accuracy,
+            loss=loss,
+            holdings=[],
+            cells=[_cell_trust(description.strategy, 0, records, run.rule())]
+            if shown and records
+            else [],
+        ),
+    )
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return the folders' names, with as much of their paths as tells them apart."""
+    resolved = [folder.resolve() for folder in folders]
+    for parts in range(1, max(len(path.parts) for path in resolved) + 1):
+        names = ["/".join(path.parts[-parts:]) for path in resolved]
+        if len(set(names)) == len(set(resolved)):
+            return names
+    raise AssertionError("different paths have different parts")
+
+
+def _facts(run: RunStanding) -> list[tuple[str, str]]:
+    spec = run.spec
+    partition, training, rounds = spec.partition, spec.training, spec.rounds
+    described = spec.describe()["model"]
+    model = ", ".join(f"{key} {value}" for key, value in described.items() if key != "name")
+    facts = [
+        ("Data", spec.data.dataset),
+        (
+            "Clients",
+            f"{partition.num_clients}, {partition.scheme}"
+            + ("" if partition.scheme == "iid" else f", α = {partition.alpha:g}"),
+        ),
+        ("Model", described["name"] + (f" ({model})" if model else "")),
+        ("Methods", ", ".join(find_method(method).title for method in spec.methods)),
+        ("Seeds", ", ".join(map(str, spec.seeds))),
+        (
+            "Local training",
+            f"{training.local_epochs} epoch{'s' if training.local_epochs > 1 else ''} of SGD, "
+            f"learning rate {training.learning_rate:g}, momentum {training.momentum:g}, "
+            f"batches of {training.batch_size}",
+        ),
+        (
+            "Rounds",
+            f"at most {rounds.maximum}; ends after {rounds.patience} without a better validation "
+            "loss",
+        ),
+    ]
+    provenances = [summary.provenance for summary in run.finished]
+    for term, values in (
+        ("Made by", (f"fedcrf {each.fedcrf}, commit {(each.commit or 'unknown')[:10]}"
+                     for each in provenances)),
+        ("With", (f"Python {each.python}, torch {each.torch}, numpy {each.numpy}"
+                  for each in provenances)),
+        ("On", (f"{each.processor}, {each.cores} cores, {each.system}, {each.device}"
+                for each in provenances)),
+        ("Fingerprint of the images", (summary.fingerprint for summary in run.finished)),
+    ):  # fmt: skip
+        distinct = list(dict.fromkeys(values))
+        if distinct:
+            facts.append((term, "; ".join(distinct)))
+    return facts
+
+
+def _remarks(store: RunStore, run: RunStanding) -> list[str]:
+    remarks = []
+    for each in run.cells:
+        name = each.cell.name
+        if each.damage is not None:
+            remarks.append(f"{name} is {each.damage_told}")
+        elif each.summary is None:
+            done = f"{len(each.records)} rounds so far" if each.records else "not started"
+            remarks.append(f"{name} is not finished: {done}")
+    strangers = store.strangers(run.spec)
+    if strangers:
+        remarks.append(f"not of this run and left out: {', '.join(strangers)}")
+    for what, values in (
+        ("versions or commits of fedcrf", {(each.provenance.fedcrf, each.provenance.commit)
+                                           for each in run.finished}),
+        ("data sets", {each.fingerprint for each in run.finished}),
+        ("devices", {(each.provenance.processor, each.provenance.device)
+                     for each in run.finished}),
+    ):  # fmt: skip
+        if len(values) > 1:
+            remarks.append(f"mixed: its cells were made with {len(values)} different {what}")
+    return remarks
+
+
+def _left_out(begun: Sequence[CellStanding], shown: Sequence[CellStanding]) -> list[str]:
+    names = [each.cell.name for each in begun if each not in shown]
+    if not names:
+        return []
+    return [
+        f"who was trusted is left out for {', '.join(names)}: the page would be too large; "
+        "name fewer runs"
+    ]
+
+
+def _curves(
+    records: Mapping[str, Sequence[Sequence[RoundRecord]]], value: Callable[[RoundRecord], float]
+) -> list[Curve]:
+    titles = {name: method.title for name, method in METHODS.items()}
+    curves = []
+    for name, seeds in records.items():
+        begun = [rounds for rounds in seeds if rounds]
+        if begun:
+            mean, sd = mean_and_sd(held(begun, value))
+            curves.append(Curve(titles.get(name, name), len(begun), _series(mean), _series(sd)))
+    return curves
+
+
+def _curves_table(title: str, curves: Sequence[Curve]) -> Table:
+    """Return a few rounds of the curves in numbers; a run that has stopped keeps its best."""
+    length = max((len(curve.mean) for curve in curves), default=0)
+    rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length]
+    rounds += [length] if length else []
+    rows = []
+    for curve in curves:
+        values = [curve.mean[number - 1] if number <= len(curve.mean) else curve.mean[-1]
+                  for number in rounds]  # fmt: skip
+        rows.append((curve.name, *("–" if value is None else f"{value:.3f}" for value in values)))
+    return Table(title, ("method", *(f"round {number}" for number in rounds)), tuple(rows))
+
+
+def _holdings(partition: PartitionRecord) -> Holdings:
+    return Holdings(
+        seed=partition.seed,
+        labels=partition.class_names,
+        clients=[each.client for each in partition.clients],
+        counts=[each.labels for each in partition.clients],
+        validation=[each.validation for each in partition.clients],
+        test=[each.test for each in partition.clients],
+    )
+
+
+def _cell_trust(
+    method: str,
+    seed: int,
+    records: Sequence[RoundRecord],
+    rule: object,
+    summary: CellSummary | None = None,
+) -> CellTrust:
+    return CellTrust(
+        method=method,
+        seed=seed,
+        rounds=[_round_trust(record, rule) for record in records],
+        attackers=attackers_of(records, summary),
+        scales=scales_of(rule),
+    )
+
+
+def _round_trust(record: RoundRecord, rule: object) -> RoundTrust:
+    reasons = record.reasons
+    return RoundTrust(
+        round=record.round,
+        clients=record.clients,
+        examples=record.num_examples,
+        weight=_series(record.weight),
+        base_weight=_series(record.base_weight),
+        excluded=record.excluded,
+        left_out=[f"node {each.node}: {each.reason}" for each in record.left_out or ()],
+        kept_model=record.kept_model,
+        attackers=record.attackers or [],
+        reasons=_trust_reasons(reasons, rule) if reasons and reasons.reliability else None,
+        field=_field_reasons(record, reasons, rule) if reasons and reasons.causes else None,
+    )
+
+
+def _field_reasons(record: RoundRecord, reasons: Reasons, rule: object) -> FieldReasons:
+    effects = effects_of(record, rule)
+    medians = zip(effects.medians, _series(effects.medians.values()), strict=True)
+    return FieldReasons(
+        expected_label=_series(reasons.expected_label),
+        values={name: _series(values) for name, values in effects.values.items()},
+        medians=dict(medians),
+        factors={name: _series(values) for name, values in effects.factors.items()},
+        told=effects.told,
+        fell_back=reasons.fell_back,
+    )
+
+
+def _trust_reasons(reasons: Reasons, rule: object) -> TrustReasons:
+    rows = reasons.affinities
+    return TrustReasons(
+        reliability=_series(reasons.reliability),
+        cosine=_series(reasons.cosine),
+        distance=_series(reasons.distance),
+        norm_anomaly=_series(reasons.norm_anomaly),
+        own_label=_series(own_labels(reasons, rule)),
+        expected_label=_series(reasons.expected_label),
+        affinity=None if rows is None else [_series(row, digits=3) for row in rows],
+        fell_back=reasons.fell_back,
+    )
+
+
+def _series(values: Iterable[float], digits: int = 6) -> list[float | None]:
+    """Return the values to so many significant digits; None where not finite."""
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
+
+
+def _summaries_by_method(run: RunStanding) -> dict[str, dict[int, CellSummary]]:
+    found: dict[str, dict[int, CellSummary]] = {}
+    for each in run.finished:
+        found.setdefault(each.method, {})[each.seed] = each
+    return found
