@@ -244,7 +244,15 @@ BAD: dict[str, tuple[Any, str]] = {
         "sketch size and seed",
     ),
     "other labels": (RobustCRF((0, 1), sketch_size=64).infer(np.eye(3, D)).memory, "labels"),
-    "torn": ({**FIRST, "beliefs": FIRST["beliefs"][:1]}, "memory is of another federation"),
+    "no mapping": ([1, 2], "memory is a list: give the memory"),
+    "a posterior": (SMALL.infer(np.eye(3, D)), r"memory is a FieldPosterior: .*posterior\.memory"),
+    "names that are none": ({**FIRST, 3: np.zeros(3)}, "memory is of another rule .*'3'"),
+    "torn": ({**FIRST, "beliefs": FIRST["beliefs"][:1]}, "memory is damaged"),
+    "one client twice": ({**FIRST, "clients": np.zeros(3, dtype=np.int64)}, "memory is damaged"),
+    "words for clients": ({**FIRST, "clients": np.array(list("abc"))}, "memory is damaged"),
+    "rounds that are not whole": ({**FIRST, "rounds": np.zeros(3)}, "memory is damaged"),
+    "beliefs below 0": ({**FIRST, "beliefs": -FIRST["beliefs"]}, "memory is damaged"),
+    "complex sketches": ({**FIRST, "sketches": 1j * FIRST["sketches"]}, "memory is damaged"),
 }
 
 
@@ -257,13 +265,21 @@ def test_a_memory_that_is_not_its_own(memory, message):
 CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "too few clients": ({"clients": [1, 2]}, "2 clients for 3 updates"),
     "names": ({"clients": ["a", "b", "c"]}, "one whole number for each"),
+    "a generator": ({"clients": (i for i in range(3))}, "clients are a generator: give a seq"),
+    "one number": ({"clients": 3}, "clients are a int: give a sequence"),
     "twice": ({"clients": [4, 5, 4]}, "client 4 reports twice"),
     "model": ({"model": np.zeros(4)}, "model has 4 numbers, an update 30"),
     "evidence length": ({"evidence": {"residual_loss": [1, 2]}}, r"shape \(2,\) for 3 clients"),
     "evidence name": ({"evidence": {"loss": [1, 2, 3]}}, "no evidence named 'residual_loss'"),
     "evidence list": ({"evidence": [1, 2, 3]}, "evidence is a list: give it by name"),
     "evidence words": ({"evidence": {"residual_loss": ["a"] * 3}}, "is not numbers"),
+    "evidence complex": ({"evidence": {"residual_loss": [1j] * 3}}, "is not numbers"),
+    "evidence masked": (
+        {"evidence": {"residual_loss": np.ma.masked_less([1.0, 2.0, 3.0], 2.0)}},
+        "'residual_loss' is masked: fill it",
+    ),
     "counts": ({"num_examples": [1, 2]}, "num_examples"),
+    "counts ragged": ({"num_examples": [[1], [1, 2], 1]}, "num_examples are not numbers"),
 }
 
 
@@ -277,14 +293,26 @@ def test_calls_that_cannot_be(given, message):
     ("settings", "message"),
     [
         ({"labels": (1,)}, "labels"),
-        ({"opposition_strength": -1}, "strength -1"),
+        ({"inclination": math.nan}, "^inclination nan"),
+        ({"opposition_strength": -1}, "^opposition_strength -1"),
+        ({"opposition_tolerance": "x"}, "^opposition_tolerance 'x'"),
+        ({"norm_strength": -1}, "^norm_strength -1"),
+        ({"norm_exponent": math.inf}, "^norm_exponent inf"),
+        ({"norm_threshold": -1}, "^norm_threshold -1"),
+        ({"response_strength": -1}, "^response_strength -1"),
+        ({"response_share": None}, "^response_share None"),
+        ({"steadiness_strength": -1}, "^steadiness_strength -1"),
+        ({"steadiness_share": math.nan}, "^steadiness_share nan"),
+        ({"evidence_threshold": -1}, "^evidence_threshold -1"),
+        ({"evidence_softening": 0}, "^evidence_softening 0"),
+        ({"evidence_strength": math.nan}, "^evidence_strength nan"),
         ({"persistence": 1}, "persistence 1"),
         ({"count_cap": 0}, "count_cap 0"),
         ({"clip": 0}, "clip 0"),
         ({"clip": "2.0"}, "clip '2.0': give a number"),
         ({"sketch_size": 0}, "sketch_size 0"),
         ({"sketch_seed": -1}, "sketch_seed -1"),
-        ({"evidence_limit": math.inf}, "limit inf"),
+        ({"evidence_limit": math.inf}, "^evidence_limit inf"),
     ],
 )
 def test_settings_out_of_range(settings, message):

@@ -13,6 +13,7 @@ from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.posterior import FieldPosterior
+from fedcrf.crf.settings import check_not_negative, check_positive
 from fedcrf.crf.unary import ReportedReliability
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, as_numpy, update_statistics
@@ -58,7 +59,8 @@ class EvidenceCRF:
     evidence_limit: float = 6.0
 
     def __post_init__(self) -> None:
-        self.field  # noqa: B018  (checks the settings)
+        check_not_negative(self, "evidence_threshold", "evidence_limit")
+        check_positive(self, "evidence_softening", "evidence_strength")
 
     @property
     def field(self) -> Field:
@@ -137,8 +139,13 @@ def checked_evidence(evidence: Evidence | None, num_clients: int) -> dict[str, N
         )
     checked = {}
     for name, values in evidence.items():
+        if isinstance(values, np.ma.MaskedArray):
+            raise FedcrfError(f"evidence '{name}' is masked: fill it, with .filled(math.nan)")
         try:
-            checked[str(name)] = as_numpy(values).astype(np.float64)
+            given = as_numpy(values)
+            if given.dtype.kind == "c":  # NumPy would drop the imaginary part
+                raise TypeError
+            checked[str(name)] = given.astype(np.float64)
         except (TypeError, ValueError):
             raise FedcrfError(f"evidence '{name}' is not numbers: give one a client") from None
         if checked[str(name)].shape != (num_clients,):

@@ -61,22 +61,33 @@ class ClientMemory:
         Raises:
             FedcrfError: It is not the memory of such a rule, or of another federation.
         """
+        if memory is not None and not isinstance(memory, Mapping):
+            raise FedcrfError(
+                f"the memory is a {type(memory).__name__}: give the memory that the round before "
+                "handed back, posterior.memory, or none to begin anew"
+            )
         if not memory:
             return like
         names = [field.name for field in fields(cls)]
         if set(memory) != set(names):
-            odd = sorted(set(memory) ^ set(names))[0]
+            odd = sorted(map(str, set(memory) ^ set(names)))[0]
             raise FedcrfError(
                 f"the memory is of another rule ('{odd}' is in one of them only): "
                 "give the one this rule handed back, or none to begin anew"
             )
         given = cls(**{name: np.asarray(memory[name]) for name in names})
-        if not np.array_equal(given.layout, like.layout) or not given._fits(like):
+        labels, expected = (each.beliefs.shape[-1:] for each in (given, like))
+        if not np.array_equal(given.layout, like.layout) or labels != expected:
             kept, here = (each.layout.tolist() for each in (given, like))
             raise FedcrfError(
                 "the memory is of another federation or of other settings (model size, sketch "
-                f"size and seed {kept}, here {here}; labels {given.beliefs.shape[-1:]}, here "
-                f"{like.beliefs.shape[-1:]}): give the one this rule handed back, or none"
+                f"size and seed {kept}, here {here}; labels {labels}, here {expected}): "
+                "give the one this rule handed back, or none"
+            )
+        if not given._is_sound(like):
+            raise FedcrfError(
+                "the memory is damaged: its arrays do not belong together; "
+                "give the one this rule handed back, or none to begin anew"
             )
         return given
 
@@ -135,8 +146,13 @@ class ClientMemory:
             expected=expected,
         )
 
-    def _fits(self, like: ClientMemory) -> bool:
+    def _is_sound(self, like: ClientMemory) -> bool:
         """Tell whether the arrays belong together and have the widths of another's."""
+        kinds = {field.name: getattr(self, field.name).dtype.kind for field in fields(self)}
+        if not all(kinds[name] in "iu" for name in ("clients", "rounds")):
+            return False
+        if not all(kinds[name] in "iuf" for name in kinds):
+            return False
         k, rows = len(np.atleast_1d(self.clients)), len(np.atleast_1d(self.positions))
         size, num_labels = like.expected.shape[0], like.beliefs.shape[1]
         return (
@@ -146,6 +162,8 @@ class ClientMemory:
             and self.positions.shape == (rows, size)
             and self.expected.shape == (size,)
             and bool(((self.rounds >= 0) & (self.rounds < rows)).all())
+            and len(np.unique(self.clients)) == k
+            and not bool((self.beliefs < 0).any())
         )
 
 
@@ -157,6 +175,11 @@ def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.in
     """
     if clients is None:
         return np.arange(num_clients)
+    if not isinstance(clients, Sequence | np.ndarray):
+        raise FedcrfError(
+            f"the clients are a {type(clients).__name__}: give a sequence of whole numbers, one "
+            "for each update"
+        )
     whole = [isinstance(each, numbers.Integral) for each in clients]
     if len(whole) != num_clients or not all(whole):
         raise FedcrfError(

@@ -22,7 +22,7 @@ from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Opposition
 from fedcrf.crf.posterior import FieldPosterior
 from fedcrf.crf.potentials import clip_factors, response, steadiness, votes
-from fedcrf.crf.settings import check_positive
+from fedcrf.crf.settings import check_not_negative, check_positive, checked_number
 from fedcrf.crf.temporal import Chain
 from fedcrf.crf.unary import Inclination, NormEvidence, ResponseEvidence, SteadinessEvidence
 from fedcrf.errors import FedcrfError, check_whole
@@ -133,6 +133,20 @@ class RobustCRF:
     sketch_seed: int = 0
 
     def __post_init__(self) -> None:
+        # Under the names they have here; the parts of the field know them by others.
+        checked_number(self.inclination, "inclination")
+        check_not_negative(
+            self,
+            "opposition_strength",
+            "opposition_tolerance",
+            "norm_strength",
+            "norm_exponent",
+            "norm_threshold",
+            "response_strength",
+            "response_share",
+            "steadiness_strength",
+            "steadiness_share",
+        )
         object.__setattr__(self, "labels", self.field.labels)
         self.reported  # noqa: B018  (checks the settings)
         check_positive(self, "clip", "count_cap", "copy_power")
