@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import sys
 from collections.abc import Iterable
 
 
@@ -26,6 +27,19 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     mend = f"did you mean '{nearest[0]}'?" if nearest else f"choose from {', '.join(names)}."
     return FedcrfError(f"unknown {kind} '{name}': {mend}")
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value is a finite real number; text and truth values are none."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return real and abs(value) <= sys.float_info.max  # type: ignore[arg-type,operator]
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise a `FedcrfError` unless ``value`` is one of the choices."""
+    known = list(choices)
+    if value not in known:
+        raise FedcrfError(f"{name} {value!r}: choose from {', '.join(known)}")
 
 
 def check_whole(name: str, value: object, least: int) -> None:

@@ -402,6 +402,7 @@ def test_an_opportunist_copies_whom_it_knows_and_then_others() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "named"),
     [
+        (Adaptive, {"family": "ipmm"}, "family 'ipmm': choose from all, sign-flip"),
         (Adaptive, {"evaluations": 1}, "evaluations 1"),
         (Adaptive, {"stretch": 0.5}, "stretch 0.5: give a number of 1 or more"),
         (Adaptive, {"patience": -1.0}, "patience -1"),

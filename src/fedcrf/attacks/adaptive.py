@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from fedcrf.attacks.answer import Recollection, answering, position
 from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, Vector, check_number
@@ -17,7 +17,7 @@ from fedcrf.attacks.search import (
     best,
     line_search,
 )
-from fedcrf.errors import check_whole
+from fedcrf.errors import check_choice, check_whole
 from fedcrf.rules import ClientReport, Memory
 
 
@@ -54,6 +54,7 @@ class Adaptive(OmniscientAttack):
     remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_choice("family", self.family, get_args(FamilyName))
         check_whole("evaluations", self.evaluations, least=2)
         check_number("stretch", self.stretch, 1.0)
         check_number("least_kept", self.least_kept, 0.0, 1.0)

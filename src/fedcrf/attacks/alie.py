@@ -7,6 +7,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from fedcrf.attacks.base import Forgery, ModelAttack, Scene, check_number
+from fedcrf.errors import check_choice
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class ALIE(ModelAttack):
     estimate_from: Literal["honest", "attackers"] = "honest"
 
     def __post_init__(self) -> None:
+        check_choice("estimate_from", self.estimate_from, ("honest", "attackers"))
         if self.z is not None:
             check_number("z", self.z)
 

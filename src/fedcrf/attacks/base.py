@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, is_number
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import floating_layers, stepped_state
 
@@ -236,7 +236,7 @@ def unit(rows: Vector) -> Vector:
 
 def check_number(name: str, value: float, least: float = -math.inf, most: float = math.inf) -> None:
     """Raise a `FedcrfError` unless ``value`` is finite and lies between the two."""
-    if not (math.isfinite(value) and least <= value <= most):
+    if not is_number(value) or not least <= value <= most:
         bounds = "" if math.isinf(least) else f" of {least:g} or more"
         bounds = bounds if math.isinf(most) else f" from {least:g} to {most:g}"
         raise FedcrfError(f"{name} {value}: give a number{bounds}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, Vector, unit
+from fedcrf.errors import check_choice
 
 Deviation = Literal["unit", "sign", "std"]
 """Which way to leave the mean g: −g/‖g‖, −sign(g), or −σ, coordinate by coordinate."""
@@ -27,6 +28,9 @@ class MinMax(OmniscientAttack):
     """
 
     deviation: Deviation = "unit"
+
+    def __post_init__(self) -> None:
+        check_choice("deviation", self.deviation, get_args(Deviation))
 
     def forge(self, scene: Scene) -> Forgery:
         """See `ModelAttack.forge`."""
@@ -55,6 +59,9 @@ class MinSum(OmniscientAttack):
     """
 
     deviation: Deviation = "unit"
+
+    def __post_init__(self) -> None:
+        check_choice("deviation", self.deviation, get_args(Deviation))
 
     def forge(self, scene: Scene) -> Forgery:
         """See `ModelAttack.forge`."""

@@ -10,7 +10,7 @@ import numpy as np
 from fedcrf.attacks.answer import position
 from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, check_number, norms, unit
 from fedcrf.attacks.inner_product import Opposed
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, is_number
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Drift(OmniscientAttack):
     remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.curvature <= 1.0:
+        if not is_number(self.curvature) or not 0.0 < self.curvature <= 1.0:
             raise FedcrfError(f"curvature {self.curvature}: give a number above 0 and up to 1")
         check_number("length", self.length, 0.0)
         check_number("cosine", self.cosine, 0.0, 1.0)

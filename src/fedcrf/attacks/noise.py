@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from fedcrf.attacks.base import Forgery, ModelAttack, Scene, check_number
+from fedcrf.errors import check_choice
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class NotFinite(ModelAttack):
     """
 
     value: Literal["nan", "inf"] = "nan"
+
+    def __post_init__(self) -> None:
+        check_choice("value", self.value, ("nan", "inf"))
 
     def forge(self, scene: Scene) -> Forgery:
         """See `ModelAttack.forge`."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedcrf.attacks.base import Attack, ModelAttack
-from fedcrf.errors import FedcrfError, check_whole
+from fedcrf.errors import FedcrfError, check_whole, is_number
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Schedule:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if not self._is_number and not 0 < self.attackers < 1:
+        if not is_number(self.attackers) or not (self._is_number or 0 < self.attackers < 1):
             raise FedcrfError(
                 f"attackers {self.attackers}: give a whole number of 1 or more, or a fraction "
                 "between 0 and 1"
