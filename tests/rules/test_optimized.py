@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -311,20 +312,29 @@ def test_a_rule_that_remembers_itself_keeps_its_memory() -> None:
         (lambda m: {k: v for k, v in m.items() if k != "second_moment.scale"}, "second_moment"),
         (lambda m: {**m, "first_moment.scale": np.zeros(1)}, "first_moment"),
         (lambda m: {**m, "first_moment.other": np.zeros(1)}, "first_moment"),
+        (lambda m: {**m, "second_moment.scale": m["second_moment.scale"].astype(str)}, "second_m"),
     ],
-    ids=["another optimizer", "missing", "shape", "another model"],
+    ids=["another optimizer", "missing", "shape", "another model", "words"],
 )
 def test_memory_of_another_rule_is_named(memory: Callable[[Any], Memory], moment: str) -> None:
     start = random_state(np.random.default_rng(15), "float32")
     reports = random_rounds(16, dtype="float32")[0]
     rule = Optimized(FedAvg(), Adam())
     own = dict(rule.aggregate(start, reports).memory)
-    with pytest.raises(FedcrfError, match=f"holds no '{moment}' of this model.*give that of"):
+    with pytest.raises(FedcrfError, match=f"holds no '{moment}.*' of this model.*give that of"):
         rule.aggregate_after(memory(own), start, reports)
 
 
-POSITIVE = (0.0, -1.0, math.nan, math.inf)
-DECAY = (-0.1, 1.0, math.nan)
+def test_a_memory_that_is_none_at_all() -> None:
+    start = random_state(np.random.default_rng(15), "float32")
+    reports = random_rounds(16, dtype="float32")[0]
+    nothing: Any = None
+    with pytest.raises(FedcrfError, match="memory is a NoneType: give the one"):
+        Optimized(FedAvg(), Adam()).aggregate_after(nothing, start, reports)
+
+
+POSITIVE = (0.0, -1.0, math.nan, math.inf, "x", None)
+DECAY = (-0.1, 1.0, math.nan, "x", None)
 CANNOT_BE = {
     "learning_rate": POSITIVE,
     "tau": POSITIVE,

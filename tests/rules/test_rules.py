@@ -523,6 +523,17 @@ def test_evidence_that_nobody_reports_leaves_the_rules_without() -> None:
         assert rule.wanted_evidence == {"residual_loss"}
 
 
+@pytest.mark.parametrize("value", [None, "low", [0.1], math.inf, 10**400, True])
+def test_evidence_that_is_no_number_is_none(value: Any) -> None:
+    round_ = random_round(12, 6)
+    for rule in (CRFEvidence(), CRFRobustEvidence()):
+        results = []
+        for evidence in ({}, {"residual_loss": value}):
+            reports = [replace(round_.reports[0], evidence=evidence), *round_.reports[1:]]
+            results.append(Round(round_.global_state, reports).aggregate(rule))
+        assert_array_equal(results[1].weights, results[0].weights)
+
+
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize(
     ("change", "message"),

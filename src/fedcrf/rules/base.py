@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf import FieldPosterior, Posterior, base_weights
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, is_number
 from fedcrf.statistics import (
     UpdateGeometry,
     centred_geometry,
@@ -173,11 +173,12 @@ def wanted_evidence(rule: Rule) -> frozenset[str]:
 
 
 def reported_evidence(reports: Sequence[ClientReport]) -> dict[str, NDArray[np.float64]]:
-    """Return by name the (m,) evidence of the reports, NaN where a client gave none."""
+    """Return by name the (m,) evidence of the reports, NaN where a client gave no number."""
     names = sorted({name for report in reports for name in report.evidence})
+    given = {name: [report.evidence.get(name) for report in reports] for name in names}
     return {
-        name: np.array([report.evidence.get(name, np.nan) for report in reports], dtype=np.float64)
-        for name in names
+        name: np.array([value if is_number(value) else np.nan for value in values], np.float64)
+        for name, values in given.items()
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, is_number
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -42,7 +42,7 @@ class TrimmedMean:
     fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fraction < 0.5:
+        if not is_number(self.fraction) or not 0 <= self.fraction < 0.5:
             raise FedcrfError(f"fraction {self.fraction}: give a number in [0, 0.5)")
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:

@@ -98,7 +98,8 @@ class Optimized:
             arrays = _named(memory, moment)
             if not memory:
                 arrays = {name: np.full(shape, initial) for name, shape in shapes.items()}
-            if {name: array.shape for name, array in arrays.items()} != shapes:
+            numbers = all(array.dtype.kind == "f" for array in arrays.values())
+            if {name: array.shape for name, array in arrays.items()} != shapes or not numbers:
                 raise FedcrfError(
                     f"the memory holds no '{moment}' of this model's tensors: "
                     "give that of the same server optimizer and model, or none to begin anew"
@@ -122,6 +123,11 @@ def plain_rule(rule: Rule) -> Rule:
 
 def _named(memory: Memory, part: str) -> Memory:
     """Return what stands in the memory under a part's name."""
+    if not isinstance(memory, Mapping):
+        raise FedcrfError(
+            f"the memory is a {type(memory).__name__}: give the one this rule handed back, or "
+            "an empty one to begin anew"
+        )
     start = f"{part}."
     return {
         name.removeprefix(start): array for name, array in memory.items() if name.startswith(start)
