@@ -362,6 +362,7 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
         (lambda: read_suite("atacks", "digits"), "did you mean 'attacks'"),
         (lambda: read_suite("attacks", "digit"), "did you mean 'digits'"),
         (lambda: small(partitions=["alpha-0.6"]), "did you mean 'alpha-0.5'"),
+        (lambda: small(partitions=[]), "no partition is chosen"),
         (lambda: small(conditions=["ipm-3"]), "did you mean 'ipm-2'"),
         (lambda: read_suite("no-such.toml", "digits"), "suite no-such.toml cannot be read"),
         (lambda: small(conditions=["12 attacks"]), "did you mean '13 attacks'"),
@@ -422,18 +423,54 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
     shared = read_suite("attacks", "mnist")
     assert read_suite(str(path), "mnist").partitions == shared.partitions
     assert read_suite(str(path), "mnist").layers[1] == shared.layers[1]
-    for wrong, said in (
-        (OWN.replace("seeds", "sedes"), "seeds: Field required"),
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("", "title is missing: give it"),
+        (OWN.replace("seeds", "sedes"), "seeds is missing: give it"),
+        (OWN.replace("[run]", "attackrs = 3\n[run]"), "unknown key 'attackrs': .*'attackers'"),
+        (OWN + "atttacks = {}", r"unknown key 'conditions\.1\.atttacks'.*'attacks'"),
         (OWN.replace('["flip"]', '["flop"]'), "unknown condition of suite"),
         (OWN + "[", "is not valid TOML"),
-        (OWN.replace("seeds", "attackers = 0\nseeds"), "attackers: Input should be greater"),
+        (OWN.replace("seeds", "attackers = 0\nseeds"), "attackers is 0: give greater than 0"),
+        (OWN.replace("seeds", "attackers = 1.5\nseeds"), "attackers is 1.5: give a valid integer"),
+        (OWN.replace("seeds", "last_rounds = 0\nseeds"), "last_rounds is 0: give greater than 0"),
+        (OWN.replace("[0]", '["a"]'), r"seeds\.0 is 'a': give a valid integer"),
         (OWN.replace("[run]", "[run]\n[told.number]\nkrum = 'f'"), "say it, attackers = 3"),
         (
             OWN.replace("seeds", "attackers = 2\nseeds") + "[told.number]\nkrumm = 'f'",
             "did you mean 'krum'",
         ),
         (OWN + "[told.count]\nkrum = 'f'", "told.count"),
-    ):
-        path.write_text(wrong)
-        with pytest.raises(FedcrfError, match=said):
-            read_suite(str(path), "digits")
+        (OWN.replace('name = "flip"', 'name = "none"'), "two of one name: give each a name"),
+        (OWN.replace('name = "none"', 'name = "../none"'), "'../none' is to name a folder"),
+        (OWN.replace("partitions.iid", "partitions.'.'"), "'.' is to name a folder"),
+        (
+            "conditions = []\n" + OWN.partition("[[conditions")[0].replace('["flip"]', "[]"),
+            "has no conditions",
+        ),
+    ],
+)
+def test_a_file_that_is_no_suite(wrong: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(wrong)
+    with pytest.raises(FedcrfError, match=said):
+        read_suite(str(path), "digits")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "[[1, 2]]", '{"a": 3}', "\xff"])
+def test_descriptions_that_describe_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / "descriptions.json").write_text(text, encoding="latin-1")
+    with pytest.raises(FedcrfError, match=r"descriptions\.json does not describe cells: move"):
+        Ledger(tmp_path).descriptions()
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(FedcrfError, match="file is a file; choose another with --output"):
+            Ledger(path).locked()
+        with pytest.raises(FedcrfError, match="file is a file; choose another with --output"):
+            Ledger(path).scores()

@@ -286,7 +286,7 @@ def test_description_is_complete() -> None:
         ({"attack": {"name": ["ipm"]}}, ["attack", "ipm"]),
         ({"attack": {"attackers": 3}}, ["[attack]", "--attack"]),
         ({"attack": {"name": "ipm", "atackers": 3}}, ["[attack]", "atackers", "'attackers'"]),
-        ({"attack": {"name": "ipm", "attackers": "many"}}, ["attack.attackers", "many"]),
+        ({"attack": {"name": "ipm", "attackers": "many"}}, ["attack.attackers is 'many': give"]),
         ({"attack": {"name": "ipm", "attackers": 10}}, ["attackers 10", "10 clients", "1 to 9"]),
         ({"attack": {"name": "ipm", "attackers": 11}}, ["attackers 11", "10 clients"]),
         ({"attack": {"name": "ipm", "attackers": 0}}, ["[attack]", "attackers 0"]),
@@ -297,6 +297,14 @@ def test_description_is_complete() -> None:
         ({"attacks": {"ipm": {"eps": 1}}}, ["[attacks.ipm]", "eps"]),
         ({"attacks": {"opposed": {"cosine": 2}}}, ["[attacks.opposed]", "cosine 2"]),
         ({"attacks": {"min-max": {"deviation": "up"}}}, ["deviation", "up", "'unit'"]),
+        (
+            {"methods": ["crf-evidence"], "rules": {"crf-evidence": {"evidence": "train_loss"}}},
+            ["evidence 'train_loss'", "'residual_loss'"],
+        ),
+        (
+            {"rules": {"crf-robust": {"norm_strength": float("nan")}}},
+            ["[rules.crf-robust]", "norm_strength nan"],
+        ),
         ({"rules": {"crf": {"bandwidth": 0}}}, ["[rules.crf]", "bandwidth", "0"]),
         ({"rules": {"crf": {"labels": [0.5]}}}, ["[rules.crf]", "labels", "0.5"]),
         ({"rules": {"crf": {"reliability_gate": "perhaps"}}}, ["reliability_gate", "perhaps"]),

@@ -489,6 +489,17 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("run", "--attack", "ipm", "--attackers", "some"),
         ("--attackers some", "0.3"),
     ),
+    "attackers empty": (
+        nothing,
+        ("run", "--attack", "ipm", "--attackers", ""),
+        ("--attackers", "0.3"),
+    ),
+    "methods empty": (nothing, ("run", "--methods", ""), ("at least one method",)),
+    "evidence that nobody reports": (
+        nothing,
+        ("run", "--methods", "crf-evidence", "--set", "rules.crf-evidence.evidence=loss"),
+        ("evidence 'loss'", "'residual_loss'"),
+    ),
     "all attack": (
         nothing,
         ("run", "--attack", "ipm", "--attackers", "10"),
@@ -570,8 +581,17 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
     ),
     "damaged run folder": (a_run_with("methods = ["), ("run",), ("run.toml",)),
     "foreign folder": (a_foreign_folder, ("run",), ("out", "--output")),
-    "output is a file": (a_file("out", "a file"), ("run",), ("out",)),
-    "output below a file": (a_file("f", "a file"), ("run", "--output", "f/out"), ("f",)),
+    "output is a file": (a_file("out", "a file"), ("run",), ("out is a file", "--output")),
+    "output below a file": (
+        a_file("f", "a file"),
+        ("run", "--output", "f/out"),
+        ("folder f/out: f is a file", "--output"),
+    ),
+    "a logger that does not exist": (
+        nothing,
+        ("robustness", "--log", "tensorbord", "--output", "none"),
+        ("tensorbord", "'tensorboard'"),
+    ),
     "show a foreign folder": (a_foreign_folder, ("show", "out"), ("out",)),
     "show nothing": (nothing, ("show", "out"), ("out",)),
     "show without a folder": (nothing, ("show",), ("RUN",)),

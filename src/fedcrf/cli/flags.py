@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -14,6 +15,8 @@ DATA = "Data and clients"
 TRAIN = "Training"
 ATTACK = "Attack"
 WHERE = "Where and how"
+
+T = TypeVar("T")
 
 MOST_SEEDS = 10_000
 """Seeds of one run; more can only be a slip."""
@@ -109,6 +112,11 @@ LogFlag = Annotated[
     ),
 ]
 DeviceFlag = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=WHERE)]
+
+
+def if_given(parse: Callable[[str], T], text: str | None) -> T | None:
+    """Return what a flag's text says; None where the flag was not given."""
+    return None if text is None else parse(text)
 
 
 def parse_attackers(text: str) -> int | float:

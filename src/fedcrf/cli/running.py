@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +33,7 @@ from fedcrf.cli.flags import (
     SettingsFlag,
     data_section,
     given,
+    if_given,
     parse_attackers,
     parse_names,
     parse_seeds,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from fedcrf.experiments.runner import CellFailed, Event, Observer, Workplace
     from fedcrf.experiments.spec import RunSpec
     from fedcrf.experiments.store import RunStore
+    from fedcrf.loggers import MakeLogger
 
 MEMORY_OF_CELL = 8 << 30
 """Bytes of GPU memory that a cell of the largest model takes, amply."""
@@ -152,8 +154,8 @@ def run(
 ) -> None:
     """Run methods × seeds on one data set and partition; go on where an earlier run stopped."""
     flags = {
-        "methods": methods and parse_names(methods),
-        "seeds": seeds and parse_seeds(seeds),
+        "methods": if_given(parse_names, methods),
+        "seeds": if_given(parse_seeds, seeds),
         "model": {"name": model},
         "data": data_section(dataset, image_column, label_column, image_size, limit),
         "partition": partition_section(partition, clients, alpha, min_examples),
@@ -168,7 +170,7 @@ def run(
             "local_epochs": local_epochs,
         },
         "objectives": {"proximal": {"mu": mu}},
-        "attack": {"name": attack, "attackers": attackers and parse_attackers(attackers)},
+        "attack": {"name": attack, "attackers": if_given(parse_attackers, attackers)},
         "server": {"optimizer": server_optimizer, "learning_rate": server_learning_rate},
     }
     import tomli_w
@@ -234,7 +236,7 @@ def reproduce(
     from fedcrf.experiments.runner import run_grids
     from fedcrf.experiments.standing import write_standing
 
-    names = parse_names(methods) if methods else list(paper.PAPER_METHODS)
+    names = list(paper.PAPER_METHODS) if methods is None else parse_names(methods)
     chosen = paper.columns(output, which, None if dataset == "all" else parse_names(dataset))
     specs = [column.spec(names, parse_seeds(seeds)) for column in chosen]
     failed: list[CellFailed] = []
@@ -293,8 +295,8 @@ def sweep(
     from fedcrf.experiments.sweep import Sweep, parse_axis, sweep_table, write_sweep
 
     flags = {
-        "methods": methods and parse_names(methods),
-        "seeds": seeds and parse_seeds(seeds),
+        "methods": if_given(parse_names, methods),
+        "seeds": if_given(parse_seeds, seeds),
         "data": {"dataset": dataset},
     }
     described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_run_file(run_file)]
@@ -365,10 +367,10 @@ def robustness(
 
     whole = read_suite(suite, dataset)
     chosen = whole.chosen(
-        methods=methods and parse_names(methods),
-        seeds=parse_seeds(seeds) if seeds else None,
-        partitions=partitions and parse_names(partitions),
-        conditions=conditions and parse_names(conditions),
+        methods=if_given(parse_names, methods),
+        seeds=if_given(parse_seeds, seeds),
+        partitions=if_given(parse_names, partitions),
+        conditions=if_given(parse_names, conditions),
         attackers=attackers,
         clients=clients,
         settings=[setting(text) for text in settings or []],
@@ -380,6 +382,7 @@ def robustness(
         with RunDisplay(runs, console, brief=True) as display:
             yield _observer(display, runs, log)
 
+    _loggers(log)  # a name that is none is said before there is a folder
     failed = run_suite(chosen, ledger, workplace, observed) if run else []
     findings = Findings.of(chosen, ledger)
     for partition in findings.suite.partitions:
@@ -417,18 +420,28 @@ def _observer(
     display: RunDisplay, runs: Sequence[tuple[RunSpec, RunStore]], log: str | None
 ) -> Observer:
     """Return what is told of every event: the display, and the loggers that are asked for."""
-    if log is None:
+    loggers = _loggers(log)
+    if not loggers:
         return display
-    from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
+    from fedcrf.loggers import LoggingObserver
 
     folders = {cell: store.path for spec, store in runs for cell in spec.cells()}
-    logging = LoggingObserver(find_loggers(parse_names(log), LOGGERS), folders, say)
+    logging = LoggingObserver(loggers, folders, say)
 
     def tell(event: Event) -> None:
         display(event)
         logging(event)
 
     return tell
+
+
+def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
+    """Return the loggers that are asked for, by name."""
+    if log is None:
+        return {}
+    from fedcrf.loggers import LOGGERS, find_loggers
+
+    return find_loggers(parse_names(log), LOGGERS)
 
 
 def _workplace(

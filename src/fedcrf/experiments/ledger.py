@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.spec import CellSpec
-from fedcrf.experiments.store import RunStore, folder_lock
+from fedcrf.experiments.store import RunStore, check_folder, folder_lock, make_folder
 from fedcrf.experiments.suite import Point
 from fedcrf.files import atomic_write, whole_lines
 from fedcrf.simulation.records import Number, Record
@@ -64,17 +64,18 @@ class Ledger:
         """Hold the folder for writing.
 
         Raises:
-            FedcrfError: Another process holds it.
+            FedcrfError: Another process holds it, or it cannot be a folder.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         return folder_lock(self.path, timeout=0.5)
 
     def scores(self) -> list[Score]:
         """Return what is finished; a line still being written is left out.
 
         Raises:
-            FedcrfError: A line that is no score.
+            FedcrfError: A line that is no score, or a file where the folder should be.
         """
+        check_folder(self.path)
         try:
             lines = whole_lines(self._lines)
         except FileNotFoundError:
@@ -98,14 +99,20 @@ class Ledger:
         Raises:
             FedcrfError: The file is damaged.
         """
+        damaged = FedcrfError(
+            f"{self._descriptions} does not describe cells: move the folder away to begin anew"
+        )
         try:
-            return dict(json.loads(self._descriptions.read_text(encoding="utf-8")))
+            found = json.loads(self._descriptions.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError):
-            raise FedcrfError(
-                f"{self._descriptions} does not describe cells: move the folder away to begin anew"
-            ) from None
+        except (OSError, ValueError):
+            raise damaged from None
+        if not isinstance(found, dict) or any(
+            not isinstance(each, dict) for each in found.values()
+        ):
+            raise damaged
+        return found
 
     def write(self, scores: Sequence[Score]) -> None:
         """Replace the finished cells by these."""

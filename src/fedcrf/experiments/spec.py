@@ -28,7 +28,9 @@ from fedcrf.rules import (
     ServerOptimizer,
     check_clients,
     find_rule,
+    wanted_evidence,
 )
+from fedcrf.simulation.engine import check_evidence
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
 
@@ -349,6 +351,7 @@ def resolve(*layers: Options) -> RunSpec:
     if spec.threat is not None:
         spec.threat.check(spec.partition.num_clients, spec.rounds.clients_per_round)
     for cell in spec.cells():  # every name and setting is looked at before anything runs
+        check_evidence(wanted_evidence(cell.rule))
         check_clients(cell.rule, spec.rounds.clients_per_round or spec.partition.num_clients)
     return spec
 
@@ -513,7 +516,8 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, FedcrfError):
             raise FedcrfError(f"[{where}] {cause}") from None
-        place = ".".join(str(part) for part in (where, *first["loc"]) if not isinstance(part, int))
+        # Further parts of the place are items, or the types that a value could have had.
+        place = ".".join([where, *(part for part in first["loc"][:1] if isinstance(part, str))])
         said = first["msg"].removeprefix("Input should be ")
         raise FedcrfError(f"{place} is {first['input']!r}: give {said}") from None
 

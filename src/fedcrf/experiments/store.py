@@ -261,10 +261,7 @@ class RunStore:
         Raises:
             FedcrfError: Another process holds it.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FedcrfError(f"results folder {self.path}: {error.strerror}") from None
+        make_folder(self.path)
         with folder_lock(self.path, timeout=0.5):
             yield
 
@@ -284,6 +281,7 @@ class RunStore:
         Raises:
             FedcrfError: The folder holds something else, or a run of other settings.
         """
+        check_folder(self.path)
         if not self._description.exists():
             ours = (LOCK_NAME, f".{self._description.name}.")  # and what a kill left half-written
             if self.path.is_dir() and any(
@@ -381,6 +379,30 @@ def partition_record(
     return PartitionRecord(
         seed=seed, fingerprint=dataset.fingerprint, class_names=names, clients=clients
     )
+
+
+def check_folder(path: Path) -> None:
+    """Raise a `FedcrfError` where a results folder is a file, or lies below one."""
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise FedcrfError(
+                f"results folder {path}: {place} is a file; choose another with --output"
+            )
+
+
+def make_folder(path: Path) -> None:
+    """Make a results folder where there is none.
+
+    Raises:
+        FedcrfError: There cannot be one.
+    """
+    check_folder(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedcrfError(
+            f"results folder {path}: {error.strerror}; choose another with --output"
+        ) from None
 
 
 LOCK_NAME = ".lock"

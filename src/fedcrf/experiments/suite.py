@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic_core import ErrorDetails
 
 from fedcrf.attacks import Schedule
 from fedcrf.errors import FedcrfError, check_whole, unknown_name
@@ -20,6 +22,9 @@ from fedcrf.rules import find_rule
 
 SUITES = ("attacks", "noise")
 """The suites that come with the package."""
+
+FOLDER_NAME = re.compile(r"\w[\w.\-]*")
+"""What partitions and conditions may be called, as their cells have folders of these names."""
 
 BASELINE = "fedavg"
 """The method that the others are compared with."""
@@ -59,7 +64,7 @@ class _SuiteFile(BaseModel):
     title: str
     methods: list[str]
     seeds: list[int]
-    last_rounds: int = 5
+    last_rounds: PositiveInt = 5
     attackers: PositiveInt | None = None
     told: Told = {}
     run: dict[str, Any]
@@ -231,6 +236,8 @@ class Suite:
             FedcrfError: The suite has no such partition or condition, a number is none of
                 clients, or the suite says some of them itself.
         """
+        if partitions is not None and not partitions:
+            raise FedcrfError(f"no partition is chosen: name one of suite {self.name} at least")
         for name in partitions or ():
             if name not in self.partitions:
                 raise unknown_name(f"partition of suite {self.name}", name, self.partitions)
@@ -305,9 +312,7 @@ def read_suite(name: str, dataset: str) -> Suite:
     except tomllib.TOMLDecodeError as error:
         raise FedcrfError(f"suite {name} is not valid TOML: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place_of = ".".join(map(str, first["loc"]))
-        raise FedcrfError(f"suite {name}: {place_of}: {first['msg']}") from None
+        raise FedcrfError(f"suite {name}: {_mend(error.errors()[0])}") from None
     if file.told and file.attackers is None:
         raise FedcrfError(f"suite {name} tells rules how many attack: say it, attackers = 3")
     for rules in file.told.values():
@@ -316,6 +321,17 @@ def read_suite(name: str, dataset: str) -> Suite:
     if dataset not in file.datasets:
         raise unknown_name(f"data set of suite {name}", dataset, file.datasets)
     conditions = {each.name: each for each in file.conditions}
+    if len(conditions) < len(file.conditions) or not conditions:
+        raise FedcrfError(
+            f"suite {name} has no conditions or two of one name: give each a name of its own, the "
+            "first to the one in which nobody is wrong"
+        )
+    for each in (*conditions, *file.partitions):
+        if not FOLDER_NAME.fullmatch(each):
+            raise FedcrfError(
+                f"suite {name}: '{each}' is to name a folder: give letters, digits, dots, "
+                "dashes and underscores, the first no dot"
+            )
     named = [each.ideal for each in file.conditions if each.ideal]
     for names in file.groups.values():
         named += names
@@ -353,6 +369,17 @@ def _packaged(name: str) -> str:
     """Return a file of the package's suites."""
     place = resources.files("fedcrf.experiments") / "suites" / f"{name}.toml"
     return place.read_text(encoding="utf-8")
+
+
+def _mend(error: ErrorDetails) -> str:
+    """Return in a line what is wrong with a suite's file, and what to give."""
+    place, kind = ".".join(map(str, error["loc"])), error["type"]
+    if kind == "missing":
+        return f"{place} is missing: give it"
+    if kind == "extra_forbidden":
+        fields = Condition.model_fields if len(error["loc"]) > 1 else _SuiteFile.model_fields
+        return str(unknown_name("key", place, fields))
+    return f"{place} is {error['input']!r}: give {error['msg'].removeprefix('Input should be ')}"
 
 
 def _either(numbers: set[int]) -> str:
