@@ -498,7 +498,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
     "evidence that nobody reports": (
         nothing,
         ("run", "--methods", "crf-evidence", "--set", "rules.crf-evidence.evidence=loss"),
-        ("evidence 'loss'", "'residual_loss'"),
+        ("evidence 'loss'", "residual_loss"),
     ),
     "all attack": (
         nothing,

@@ -19,7 +19,12 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from fedcrf import FedcrfError
 from fedcrf.crf import ClientCRF
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
-from fedcrf.integrations.flower.replies import client_reports, train_replies
+from fedcrf.integrations.flower.replies import (
+    MOST_PARTITIONS,
+    client_reports,
+    small_numbers,
+    train_replies,
+)
 from fedcrf.rules import (
     RESIDUAL_LOSS,
     RULES,
@@ -291,17 +296,32 @@ def test_a_node_that_gives_no_partition_comes_after_those_that_do() -> None:
 def test_a_client_is_its_partition_whatever_others_give() -> None:
     numbers: dict[int, int] = {}
 
-    def clients(**partitions: int | None) -> dict[int, int]:
+    def clients(**partitions: int | None) -> tuple[dict[int, int], dict[int, int]]:
         replies = [reply(int(node[1:]), partition_id=each) for node, each in partitions.items()]
         usable, _ = train_replies(
             replies, [], MODEL, "num-examples", MetricNames(), needs_steps=False
         )
         ordered, reports = client_reports(usable, numbers)
-        return {each.node: report.client for each, report in zip(ordered, reports, strict=True)}
+        nodes = [each.node for each in ordered]
+        identities = [report.client for report in reports]
+        assert identities == sorted(identities)
+        return (
+            dict(zip(nodes, identities, strict=True)),
+            dict(zip(nodes, small_numbers(reports), strict=True)),
+        )
 
-    assert clients(n70=1, n50=None, n60=4) == {70: 1, 60: 4, 50: 5}
-    assert clients(n70=1, n50=4, n60=4, n80=2) == {70: 1, 80: 2, 50: 3, 60: 4}
-    assert clients(n50=None, n60=None) == {50: 0, 60: 1}
+    # Nodes that have no partition of their own are the same clients in every round, and no
+    # partition's; only the numbers in figures are small and depend on who is there.
+    fifty, sixty = MOST_PARTITIONS, MOST_PARTITIONS + 1
+    identities, shown = clients(n70=1, n50=None, n60=4)
+    assert identities == {70: 1, 60: 4, 50: fifty}
+    assert shown == {70: 1, 60: 4, 50: 5}
+    identities, shown = clients(n70=1, n50=4, n60=4, n80=2)
+    assert identities == {70: 1, 80: 2, 50: fifty, 60: sixty}
+    assert shown == {70: 1, 80: 2, 50: 3, 60: 4}
+    identities, shown = clients(n50=None, n60=None)
+    assert identities == {50: fifty, 60: sixty}
+    assert shown == {50: 0, 60: 1}
 
 
 def test_fednova_leaves_out_a_reply_without_steps(caplog: pytest.LogCaptureFixture) -> None:

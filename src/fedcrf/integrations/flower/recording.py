@@ -15,7 +15,7 @@ from flwr.app import MetricRecord
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.integrations.flower.decision import Decision, TrainingRound
-from fedcrf.integrations.flower.replies import MetricNames, number
+from fedcrf.integrations.flower.replies import MetricNames, number, small_numbers
 from fedcrf.rules import Optimized, Rule
 from fedcrf.simulation.records import (
     ClientMetrics,
@@ -73,6 +73,7 @@ class Recorder:
         replies, result = decision.replies, decision.result
         counts = [reply.num_examples for reply in replies]
         losses = [reply.training_loss for reply in replies]
+        clients = small_numbers(decision.reports)
         unknown = Metrics(loss=math.nan, accuracy=math.nan)
         self._trained = RoundRecord(
             round=current.number,
@@ -81,7 +82,7 @@ class Recorder:
             test=ClientMetrics(
                 loss=math.nan, accuracy=math.nan, client_mean=math.nan, worst_client=math.nan
             ),
-            clients=[report.client for report in decision.reports],
+            clients=clients,
             nodes=[reply.node for reply in replies],
             num_examples=counts,
             client_training_loss=brief(losses),
@@ -89,8 +90,8 @@ class Recorder:
             weight=[] if result is None else brief(result.weights),
             base_weight=[] if result is None else brief(result.base_weights),
             excluded=[
-                report.client
-                for report, reply in zip(decision.reports, replies, strict=True)
+                client
+                for client, reply in zip(clients, replies, strict=True)
                 if reply in decision.not_finite
             ],
             left_out=[

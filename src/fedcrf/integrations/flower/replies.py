@@ -160,18 +160,28 @@ def client_reports(
     """Return replies and reports in the order of the clients, which no run changes.
 
     A client is the partition id that its node alone gives; else what ``numbers``, which is
-    extended by nodes not seen before, has for its node, counted from beyond the partition ids.
+    extended by nodes not seen before, has for its node, counted from beyond all partition ids:
+    whoever else takes part, it is the same in every round, and no other client's.
     """
     shared = shared_partitions(replies)
-    partitions = [None if reply.partition in shared else reply.partition for reply in replies]
-    beyond = 1 + max((each for each in partitions if each is not None), default=-1)
     pairs = []
-    for reply, partition in zip(replies, partitions, strict=True):
-        if partition is None:
-            partition = beyond + numbers.setdefault(reply.node, len(numbers))
-        pairs.append((reply, _report(reply, partition)))
+    for reply in replies:
+        client = reply.partition
+        if client is None or client in shared:
+            client = MOST_PARTITIONS + numbers.setdefault(reply.node, len(numbers))
+        pairs.append((reply, _report(reply, client)))
     pairs.sort(key=lambda pair: pair[1].client)
     return [reply for reply, _ in pairs], [report for _, report in pairs]
+
+
+def small_numbers(reports: Sequence[ClientReport]) -> list[int]:
+    """Return the clients as figures number them: partition ids, and right behind them the others.
+
+    Of those that go by their nodes the number depends on who takes part.
+    """
+    clients = [report.client for report in reports]
+    beyond = 1 + max((each for each in clients if each < MOST_PARTITIONS), default=-1)
+    return [each if each < MOST_PARTITIONS else beyond + each - MOST_PARTITIONS for each in clients]
 
 
 def shared_partitions(replies: Sequence[TrainReply]) -> list[int]:
