@@ -32,7 +32,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
 def is_number(value: object) -> bool:
     """Tell whether a value is a finite real number; text and truth values are none."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return real and abs(value) <= sys.float_info.max  # type: ignore[arg-type,operator]
+    return real and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
