@@ -353,5 +353,5 @@ CANNOT_BE = {
     ],
 )
 def test_settings_that_cannot_be(kind: Any, name: str, value: float) -> None:
-    with pytest.raises(FedcrfError, match=f"{name} {value}: give a (finite )?number"):
+    with pytest.raises(FedcrfError, match=f"{name} {value!r}: give a (finite )?number"):
         kind(**{name: value})
