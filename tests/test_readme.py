@@ -95,7 +95,8 @@ def test_the_published_suites_follow_from_their_cells(folder: Path, tmp_path: Pa
     methods = list(dict.fromkeys(score.method for score in ledger.scores()))
     suite = read_suite(name if name in SUITE_NAMES else "attacks", dataset)
     suite = suite.chosen(attackers=attackers, clients=clients)
-    asked = suite.chosen(methods=methods, seeds=[], partitions=[], conditions=[])
+    partitions = list(dict.fromkeys(score.partition for score in ledger.scores()))
+    asked = suite.chosen(methods=methods, seeds=[], partitions=partitions, conditions=[])
     findings = Findings.of(asked, ledger)
     assert len(findings.by_point) == len(ledger.scores()), "a default has changed since"
     write_findings(findings, tmp_path)

@@ -176,10 +176,11 @@ def reported_evidence(reports: Sequence[ClientReport]) -> dict[str, NDArray[np.f
     """Return by name the (m,) evidence of the reports, NaN where a client gave no number."""
     names = sorted({name for report in reports for name in report.evidence})
     given = {name: [report.evidence.get(name) for report in reports] for name in names}
-    return {
-        name: np.array([value if is_number(value) else np.nan for value in values], np.float64)
-        for name, values in given.items()
-    }
+
+    def number(value: Any) -> float:  # as it was given, also where it is not finite
+        return value if isinstance(value, float) or is_number(value) else np.nan
+
+    return {name: np.array([*map(number, values)], np.float64) for name, values in given.items()}
 
 
 def aggregate_round(
