@@ -62,13 +62,6 @@ def capped_weights(
     return np.asarray(capped / capped.sum())
 
 
-def shared_weights(base: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return weights of which each counts only a share, summing to 1 again; all 0 stay so."""
-    shared = base * shares
-    total = shared.sum()
-    return np.asarray(shared / total) if total > 0 else shared
-
-
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
     try:
         given = as_numpy(num_examples)

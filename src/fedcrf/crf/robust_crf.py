@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.crf.base_weights import (
-    base_weights,
-    capped_weights,
-    refined_weights,
-    shared_weights,
-)
+from fedcrf.crf.base_weights import base_weights, capped_weights, refined_weights
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field
 from fedcrf.crf.memory import Arrays, ClientMemory, identities
@@ -276,7 +271,7 @@ class RobustCRF:
         field, finite = self.field, statistics.finite
         counted = capped_weights(base_weights(num_examples, finite), finite, self.count_cap)
         copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
-        base = shared_weights(counted, np.where(finite, copies, 0.0))
+        base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
         who = identities(clients, statistics.num_clients)
         remembered = ClientMemory.of(
             memory,
