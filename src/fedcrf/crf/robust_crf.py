@@ -280,8 +280,9 @@ class RobustCRF:
             ),
         )
         here = remembered.expected if position is None else position
-        # What is compared is what will be remembered.
+        # What is compared is what will be remembered; of who is not finite, nothing.
         sketches = np.clip(sketches, -LARGEST_SKETCHED, LARGEST_SKETCHED).astype(np.float32)
+        sketches[~finite] = np.nan
         before, last_sketches, last_positions = remembered.recall(who)
         reported = self.reported.infer_reliability(statistics, evidence)
         seen = Observation(
