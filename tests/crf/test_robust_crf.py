@@ -252,6 +252,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a posterior": (SMALL.infer(np.eye(3, D)), r"memory is a FieldPosterior: .*posterior\.memory"),
     "names that are none": ({**FIRST, 3: np.zeros(3)}, "memory is of another rule .*'3'"),
     "torn": ({**FIRST, "beliefs": FIRST["beliefs"][:1]}, "memory is damaged"),
+    "ragged": ({**FIRST, "positions": [[0.0], [0.0, 1.0]]}, "memory is damaged"),
     "one client twice": ({**FIRST, "clients": np.zeros(3, dtype=np.int64)}, "memory is damaged"),
     "words for clients": ({**FIRST, "clients": np.array(list("abc"))}, "memory is damaged"),
     "rounds that are not whole": ({**FIRST, "rounds": np.zeros(3)}, "memory is damaged"),

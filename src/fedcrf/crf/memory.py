@@ -75,7 +75,14 @@ class ClientMemory:
                 f"the memory is of another rule ('{odd}' is in one of them only): "
                 "give the one this rule handed back, or none to begin anew"
             )
-        given = cls(**{name: np.asarray(memory[name]) for name in names})
+        damaged = FedcrfError(
+            "the memory is damaged: its arrays do not belong together; "
+            "give the one this rule handed back, or none to begin anew"
+        )
+        try:
+            given = cls(**{name: np.asarray(memory[name]) for name in names})
+        except ValueError:  # lists of different lengths
+            raise damaged from None
         labels, expected = (each.beliefs.shape[-1:] for each in (given, like))
         if not np.array_equal(given.layout, like.layout) or labels != expected:
             kept, here = (each.layout.tolist() for each in (given, like))
@@ -85,10 +92,7 @@ class ClientMemory:
                 "give the one this rule handed back, or none"
             )
         if not given._is_sound(like):
-            raise FedcrfError(
-                "the memory is damaged: its arrays do not belong together; "
-                "give the one this rule handed back, or none to begin anew"
-            )
+            raise damaged
         return given
 
     def arrays(self) -> Arrays:
