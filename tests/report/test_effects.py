@@ -375,6 +375,13 @@ def test_tables_hold_the_causes() -> None:
     assert terms["vote"][3] == ""
 
 
+def test_a_cause_that_is_not_known_goes_by_its_own_name() -> None:
+    record = by_hand({"share of {me}": [1.0, 2.0]}, [0.5, 0.5])
+    causes = causes_of(record, None)
+    assert clients_table(causes).header[-1] == "share of {me}"
+    assert terms_table(causes[0], causes).rows[0][0] == "share of {me}"
+
+
 @pytest.mark.parametrize("cause", WORDS.told)
 def test_words_cover_every_value(cause: str) -> None:
     bounds = [wording.below for wording in WORDS.told[cause]]

@@ -225,7 +225,8 @@ def _phrase(causes: ClientCauses, cause: str) -> str:
 def title_of(cause: str) -> str:
     """Return how tables and charts call a cause; one that is not known goes by its own name."""
     kind, _, name = cause.partition(" ")
-    return WORDS.titles.get(kind, cause).format(name=name.replace("_", " "))
+    title = WORDS.titles.get(kind)
+    return cause if title is None else title.format(name=name.replace("_", " "))
 
 
 def _template(causes: ClientCauses, record: RoundRecord) -> str:

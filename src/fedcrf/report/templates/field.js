@@ -34,8 +34,8 @@ function phrase(cell, field, i, cause) {
 
 function fieldTitle(cause) {
   const [kind, ...rest] = cause.split(" ");
-  const title = DATA.words.titles[kind] ?? cause;
-  return filled(title, { name: rest.join(" ").replaceAll("_", " ") });
+  const title = DATA.words.titles[kind];
+  return title === undefined ? cause : filled(title, { name: rest.join(" ").replaceAll("_", " ") });
 }
 
 function clientName(cell, round, client) {
