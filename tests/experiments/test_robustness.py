@@ -308,6 +308,23 @@ def vars_of(point: object) -> dict[str, object]:
     return {name: getattr(point, name) for name in ("partition", "condition", "method", "seed")}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"accuracy": 0.1 + 0.2, "separation": [1.0, 0.5]},
+        {"provenance": {**PROVENANCE, "commit": None}},  # of an installed package
+        {"provenance": {**PROVENANCE, "numba": "0.60", "byzfl": None}},
+    ],
+)
+def test_a_score_comes_back_as_it_was(changes: Mapping[str, object], tmp_path: Path) -> None:
+    point = {"partition": "iid", "condition": "none", "method": "fedavg", "seed": 0}
+    result = {"accuracy": 0.5, "description": "d", "fingerprint": "f", "provenance": PROVENANCE}
+    score = Score.model_validate({**point, **result, **changes})
+    Ledger(tmp_path).append(score)
+    assert Ledger(tmp_path).scores() == [score]
+
+
 # Against CRF-robust no mimic was run, so that it has no worst case.
 SHOWN = {
     ("none", "fedavg"): [0.9, 0.8],

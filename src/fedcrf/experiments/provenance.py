@@ -23,7 +23,7 @@ class Provenance(Record):
     """
 
     fedcrf: str
-    commit: str | None
+    commit: str | None = None
     python: str
     torch: str
     numpy: str
