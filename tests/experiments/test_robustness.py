@@ -151,6 +151,22 @@ def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
     )
 
 
+def test_conditions_that_come_to_the_same_are_run_once(tmp_path: Path, log: Log) -> None:
+    suite = small(methods=["fedavg"], seeds=[0], conditions=["ipm-2", "sleeping-ipm-2"])
+    start = suite.conditions["sleeping-ipm-2"].attack["start_round"]
+    suite = suite.chosen(settings=[{"attack": {"start_round": start}}])
+    findings = run(suite, tmp_path, log)
+    assert len(finished(log)) == len(suite.cells) - 1 == 3
+    one, other = (findings.accuracies("iid", name, "fedavg") for name in list(suite.conditions)[2:])
+    assert one == other != {}
+
+
+def test_a_seed_or_a_method_said_twice_is_run_once(tmp_path: Path, log: Log) -> None:
+    suite = small(methods=["fedavg", "fedavg"], seeds=[1, 0, 1])
+    run(suite, tmp_path, log)
+    assert len(finished(log)) == len(suite.cells) == len(Ledger(tmp_path).scores()) == 6
+
+
 def test_what_a_failed_cell_had_done_outlasts_the_seeds_after_it(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

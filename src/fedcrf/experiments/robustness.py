@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedcrf.experiments.runner import (
     Workplace,
     run_grids,
 )
-from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import Point, Suite
 from fedcrf.simulation.records import RoundRecord
@@ -52,50 +52,51 @@ def run_suite(
         done = Findings(suite, known, ledger.descriptions()).by_point
         missing = [point for point in cells if point not in done]
         ledger.describe(cells[point] for point in missing)
-        for seed in suite.seeds:
-            grids = _grids(suite, ledger, [point for point in missing if point.seed == seed])
-            if not grids:
+        points: dict[CellSpec, list[Point]] = {}
+        for point in missing:  # with other settings, conditions may come to the same
+            points.setdefault(cells[point], []).append(point)
+        for seed in dict.fromkeys(suite.seeds):
+            runs = _runs(suite, ledger, [same[0] for same in points.values()], seed)
+            if not runs:
                 continue
-            with observer_of(list(grids.values())) as observer:
-                keep = _Keeper(suite, ledger, grids, observer)
-                failed += run_grids(list(grids.values()), workplace, keep)
+            with observer_of(runs) as observer:
+                failed += run_grids(runs, workplace, _Keeper(suite, ledger, runs, points, observer))
             if not failed:  # else a cell of this seed, or of one before, is to go on from there
                 ledger.clear()
     return failed
 
 
-Grids = Mapping[tuple[str, str], tuple[RunSpec, RunStore]]
-"""By partition and condition, a run and its working folder."""
-
-
-def _grids(suite: Suite, ledger: Ledger, missing: Sequence[Point]) -> Grids:
-    """Return the runs of cells of one seed."""
+def _runs(suite: Suite, ledger: Ledger, points: Iterable[Point], seed: int) -> Runs:
+    """Return the runs of those cells that have a seed, and their working folders."""
     methods: dict[tuple[str, str], list[str]] = {}
-    for point in missing:
-        methods.setdefault((point.partition, point.condition), []).append(point.method)
-    seeds = [point.seed for point in missing[:1]]
-    return {
-        place: (suite.spec(*place, names, seeds), ledger.run(*place, *seeds))
+    for point in points:
+        if point.seed == seed:
+            methods.setdefault((point.partition, point.condition), []).append(point.method)
+    return [
+        (suite.spec(*place, names, [seed]), ledger.run(*place, seed))
         for place, names in methods.items()
-    }
+    ]
 
 
 class _Keeper:
     """An observer that keeps the score of every finished cell, and tells another."""
 
-    def __init__(self, suite: Suite, ledger: Ledger, grids: Grids, observer: Observer) -> None:
-        self._suite, self._ledger, self._observer = suite, ledger, observer
-        self._places = {
-            cell: (Point(*place, cell.method.name, cell.seed), store)
-            for place, (spec, store) in grids.items()
-            for cell in spec.cells()
-        }
+    def __init__(
+        self,
+        suite: Suite,
+        ledger: Ledger,
+        runs: Runs,
+        points: Mapping[CellSpec, Sequence[Point]],
+        observer: Observer,
+    ) -> None:
+        self._suite, self._ledger, self._points, self._observer = suite, ledger, points, observer
+        self._stores = {cell: store for spec, store in runs for cell in spec.cells()}
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, CellFinished):
-            point, store = self._places[event.cell]
-            records = store.cell(event.cell).records()
-            self._ledger.append(_score(self._suite, point, event, records))
+            records = self._stores[event.cell].cell(event.cell).records()
+            for point in self._points[event.cell]:
+                self._ledger.append(_score(self._suite, point, event, records))
         self._observer(event)
 
 
