@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +236,17 @@ def test_a_suite_that_cannot_be_leaves_no_folder(tmp_path: Path, log: Log) -> No
     assert not (tmp_path / "none").exists()
 
 
+def test_the_mean_of_other_rounds_is_another_score(tmp_path: Path, log: Log) -> None:
+    suite = small(methods=["fedavg"], seeds=[0])
+    one = replace(suite, last_rounds=1)
+    of_all, of_one = run(suite, tmp_path, log), run(one, tmp_path, log)
+    assert len(of_one.scores) == 2 * len(of_one.by_point) == 2 * len(suite.cells)
+    place = ("iid", "ipm-2", "fedavg")
+    assert of_all.accuracies(*place) != of_one.accuracies(*place)
+    again = Findings(suite, of_one.scores, of_one.descriptions)
+    assert again.by_point == of_all.by_point
+
+
 def test_a_setting_that_is_new_since_has_its_default(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["crf-robust"], seeds=[0])
     findings = run(suite, tmp_path, log)
@@ -328,7 +340,7 @@ def vars_of(point: object) -> dict[str, object]:
     "changes",
     [
         {},
-        {"accuracy": 0.1 + 0.2, "separation": [1.0, 0.5]},
+        {"accuracy": 0.1 + 0.2, "separation": [1.0, 0.5], "last_rounds": 7},
         {"provenance": {**PROVENANCE, "commit": None}},  # of an installed package
         {"provenance": {**PROVENANCE, "numba": "0.60", "byzfl": None}},
     ],

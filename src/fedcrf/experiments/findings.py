@@ -71,7 +71,7 @@ class Findings:
         found = {}
         for score in self.scores:
             point = score.point
-            if point not in cells:
+            if point not in cells or score.last_rounds != self.suite.last_rounds:
                 continue
             key = score.description, f"{point.partition}/{point.condition}/{point.method}"
             if key not in same:

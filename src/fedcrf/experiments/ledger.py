@@ -17,7 +17,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import RunStore, check_folder, folder_lock, make_folder
-from fedcrf.experiments.suite import Point
+from fedcrf.experiments.suite import LAST_ROUNDS, Point
 from fedcrf.files import atomic_write, whole_lines
 from fedcrf.simulation.records import Number, Record
 
@@ -25,9 +25,10 @@ from fedcrf.simulation.records import Number, Record
 class Score(Record):
     """The result of one cell of a suite.
 
-    ``accuracy`` is the mean test accuracy of the last rounds. ``separation`` has for each round in
-    which clients were wrong the chance that one of them has a smaller share of its FedAvg weight
-    than one that is right, the area under the curve; None where the rule infers no weights.
+    ``accuracy`` is the mean test accuracy of the last rounds, of so many as ``last_rounds`` says.
+    ``separation`` has for each round in which clients were wrong the chance that one of them has a
+    smaller share of its FedAvg weight than one that is right, the area under the curve; None where
+    the rule infers no weights.
     ``description`` is the name under which the folder keeps what the cell was, but for its seed;
     ``fingerprint`` is of its data.
     """
@@ -37,6 +38,7 @@ class Score(Record):
     method: str
     seed: int
     accuracy: Number
+    last_rounds: int = LAST_ROUNDS
     separation: list[Number] | None = None
     description: str
     fingerprint: str
@@ -167,4 +169,4 @@ def digest(cell: CellSpec) -> str:
 
 
 def _line(score: Score) -> bytes:
-    return score.model_dump_json(exclude_none=True).encode() + b"\n"
+    return score.model_dump_json(exclude_defaults=True).encode() + b"\n"

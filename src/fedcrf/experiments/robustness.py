@@ -112,6 +112,7 @@ def _score(
         method=point.method,
         seed=point.seed,
         accuracy=float(np.mean(last)),
+        last_rounds=suite.last_rounds,
         separation=[round(each, 4) for each in separations if each is not None]
         if inferred
         else None,

@@ -23,6 +23,9 @@ from fedcrf.rules import find_rule
 SUITES = ("attacks", "noise")
 """The suites that come with the package."""
 
+LAST_ROUNDS = 5
+"""A cell's score is the mean over so many rounds where the suite does not say it."""
+
 FOLDER_NAME = re.compile(r"\w[\w.\-]*")
 """What partitions and conditions may be called, as their cells have folders of these names."""
 
@@ -64,7 +67,7 @@ class _SuiteFile(BaseModel):
     title: str
     methods: list[str]
     seeds: list[int]
-    last_rounds: PositiveInt = 5
+    last_rounds: PositiveInt = LAST_ROUNDS
     attackers: PositiveInt | None = None
     told: Told = {}
     run: dict[str, Any]
