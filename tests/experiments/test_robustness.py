@@ -273,6 +273,21 @@ def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
         Ledger(tmp_path).scores()
 
 
+def test_other_data_of_the_same_name_are_not_mixed(tmp_path: Path, log: Log) -> None:
+    # As where another data folder is named for the next method.
+    run(small(methods=["fedavg"], seeds=[0]), tmp_path, log)
+    lines = tmp_path / "cells.jsonl"
+    (score, *_) = Ledger(tmp_path).scores()
+    lines.write_text(lines.read_text().replace(score.fingerprint, "0" * 16))
+    before = lines.read_bytes()
+    said = f"is of other data .fingerprint {'0' * 16} there, {score.fingerprint} here"
+    with pytest.raises(FedcrfError, match=said):
+        run(small(methods=["fedavg", "krum"], seeds=[0]), tmp_path, log)
+    assert lines.read_bytes() == before
+    fewer = small(methods=["fedavg"], seeds=[0]).chosen(settings=[{"data": {"limit": 500}}])
+    assert len(run(fewer, tmp_path, log).by_point) == len(fewer.cells)
+
+
 def test_two_processes_do_not_share_a_folder(tmp_path: Path, log: Log) -> None:
     with Ledger(tmp_path).locked(), pytest.raises(FedcrfError, match="another process"):
         run(small(), tmp_path, log)

@@ -116,6 +116,21 @@ class Ledger:
             raise damaged
         return found
 
+    def check_data(self, cell: CellSpec, fingerprint: str) -> None:
+        """Check that what was run here on a cell's data was run on the same images.
+
+        Raises:
+            FedcrfError: They were others, or files are damaged.
+        """
+        descriptions, data = self.descriptions(), cell.describe()["data"]
+        for score in self.scores():
+            same = descriptions.get(score.description, {}).get("data") == data
+            if same and score.fingerprint != fingerprint:
+                raise FedcrfError(
+                    f"results folder {self.path} is of other data (fingerprint "
+                    f"{score.fingerprint} there, {fingerprint} here): choose another with --output"
+                )
+
     def write(self, scores: Sequence[Score]) -> None:
         """Replace the finished cells by these."""
         with atomic_write(self._lines) as file:

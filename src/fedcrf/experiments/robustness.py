@@ -51,6 +51,9 @@ def run_suite(
         ledger.write(known)  # without a last line that a kill cut off
         done = Findings(suite, known, ledger.descriptions()).by_point
         missing = [point for point in cells if point not in done]
+        if missing:
+            cell = cells[missing[0]]  # all have the suite's data
+            ledger.check_data(cell, workplace.load(cell.data).fingerprint)
         ledger.describe(cells[point] for point in missing)
         points: dict[CellSpec, list[Point]] = {}
         for point in missing:  # with other settings, conditions may come to the same
