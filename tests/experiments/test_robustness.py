@@ -428,6 +428,10 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
         (lambda: small(conditions=["12 attacks"]), "did you mean '13 attacks'"),
         (lambda: small(conditions=["?"]), "choose from 13 attacks, adaptive, adaptive attackers, "),
         (lambda: small(methods=["krumm"]).cells, "did you mean 'krum'"),
+        (
+            lambda: small().chosen(settings=[{"server": {"optimizer": "adam"}}]).cells,
+            r"server\.optimizer makes one fedavg\+adam: leave it out, and name that method",
+        ),
         (lambda: small(attackers=0), "attackers 0: give a whole number, 1 or more"),
         (lambda: small(attackers=0.3), "attackers 0.3: give a whole number, 1 or more"),
         (lambda: small(attackers=10).cells, "of 10 clients one at least must attack"),

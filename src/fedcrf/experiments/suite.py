@@ -154,17 +154,28 @@ class Suite:
     def spec(
         self, partition: str, condition: str, methods: Sequence[str], seeds: Sequence[int]
     ) -> RunSpec:
-        """Return the run of some methods and seeds on a partition under a condition."""
+        """Return the run of some methods and seeds on a partition under a condition.
+
+        Raises:
+            FedcrfError: It cannot be, or its methods would be others.
+        """
         chosen = self.conditions[condition]
         shared = {"attackers": self.attackers} if chosen.attack and self.attackers else {}
         wrong = chosen.attack.get("attackers", self.attackers)
-        return resolve(
+        spec = resolve(
             {"rules": self._told(partition, methods, wrong)},
             *self.layers,
             {"partition": self.partitions[partition]},
             {"attack": {**shared, **chosen.attack}, "attacks": chosen.attacks},
             {"methods": list(methods), "seeds": list(seeds)},
         )
+        for method in spec.methods:
+            if method not in methods:
+                raise FedcrfError(
+                    f"suite {self.name} compares methods by name, and server.optimizer makes one "
+                    f"{method}: leave it out, and name that method"
+                )
+        return spec
 
     def _told(
         self, partition: str, methods: Sequence[str], attackers: float | None
