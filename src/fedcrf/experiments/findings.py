@@ -12,6 +12,7 @@ import numpy as np
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.compare import Estimate, PairedDifference, estimate, paired_difference
 from fedcrf.experiments.ledger import Ledger, Score
+from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.spec import CellSpec, cell_of
 from fedcrf.experiments.suite import BASELINE, Point, Suite
 
@@ -36,6 +37,8 @@ class Findings:
     def of(cls, suite: Suite, ledger: Ledger) -> Findings:
         """Return all that a folder holds of a suite, and the cells asked for that it does not hold.
 
+        Scores of methods that there are no longer are left out.
+
         Raises:
             FedcrfError: The folder's cells are damaged.
         """
@@ -48,9 +51,10 @@ class Findings:
             return [name for name in among or names if name in names]
 
         whole = suite.whole
+        held_methods = dict.fromkeys(score.method for score in scores)
         return cls(
             whole.chosen(
-                methods=known(suite.methods, (score.method for score in scores)),
+                methods=known(suite.methods, filter(is_method, held_methods)),
                 seeds=sorted(known(suite.seeds, (score.seed for score in scores))),
                 partitions=known(
                     suite.partitions, (score.partition for score in scores), whole.partitions
@@ -99,13 +103,11 @@ class Findings:
         known = [(found.mean, name) for found, name in means if found is not None]
         return min(known) if known and len(known) == len(means) else None
 
-    def difference(
-        self, partition: str, condition: str, method: str, baseline: str = BASELINE
-    ) -> PairedDifference | None:
+    def difference(self, partition: str, condition: str, method: str) -> PairedDifference | None:
         """Return the paired difference to FedAvg under the same condition."""
         return _paired(
             self.accuracies(partition, condition, method),
-            self.accuracies(partition, condition, baseline),
+            self.accuracies(partition, condition, BASELINE),
         )
 
     def possible(self, partition: str, condition: str) -> PairedDifference | None:

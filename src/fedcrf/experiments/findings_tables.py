@@ -194,18 +194,14 @@ def _heat_map(findings: Findings, partition: str) -> Figure:
 
 
 def _made_with(findings: Findings) -> str:
-    made = sorted({(s.provenance.commit or "–") for s in findings.by_point.values()})
-    machines = sorted(
-        {
-            f"{s.provenance.processor}, torch {s.provenance.torch}"
-            for s in findings.by_point.values()
-        }
-    )
-    total = len(findings.suite.cells)
+    provenances = [score.provenance for score in findings.by_point.values()]
+    commits = sorted({each.commit or "–" for each in provenances})
+    machines = sorted({f"{each.processor}, torch {each.torch}" for each in provenances})
+    made = f" {'; '.join(machines)}; commit {', '.join(commits)}." if provenances else ""
     return (
-        f"{len(findings.by_point)} of {total} cells; mean test accuracy of the last "
-        f"{findings.suite.last_rounds} rounds on the examples of clients that are right; "
-        f"n seeds. {'; '.join(machines)}; commit {', '.join(made)}.\n"
+        f"{len(provenances)} of {len(findings.suite.cells)} cells; mean test accuracy of the last "
+        f"{findings.suite.last_rounds} rounds on the examples of clients that are right; n seeds."
+        f"{made}\n"
     )
 
 

@@ -89,6 +89,15 @@ def find_method(name: str) -> Method:
     return Method(name, rule=first, objective=last, title=name)
 
 
+def is_method(name: str) -> bool:
+    """Tell whether there is a method of that name."""
+    try:
+        find_method(name)
+    except FedcrfError:
+        return False
+    return True
+
+
 def with_server_optimizer(method: Method, optimizer: str) -> Method:
     """Return the method followed by a server optimizer of that name.
 
