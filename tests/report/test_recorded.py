@@ -83,6 +83,27 @@ def test_it_is_reported_beside_our_own(finished: Path, tmp_path: Path) -> None:
     assert recorded["accuracy"][0]["mean"] == [0.5, None, 0.5]
 
 
+def test_runs_of_several_folders_have_names_of_their_own(tmp_path: Path) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        for name in ("CRFAvg", "CRFRobust"):
+            folder.mkdir(exist_ok=True)
+            record_run(folder / name)
+    assert [run.name for run in read_report(folders[:1]).runs] == ["CRFAvg", "CRFRobust"]
+    names = ["first/CRFAvg", "first/CRFRobust", "second/CRFAvg", "second/CRFRobust"]
+    assert [run.name for run in read_report(folders).runs] == names
+    # One that cannot be read is named, and the others still told.
+    (folders[0] / "CRFAvg" / "description.json").write_text("{")
+    for asked, left in ((folders, names[1:]), (folders[:1], ["CRFRobust"])):
+        report = read_report(asked)
+        assert [run.name for run in report.runs] == left
+        (remark,) = report.remarks
+        assert "CRFAvg could not be read: " in remark
+        assert "does not describe a recorded run" in remark
+    with pytest.raises(FedcrfError, match=r"^\S+ does not describe a recorded run"):
+        read_report([folders[0] / "CRFAvg"])
+
+
 @pytest.mark.parametrize("sound", [0, 1, 2])
 def test_damage_is_named_and_the_rounds_before_it_shown(
     finished: Path, tmp_path: Path, sound: int

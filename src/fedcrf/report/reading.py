@@ -47,18 +47,17 @@ def read_report(folders: Sequence[Path]) -> Report:
     runs: list[RunContent] = []
     compared: list[tuple[str, RunStanding]] = []
     room = _Room(MOST_NUMBERS)
-    for folder, name in zip(folders, _names(folders), strict=True):
+    found = _find(folders)
+    for name, store in found:
         try:
-            recorded = recorded_runs(folder)
-            for own_name, each in recorded.items():
-                runs.append(_recorded_content(name if len(recorded) == 1 else own_name, each, room))
-            if not recorded:
-                store = RunStore(folder)
+            if isinstance(store, RecordedRun):
+                runs.append(_recorded_content(name, store, room))
+            else:
                 run = standing(store)
                 runs.append(_run_content(name, store, run, room))
                 compared.append((name, run))
         except FedcrfError as error:
-            if len(folders) == 1:
+            if len(found) == 1:
                 raise
             remarks.append(f"{name} could not be read: {error}")
     if not runs:
@@ -215,6 +214,19 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
             else [],
         ),
     )
+
+
+def _find(folders: Sequence[Path]) -> list[tuple[str, RunStore | RecordedRun]]:
+    """Return the runs in some folders, each under a name of its own."""
+    found: list[tuple[str, RunStore | RecordedRun]] = []
+    for folder, name in zip(folders, _names(folders), strict=True):
+        recorded = recorded_runs(folder)
+        for own_name, run in recorded.items():
+            within = own_name if len(folders) == 1 else f"{name}/{own_name}"
+            found.append((name if len(recorded) == 1 else within, run))
+        if not recorded:
+            found.append((name, RunStore(folder)))
+    return found
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
