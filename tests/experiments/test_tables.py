@@ -85,6 +85,11 @@ def test_markdown() -> None:
     assert lines == ["| name | a, b |", "| --- | ---: |", "| x | 1 |", '| y, z | 2 "q" |']
 
 
+def test_a_bar_in_a_cell_of_markdown_ends_no_cell() -> None:
+    lines = Table("t", ("name", "a|b"), (("x|y", "1"),)).as_markdown().splitlines()
+    assert lines == [r"| name | a\|b |", "| --- | ---: |", r"| x\|y | 1 |"]
+
+
 def test_csv_comes_back() -> None:
     rows = list(csv.reader(io.StringIO(TABLE.as_csv())))
     assert rows == [list(TABLE.header), *map(list, TABLE.rows)]
@@ -93,9 +98,9 @@ def test_csv_comes_back() -> None:
 def test_terminal_shows_every_cell_as_it_is() -> None:
     # Square brackets are rich's markup; in a cell they are an interval.
     text = io.StringIO()
-    table = Table("title", ("method", "Δ"), (("FedAvg", "+0.1 [+0.0, +0.2]"),))
+    table = Table("title [/b]", ("method", "worst: [one]"), (("FedAvg", "+0.1 [+0.0, +0.2]"),))
     Console(file=text, width=80).print(table.for_terminal())
-    for part in ("title", "method", "Δ", "FedAvg", "+0.1 [+0.0, +0.2]"):
+    for part in ("title [/b]", "method", "worst: [one]", "FedAvg", "+0.1 [+0.0, +0.2]"):
         assert part in text.getvalue()
 
 

@@ -27,17 +27,16 @@ class Table:
 
     def for_terminal(self) -> RichTable:
         """Return the table as the terminal shows it."""
-        table = RichTable(
-            title=self.title,
+        table = RichTable(  # of text, in which brackets are no markup
+            title=Text(self.title, style="bold"),
             title_justify="left",
-            title_style="bold",
             box=box.SIMPLE_HEAD,
             pad_edge=False,
             show_edge=False,
             padding=(0, 1, 0, 0),
         )
         for number, name in enumerate(self.header):
-            table.add_column(name, justify="right" if number else "left", no_wrap=True)
+            table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
         for row in self.rows:
             table.add_row(*(Text(cell) for cell in row))
         return table
@@ -46,7 +45,8 @@ class Table:
         """Return the table in Markdown."""
         rule = ["---", *("---:" for _ in self.header[1:])]
         lines = [self.header, rule, *self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+        cells = ([cell.replace("|", r"\|") for cell in line] for line in lines)
+        return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
 
     def as_latex(self) -> str:
         """Return the table as a LaTeX ``tabular`` with booktabs rules."""
