@@ -225,6 +225,17 @@ def test_reported_evidence_multiplies_what_is_inferred():
     assert_array_equal(told.memory["beliefs"], plain.memory["beliefs"])
 
 
+@pytest.mark.parametrize("losses", [[1.7e308] * 3, [1.7e308, 0.2, 1.7e308, 1.7e308]])
+def test_huge_evidence_of_most_clients_is_evidence(losses):
+    smaller = np.minimum(losses, 1e9)
+    found, like = (
+        EvidenceCRF().infer(np.eye(len(losses), D), evidence={"residual_loss": each})
+        for each in (losses, smaller)
+    )
+    assert_array_equal(found.weights, like.weights)
+    assert not found.fell_back
+
+
 def test_who_speaks_against_itself_has_no_vote():
     rows = np.random.default_rng(5).standard_normal((7, D))
     rows[4:] -= 1.5 * rows[0]

@@ -514,6 +514,7 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
         (OWN + "[told.count]\nkrum = 'f'", "told.count"),
         (OWN.replace('name = "flip"', 'name = "none"'), "two of one name: give each a name"),
         (OWN.replace('name = "none"', 'name = "../none"'), "'../none' is to name a folder"),
+        (OWN.replace('.iid]\nscheme = "iid"', "]"), "has no partitions: name one"),
         (OWN.replace("partitions.iid", "partitions.'.'"), "'.' is to name a folder"),
         (
             "conditions = []\n" + OWN.partition("[[conditions")[0].replace('["flip"]', "[]"),

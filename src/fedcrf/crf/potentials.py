@@ -16,6 +16,9 @@ from fedcrf.statistics.crowds import pair_rows
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+LARGEST_REPORTED = 1e300
+"""Numbers beyond it count as it: the sum of two would not be finite."""
+
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 Pairs: TypeAlias = "Matrix | csr_array[np.float64]"
@@ -170,6 +173,7 @@ def usual(values: Vector) -> tuple[float, float]:
 
 def excess(values: Vector, softening: float) -> Vector:
     """Return z_i = (x_i − median(x)) / (median|x − median(x)| + softening) of finite values."""
+    values = np.clip(values, -LARGEST_REPORTED, LARGEST_REPORTED)
     deviations = values - _median(values)
     return np.asarray(deviations / (_median(np.abs(deviations)) + softening))
 

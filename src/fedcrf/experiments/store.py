@@ -348,7 +348,10 @@ class RunStore:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError):
-            raise FedcrfError(f"{path} is not what the clients of a seed hold") from None
+            raise FedcrfError(
+                f"{path} is not what the clients of a seed hold: "
+                "take it away, and the run's command makes it anew"
+            ) from None
 
     def _partition(self, seed: int) -> Path:
         return self.path / "partitions" / f"seed-{seed}.json"

@@ -340,6 +340,8 @@ def read_suite(name: str, dataset: str) -> Suite:
             f"suite {name} has no conditions or two of one name: give each a name of its own, the "
             "first to the one in which nobody is wrong"
         )
+    if not file.partitions:
+        raise FedcrfError(f"suite {name} has no partitions: name one, such as [partitions.iid]")
     for each in (*conditions, *file.partitions):
         if not FOLDER_NAME.fullmatch(each):
             raise FedcrfError(
