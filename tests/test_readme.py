@@ -86,7 +86,11 @@ SUITES = sorted(path.parent for path in (ROOT / "results" / "robustness").glob("
 
 
 @pytest.mark.parametrize("folder", SUITES, ids=lambda path: path.name)
-def test_the_published_suites_follow_from_their_cells(folder: Path, tmp_path: Path) -> None:
+def test_the_published_suites_follow_from_their_cells(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Heat maps are not compared: their bits are matplotlib's, and drawing them is most of the work.
+    monkeypatch.setattr("fedcrf.experiments.findings_tables.save", lambda figure, stem: [])
     found = re.fullmatch(r"([a-z]+)-(.+?)(?:-(\d+)-of-(\d+)-clients)?", folder.name)
     assert found is not None
     name, dataset, *numbers = found.groups()
