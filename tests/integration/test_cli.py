@@ -494,7 +494,15 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("run", "--attack", "ipm", "--attackers", ""),
         ("--attackers", "0.3"),
     ),
-    "methods empty": (nothing, ("run", "--methods", ""), ("at least one method",)),
+    **{
+        f"{command} --{flag} empty": (nothing, (command, f"--{flag}", ","), (f"--{flag}",))
+        for command, flags in {
+            "run": ("methods", "log"),
+            "reproduce": ("methods", "seeds", "dataset", "log"),
+            "robustness": ("methods", "seeds", "partitions", "conditions", "log"),
+        }.items()
+        for flag in flags
+    },
     "evidence that nobody reports": (
         nothing,
         ("run", "--methods", "crf-evidence", "--set", "rules.crf-evidence.evidence=loss"),

@@ -133,9 +133,25 @@ def parse_attackers(text: str) -> int | float:
         ) from None
 
 
-def parse_names(text: str) -> list[str]:
-    """Return the names of ``fedavg, crf-fedavg``."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+def parse_names(flag: str, text: str) -> list[str]:
+    """Return the names of ``fedavg, crf-fedavg``.
+
+    Raises:
+        FedcrfError: There is none.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise FedcrfError(f"{flag} names nothing: give at least one name, or leave it out")
+    return names
+
+
+def names_if_given(flag: str, text: str | None) -> list[str] | None:
+    """Return the names of a flag; None where it was not given.
+
+    Raises:
+        FedcrfError: It was given, and names nothing.
+    """
+    return None if text is None else parse_names(flag, text)
 
 
 def parse_seeds(text: str) -> list[int]:

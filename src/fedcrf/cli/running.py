@@ -34,6 +34,7 @@ from fedcrf.cli.flags import (
     data_section,
     given,
     if_given,
+    names_if_given,
     parse_attackers,
     parse_names,
     parse_seeds,
@@ -154,7 +155,7 @@ def run(
 ) -> None:
     """Run methods × seeds on one data set and partition; go on where an earlier run stopped."""
     flags = {
-        "methods": if_given(parse_names, methods),
+        "methods": names_if_given("--methods", methods),
         "seeds": if_given(parse_seeds, seeds),
         "model": {"name": model},
         "data": data_section(dataset, image_column, label_column, image_size, limit),
@@ -236,8 +237,9 @@ def reproduce(
     from fedcrf.experiments.runner import run_grids
     from fedcrf.experiments.standing import write_standing
 
-    names = list(paper.PAPER_METHODS) if methods is None else parse_names(methods)
-    chosen = paper.columns(output, which, None if dataset == "all" else parse_names(dataset))
+    names = names_if_given("--methods", methods) or list(paper.PAPER_METHODS)
+    datasets = None if dataset == "all" else parse_names("--dataset", dataset)
+    chosen = paper.columns(output, which, datasets)
     specs = [column.spec(names, parse_seeds(seeds)) for column in chosen]
     failed: list[CellFailed] = []
     if run:
@@ -295,7 +297,7 @@ def sweep(
     from fedcrf.experiments.sweep import Sweep, parse_axis, sweep_table, write_sweep
 
     flags = {
-        "methods": if_given(parse_names, methods),
+        "methods": names_if_given("--methods", methods),
         "seeds": if_given(parse_seeds, seeds),
         "data": {"dataset": dataset},
     }
@@ -367,10 +369,10 @@ def robustness(
 
     whole = read_suite(suite, dataset)
     chosen = whole.chosen(
-        methods=if_given(parse_names, methods),
+        methods=names_if_given("--methods", methods),
         seeds=if_given(parse_seeds, seeds),
-        partitions=if_given(parse_names, partitions),
-        conditions=if_given(parse_names, conditions),
+        partitions=names_if_given("--partitions", partitions),
+        conditions=names_if_given("--conditions", conditions),
         attackers=attackers,
         clients=clients,
         settings=[setting(text) for text in settings or []],
@@ -441,7 +443,7 @@ def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
         return {}
     from fedcrf.loggers import LOGGERS, find_loggers
 
-    return find_loggers(parse_names(log), LOGGERS)
+    return find_loggers(parse_names("--log", log), LOGGERS)
 
 
 def _workplace(
