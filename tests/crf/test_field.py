@@ -23,7 +23,9 @@ from fedcrf.crf import (
     Reliability,
     ReportedReliability,
     ResponseEvidence,
+    RobustCRF,
     SteadinessEvidence,
+    mean_field,
 )
 from fedcrf.statistics import as_layers, update_statistics
 
@@ -238,6 +240,8 @@ def test_a_part_of_ones_own():
     assert_array_equal(found.causes["place"], np.arange(7))
 
 
+EVEN = np.full((2, 2), 0.5)
+
 BAD: dict[str, Any] = {
     "labels 1": (lambda: Field((1.0,), Reliability()), "at least two"),
     "iterations": (lambda: Field(LABELS, Reliability(), iterations=-1), "iterations -1"),
@@ -246,8 +250,17 @@ BAD: dict[str, Any] = {
     "norm": (lambda: NormEvidence(threshold=-1), "threshold -1"),
     "response": (lambda: ResponseEvidence(strength="x"), "strength 'x'"),
     "steadiness": (lambda: SteadinessEvidence(share=-1), "share -1"),
+    "steadier than most": (
+        lambda: SteadinessEvidence(share=1.5),
+        r"share 1\.5: give a number in \[0, 1\]",
+    ),
     "opposition": (lambda: Opposition(vote_power=0), "vote_power 0"),
     "attraction": (lambda: Attraction(bandwidth=0), "bandwidth 0"),
+    "mean field's rounds": (lambda: mean_field(EVEN, EVEN, [], iterations=-1), "iterations -1"),
+    "mean field's damping": (
+        lambda: mean_field(EVEN, EVEN, [], iterations=1, damping=1),
+        r"damping 1: give a number in \[0, 1\)",
+    ),
     "chain": (lambda: Chain(1.0), "persistence 1.0"),
     "reported": (lambda: ReportedReliability(softening=0), "softening 0"),
 }
@@ -257,3 +270,8 @@ BAD: dict[str, Any] = {
 def test_settings_out_of_range(make, message):
     with pytest.raises(FedcrfError, match=message):
         make()
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_the_ends_of_a_closed_range_belong_to_it(share):
+    assert SteadinessEvidence(share=share) in RobustCRF(steadiness_share=share).field.evidence

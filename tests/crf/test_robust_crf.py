@@ -319,6 +319,7 @@ def test_calls_that_cannot_be(given, message):
         ({"response_share": None}, "^response_share None"),
         ({"steadiness_strength": -1}, "^steadiness_strength -1"),
         ({"steadiness_share": math.nan}, "^steadiness_share nan"),
+        ({"steadiness_share": 1.5}, r"^steadiness_share 1\.5: give a number in \[0, 1\]"),
         ({"evidence_threshold": -1}, "^evidence_threshold -1"),
         ({"evidence_softening": 0}, "^evidence_softening 0"),
         ({"evidence_strength": math.nan}, "^evidence_strength nan"),

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf.pairwise import Message
+from fedcrf.crf.settings import checked_share
+from fedcrf.errors import check_whole
 
 
 def mean_field(
@@ -27,12 +29,17 @@ def mean_field(
         initial: (m, L) marginals to start from, Q⁰.
         unary: (m, L) energies ψ_u.
         messages: From marginals to the expected energies of each pairwise part.
-        iterations: R; with 0 the initial marginals are returned.
+        iterations: R ≥ 0; with 0 the initial marginals are returned.
         damping: δ in [0, 1); 0 is the paper's.
 
     Returns:
         (m, L) marginals; rows sum to 1.
+
+    Raises:
+        FedcrfError: Iterations or a damping outside their ranges.
     """
+    check_whole("iterations", iterations, least=0)
+    checked_share(damping, "damping")
     marginals = initial
     for _ in range(iterations):
         energy = unary

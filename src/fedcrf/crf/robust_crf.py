@@ -17,7 +17,12 @@ from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Opposition
 from fedcrf.crf.posterior import FieldPosterior
 from fedcrf.crf.potentials import clip_factors, response, steadiness, votes
-from fedcrf.crf.settings import check_not_negative, check_positive, checked_number
+from fedcrf.crf.settings import (
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    checked_number,
+)
 from fedcrf.crf.temporal import Chain
 from fedcrf.crf.unary import Inclination, NormEvidence, ResponseEvidence, SteadinessEvidence
 from fedcrf.errors import FedcrfError, check_whole
@@ -63,7 +68,8 @@ class RobustCRF:
         response_strength: κ, of the evidence of the answer.
         response_share: The share of the median client's answer that is expected of everybody.
         steadiness_strength: κ, of the evidence of steadiness.
-        steadiness_share: The share of the median client's steadiness that is expected likewise.
+        steadiness_share: The share of the median client's steadiness that is expected likewise, in
+            [0, 1].
         clip: Updates are clipped to so many median norms.
         count_cap: A client's examples count as so many medians at most, as counts are claims.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
@@ -140,8 +146,8 @@ class RobustCRF:
             "response_strength",
             "response_share",
             "steadiness_strength",
-            "steadiness_share",
         )
+        check_fraction(self, "steadiness_share")
         object.__setattr__(self, "labels", self.field.labels)
         self.reported  # noqa: B018  (checks the settings)
         check_positive(self, "clip", "count_cap", "copy_power")

@@ -43,6 +43,18 @@ def checked_number(value: Any, name: str) -> float:
     return number
 
 
+def checked_share(value: Any, name: str) -> float:
+    """Return a setting as a number in [0, 1).
+
+    Raises:
+        FedcrfError: It is none.
+    """
+    number = checked_number(value, name)
+    if not 0 <= number < 1:
+        raise FedcrfError(f"{name} {value}: give a number in [0, 1)")
+    return number
+
+
 def check_not_negative(part: object, *names: str) -> None:
     """Raise a `FedcrfError` unless these fields of a part are finite numbers of 0 or more."""
     for name in names:
@@ -60,5 +72,11 @@ def check_positive(part: object, *names: str) -> None:
 def check_share(part: object, *names: str) -> None:
     """Raise a `FedcrfError` unless these fields of a part lie in [0, 1)."""
     for name in names:
-        if not 0 <= checked_number(getattr(part, name), name) < 1:
-            raise FedcrfError(f"{name} {getattr(part, name)}: give a number in [0, 1)")
+        checked_share(getattr(part, name), name)
+
+
+def check_fraction(part: object, *names: str) -> None:
+    """Raise a `FedcrfError` unless these fields of a part lie in [0, 1]."""
+    for name in names:
+        if not 0 <= checked_number(getattr(part, name), name) <= 1:
+            raise FedcrfError(f"{name} {getattr(part, name)}: give a number in [0, 1]")

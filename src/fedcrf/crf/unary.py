@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from fedcrf.crf import potentials
 from fedcrf.crf.observation import Observation
-from fedcrf.crf.settings import check_not_negative, check_positive, checked_number
+from fedcrf.crf.settings import (
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    checked_number,
+)
 from fedcrf.errors import FedcrfError
 
 Vector = NDArray[np.float64]
@@ -251,7 +256,8 @@ class SteadinessEvidence:
     share: float = 0.5
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "share")
+        check_not_negative(self, "strength")
+        check_fraction(self, "share")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies, and by ``steadiness`` c and by ``unsteady`` the evidence."""
