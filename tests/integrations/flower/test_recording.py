@@ -121,6 +121,14 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_record_is_of_one_run(tmp_path: Path) -> None:
+    strategy = CRFAvg(record_to=tmp_path / "first")
+    run(strategy, rounds=2)
+    with pytest.raises(FedcrfError, match="first holds an earlier run: give this one a strategy"):
+        run(strategy)
+    assert [record.round for record in RecordedRun(tmp_path / "first").records()] == [1, 2]
+
+
 def test_a_damaged_description_is_named(tmp_path: Path) -> None:
     run(CRFAvg(record_to=tmp_path), rounds=1)
     (tmp_path / "description.json").write_text(json.dumps({"strategy": 3}))

@@ -7,14 +7,17 @@ import logging
 import re
 import sys
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.serverapp.strategy import Result
 
 from fedcrf import FedcrfError
 from fedcrf.crf import ClientCRF
@@ -31,8 +34,11 @@ from fedcrf.rules import (
     Adam,
     AggregationResult,
     ClientReport,
+    CRFRobust,
     Memory,
+    Momentum,
     Optimized,
+    Rule,
     State,
 )
 from fedcrf.rules import FedAvg as FedAvgRule
@@ -436,6 +442,73 @@ def test_a_rule_keeps_its_memory_through_rounds_without_a_usable_reply() -> None
         given, _ = strategy.aggregate_train(number, replies)
         seen.append(tensors(given)["bias"].tolist())
     assert seen == [[1, 1], MODEL["bias"].tolist(), [2, 2]]
+
+
+def latecomers() -> Nodes:
+    """Nodes that pull the model to points of their own; number 3 has no data before its third."""
+    asked: Counter[int] = Counter()
+
+    def node(number: int) -> Callable[[Message], Message]:
+        goal = {k: np.asarray(v, float) for k, v in moved(number).items()}
+
+        def answer(message: Message) -> Message:
+            asked[number] += 1
+            if number == 3 and asked[number] < 3:
+                return failure(number, "no data")
+            state = tensors(message.content["arrays"])  # type: ignore[arg-type]
+            for name in ("weight", "bias"):
+                pulled = state[name] + 0.3 * (goal[name] - state[name])
+                state[name] = pulled.astype(state[name].dtype)
+            return reply(number, state, partition_id=0 if number == 8 else None)
+
+        return answer
+
+    return Nodes({number: node(number) for number in (8, 3, 5, 6)})
+
+
+REMEMBERING: Mapping[str, Rule] = {
+    "the rule": CRFRobust(sketch_size=64),
+    "the optimizer": Optimized(FedAvgRule(), Adam(0.5)),
+    "both": Optimized(CRFRobust(sketch_size=64), Momentum()),
+}
+
+
+def outcome(result: Result) -> tuple[Any, ...]:
+    """The model and all metrics, to the bit."""
+    model = {name: array.tobytes() for name, array in tensors(result.arrays).items()}
+    return model, str(result.train_metrics_clientapp)
+
+
+@pytest.mark.parametrize("rule", REMEMBERING.values(), ids=REMEMBERING)
+def test_each_start_is_a_run_of_its_own(rule: Rule) -> None:
+    strategy = RuleStrategy(rule, fraction_evaluate=0.0)
+    first, second = (strategy.start(latecomers(), arrays(MODEL), num_rounds=4) for _ in range(2))
+    assert outcome(first) == outcome(second)
+    # A strategy around it, such as Flower's of differential privacy, asks it for round 1 alone.
+    ask(strategy, [3, 5])
+    assert {name: array.tolist() for name, array in strategy.memory.items()} == {"nodes": []}
+
+
+@pytest.mark.parametrize("rule", REMEMBERING.values(), ids=REMEMBERING)
+def test_a_run_goes_on_from_another_where_it_is_told_to(rule: Rule, tmp_path: Path) -> None:
+    whole = RuleStrategy(rule, fraction_evaluate=0.0)
+    expected = whole.start(latecomers(), arrays(MODEL), num_rounds=4)
+    grid, first = latecomers(), RuleStrategy(rule, fraction_evaluate=0.0)
+    half = first.start(grid, arrays(MODEL), num_rounds=2)
+    np.savez(tmp_path / "memory.npz", **first.memory)  # type: ignore[arg-type]
+    with np.load(tmp_path / "memory.npz") as memory:
+        rest = RuleStrategy(rule, memory=memory, fraction_evaluate=0.0)
+    result = rest.start(grid, half.arrays, num_rounds=2)
+    assert outcome(result)[0] == outcome(expected)[0]
+    assert rest.memory["nodes"].tolist() == whole.memory["nodes"].tolist() == [5, 6, 3]
+
+
+def test_a_memory_that_is_no_strategys_is_refused() -> None:
+    rule = CRFRobust(sketch_size=64)
+    reports = [ClientReport(node, moved(node), 10.0) for node in (1, 2, 3)]
+    for memory in (rule.aggregate(MODEL, reports).memory, {}, [1, 2]):
+        with pytest.raises(FedcrfError, match="the memory is not of a strategy: give"):
+            RuleStrategy(rule, memory=memory)  # type: ignore[arg-type]
 
 
 def test_evaluations_that_cannot_be_used_are_left_out(caplog: pytest.LogCaptureFixture) -> None:

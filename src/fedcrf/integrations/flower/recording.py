@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from flwr.app import MetricRecord
 
+from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.integrations.flower.decision import Decision, TrainingRound
@@ -58,6 +59,19 @@ class Recorder:
         )
         self._trained: RoundRecord | None = None
         self._trained_at = math.nan
+
+    def begin(self) -> None:
+        """Check that the folder is that of the run that begins.
+
+        Raises:
+            FedcrfError: It holds the rounds of another.
+        """
+        if self._run.records():
+            raise FedcrfError(
+                f"records folder {self._run.path} holds an earlier run: give this one a strategy "
+                "with a record_to of its own"
+            )
+        self._trained = None
 
     def trained(
         self, current: TrainingRound, decision: Decision, arrived: float, now: float

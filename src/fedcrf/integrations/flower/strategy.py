@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     from fedcrf.integrations.flower.recording import Recorder
 
 LOGGER = logging.getLogger("flwr")
+
+NODES = "nodes"
+"""By this name a strategy's memory has the nodes that are known by their ids, by their place."""
+
+RULE = "rule."
+"""Stands before the names of what the rule remembers."""
 
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -66,15 +73,20 @@ class RuleStrategy(FedAvg):
     ``fedcrf.reliability`` and ``fedcrf.expected-label``; further ``fedcrf.left-out`` and
     ``fedcrf.not-finite`` (node ids) and ``fedcrf.kept-model`` (0 or 1).
 
+    Round 1 begins a new run: each ``start`` finds the strategy as it was made, whatever ran before.
+    A run goes on from that of another strategy, ``first``, where it is told to:
+    ``RuleStrategy(rule, memory=first.memory).start(grid, result.arrays)``.
+
     Args:
         rule: The server rule, such as ``TrimmedMean(0.1)``, or ``Optimized(CRF(), Adam())``.
         metric_names: How the clients call the metrics that the server looks at.
-        record_to: An empty or new folder for the rounds' records, for ``fedcrf show``.
+        record_to: An empty or new folder for the rounds' records, for ``fedcrf show``; of one run.
+        memory: Of the strategy of the run that this one goes on from; begins anew where left out.
         **arguments: Those of Flower's ``FedAvg``.
 
     Raises:
-        FedcrfError: The folder holds something already, or the rule looks at evidence that no
-            metric is named for.
+        FedcrfError: The folder holds something already, the rule looks at evidence that no metric
+            is named for, or the memory is no strategy's.
     """
 
     def __init__(
@@ -83,6 +95,7 @@ class RuleStrategy(FedAvg):
         *,
         metric_names: MetricNames | None = None,
         record_to: str | Path | None = None,
+        memory: Memory | None = None,
         **arguments: Unpack[FedAvgArguments],
     ) -> None:
         super().__init__(**arguments)
@@ -93,14 +106,24 @@ class RuleStrategy(FedAvg):
             self.train_metrics_aggr_fn = self._average_train_metrics
         if arguments.get("evaluate_metrics_aggr_fn") is None:
             self.evaluate_metrics_aggr_fn = average_metrics
-        self._memory: Memory = {}
-        self._numbers: dict[int, int] = {}
+        self._initial = _checked_memory(memory)
+        self._begin()
         self._round: TrainingRound | None = None
         self._recorder: Recorder | None = None
         if record_to is not None:
             from fedcrf.integrations.flower.recording import Recorder
 
             self._recorder = Recorder(Path(record_to), type(self).__name__, rule)
+
+    @property
+    def memory(self) -> Memory:
+        """What the next round goes on from, as arrays by name that ``numpy.savez`` takes.
+
+        ``nodes`` are the ids of the nodes without a partition of their own, which are known by
+        them; the rest is the rule's.
+        """
+        kept = {f"{RULE}{name}": array for name, array in self._memory.items()}
+        return {NODES: np.array([*self._numbers], dtype=np.uint64), **kept}
 
     def summary(self) -> None:
         """Log the rule with its settings, then what ``FedAvg`` logs."""
@@ -113,8 +136,13 @@ class RuleStrategy(FedAvg):
         """Return the messages of ``FedAvg``, and keep the model they carry for the aggregation.
 
         Raises:
-            FedcrfError: The model holds something other than real numbers.
+            FedcrfError: The model holds something other than real numbers, or the records' folder
+                the rounds of an earlier run.
         """
+        if server_round == 1:  # and not in ``start``, which strategies that wrap this one replace
+            self._begin()
+            if self._recorder is not None:
+                self._recorder.begin()
         messages = list(super().configure_train(server_round, arrays, config, grid))
         try:
             state = as_state(arrays)
@@ -164,6 +192,16 @@ class RuleStrategy(FedAvg):
         if self._recorder is not None:
             self._recorder.evaluated(metrics, self.metric_names, time.perf_counter())
         return metrics
+
+    def _begin(self) -> None:
+        """Know what was handed over of an earlier run, and nothing else."""
+        nodes: list[int] = self._initial[NODES].tolist()
+        self._numbers = {node: place for place, node in enumerate(nodes)}
+        self._memory: Memory = {
+            name.removeprefix(RULE): array
+            for name, array in self._initial.items()
+            if name.startswith(RULE)
+        }
 
     def _decide(
         self, current: TrainingRound, replies: Iterable[Message]
@@ -259,6 +297,22 @@ class CRFAvg(RuleStrategy):
             train_metrics_aggr_fn=train_metrics_aggr_fn,
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
         )
+
+
+def _checked_memory(memory: Memory | None) -> Memory:
+    """Return the memory that a strategy handed out; that of no rounds where there is none.
+
+    Raises:
+        FedcrfError: It is no strategy's.
+    """
+    if memory is None:
+        return {NODES: np.zeros(0, dtype=np.uint64)}
+    if not isinstance(memory, Mapping) or NODES not in memory:
+        raise FedcrfError(
+            "the memory is not of a strategy: give the property memory of the one that ran before, "
+            "or none to begin anew"
+        )
+    return dict(memory)
 
 
 def _log_decision(decision: Decision) -> None:
