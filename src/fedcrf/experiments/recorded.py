@@ -10,25 +10,37 @@ What such a run was about (the data, the model, who trained how) the server does
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
 from fedcrf.experiments.provenance import Provenance
+from fedcrf.experiments.spec import build
 from fedcrf.experiments.store import CellStore
 from fedcrf.experiments.tables import Table
 from fedcrf.files import atomic_write
-from fedcrf.rules import RULES, Rule
+from fedcrf.rules import RULES, SERVER_OPTIMIZERS, ByzFLRule, Optimized, Rule, byzfl_rule
+from fedcrf.rules.byzfl import PREFIX
 from fedcrf.simulation.records import Record, RoundRecord, reported_round
+
+T = TypeVar("T")
+
+BEHIND = "+"
+"""Stands before the name of a server optimizer."""
 
 
 class Description(Record):
-    """What the server knows of a run: the framework with its version, the strategy, the rule."""
+    """What the server knows of a run: the framework with its version, the strategy, the rule.
+
+    ``rule`` and ``settings`` are `rule_name` and `rule_settings` of it.
+    """
 
     framework: str
     strategy: str
@@ -91,13 +103,10 @@ class RecordedRun:
     def rule(self) -> Rule | None:
         """Return the rule with its settings; None where it is none of this version's."""
         description = self.description()
-        for kind in RULES.values():
-            if kind.__name__ == description.rule:
-                try:
-                    return kind(**description.settings)
-                except (TypeError, FedcrfError):
-                    return None
-        return None
+        try:
+            return _rule(description.rule, description.settings)
+        except (KeyError, TypeError, FedcrfError):
+            return None
 
     def append(self, record: RoundRecord) -> None:
         """Keep one more round."""
@@ -106,6 +115,44 @@ class RecordedRun:
     @property
     def _description(self) -> Path:
         return self.path / "description.json"
+
+
+def rule_name(rule: Rule) -> str:
+    """Return what records call a rule: by its class, with those of server optimizers behind it.
+
+    Rules of ByzFL have no class of their own and go by their names.
+    """
+    if isinstance(rule, Optimized):
+        return f"{rule_name(rule.rule)}{BEHIND}{type(rule.optimizer).__name__}"
+    return rule.name if isinstance(rule, ByzFLRule) else type(rule).__name__
+
+
+def rule_settings(rule: Rule) -> dict[str, Any]:
+    """Return the settings of a rule as JSON has them; what it has no form for is described."""
+    settings: dict[str, Any] = dataclasses.asdict(rule) if dataclasses.is_dataclass(rule) else {}
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=repr))
+    return plain
+
+
+def _rule(name: str, settings: Mapping[str, Any]) -> Rule:
+    """Return the rule of `rule_name` and `rule_settings`.
+
+    Raises:
+        KeyError: There is none of that name, or a setting is missing.
+        TypeError: The settings are not by name.
+        FedcrfError: Not such.
+    """
+    if BEHIND in name:
+        before, _, last = name.rpartition(BEHIND)
+        rule = _rule(before, settings["rule"])
+        optimizer = build(_by_class(SERVER_OPTIMIZERS)[last], settings["optimizer"], last)
+        return Optimized(rule, optimizer, tuple(settings["buffers"]))
+    kind = byzfl_rule(name) if name.startswith(PREFIX) else _by_class(RULES)[name]
+    return build(kind, settings, name)
+
+
+def _by_class(registry: Mapping[str, type[T]]) -> dict[str, type[T]]:
+    return {kind.__name__: kind for kind in registry.values()}
 
 
 def recorded_runs(folder: Path) -> dict[str, RecordedRun]:

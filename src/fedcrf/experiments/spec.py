@@ -213,7 +213,7 @@ class RunSpec:
         """The attack, who and when; None where all clients are honest."""
         if not self.attack:
             return None
-        schedule = _build(Schedule, _without_name(self.attack), "attack")
+        schedule = build(Schedule, _without_name(self.attack), "attack")
         return Threat(_named("attacks", self.attacks, self.attack["name"]), schedule)
 
     def cells(self) -> list[CellSpec]:
@@ -229,7 +229,7 @@ class RunSpec:
             data=self.data,
             partition=self.partition,
             model_name=self.model["name"],
-            model=_build(MODELS[self.model["name"]], _without_name(self.model), "model"),
+            model=build(MODELS[self.model["name"]], _without_name(self.model), "model"),
             objective=_named("objectives", self.objectives, method.objective),
             rule=self._informed(_named("rules", self.rules, method.rule), seed),
             server_optimizer=_named(
@@ -328,11 +328,11 @@ def resolve(*layers: Options) -> RunSpec:
     spec = RunSpec(
         methods=_distinct(merged["methods"]),
         seeds=_distinct(_convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
-        data=_build(DataSettings, merged.get("data", {}), "data"),
-        partition=_build(PartitionSettings, merged.get("partition", {}), "partition"),
+        data=build(DataSettings, merged.get("data", {}), "data"),
+        partition=build(PartitionSettings, merged.get("partition", {}), "partition"),
         model=model,
-        training=_build(LocalTraining, merged.get("training", {}), "training"),
-        rounds=_build(RoundSettings, merged.get("rounds", {}), "rounds"),
+        training=build(LocalTraining, merged.get("training", {}), "training"),
+        rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
         rules=merged.get("rules", {}),
         objectives=merged.get("objectives", {}),
         attack=_checked_attack(merged.get("attack", {})),
@@ -431,7 +431,7 @@ def setting(text: str) -> dict[str, Any]:
 
 def _said_of_each(given: Options) -> dict[str, Any]:
     """Return a description in which every method and optimizer says itself what [server] does."""
-    server = _build(ServerSettings, given.get("server", {}), "server")
+    server = build(ServerSettings, given.get("server", {}), "server")
     names = _convert(tuple[str, ...], given.get("methods", DEFAULT_METHODS), "methods")
     methods = [find_method(name) for name in names]
     if server.optimizer is not None:
@@ -484,11 +484,20 @@ def _registered(section: str, name: str) -> type[Any]:
 
 
 def _named(section: str, options: Mapping[str, Options], name: str) -> Any:
-    return _build(_registered(section, name), options.get(name, {}), f"{section}.{name}")
+    return build(_registered(section, name), options.get(name, {}), f"{section}.{name}")
 
 
-def _build(kind: type[T], options: Options, where: str) -> T:
-    """Build a settings dataclass from plain values, naming what is wrong."""
+def build(kind: type[T], options: Options, where: str) -> T:
+    """Return a settings dataclass of plain values, as TOML and JSON have them.
+
+    Args:
+        kind: The dataclass.
+        options: Its settings by name; what is left out has its default.
+        where: The section that they stand in, as errors call it.
+
+    Raises:
+        FedcrfError: They are no section, or some is none of its settings or not such.
+    """
     if not isinstance(options, Mapping):
         raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,24 @@ from fedcrf import FedcrfError
 from fedcrf.cli import app
 from fedcrf.experiments.recorded import RecordedRun, recorded_runs, write_recorded_figures
 from fedcrf.integrations.flower import CRFAvg, RuleStrategy
-from fedcrf.rules import RESIDUAL_LOSS, Adam, FedAvg, Optimized, TrimmedMean
+from fedcrf.integrations.flower.recording import Recorder
+from fedcrf.rules import (
+    CRF,
+    RESIDUAL_LOSS,
+    RULES,
+    SERVER_OPTIMIZERS,
+    Adam,
+    AggregationResult,
+    ClientReport,
+    CRFRobust,
+    FedAvg,
+    Momentum,
+    Optimized,
+    Rule,
+    State,
+    TrimmedMean,
+    byzfl_rule,
+)
 from integrations.flower_messages import MODEL, Nodes, arrays, failure, moved, reply
 
 
@@ -52,6 +69,84 @@ def test_evidence_and_the_server_optimizer_are_in_the_record(tmp_path: Path) -> 
     description = json.loads((tmp_path / "description.json").read_text())
     assert description["rule"] == "Asking+Adam"
     assert description["settings"]["optimizer"]["learning_rate"] == 0.5
+
+
+KNOWN: Mapping[str, Rule] = {
+    **{name: kind() for name, kind in RULES.items()},
+    **{name: Optimized(CRF(bandwidth=0.3), kind()) for name, kind in SERVER_OPTIMIZERS.items()},
+    "two optimizers": Optimized(Optimized(CRFRobust(clip=3.0), Adam(0.5)), Momentum(), ("mask",)),
+    "ByzFL's": byzfl_rule("byzfl-geometric-median")(T=10),
+    "ByzFL's after others": byzfl_rule("byzfl-arc-nnm-krum")(attackers=2),
+    "an optimizer of ByzFL's": Optimized(byzfl_rule("byzfl-bucketing-monna")(seed=3), Adam()),
+}
+
+
+@pytest.mark.parametrize("rule", KNOWN.values(), ids=KNOWN)
+def test_a_rule_is_known_from_its_record(rule: Rule, tmp_path: Path) -> None:
+    Recorder(tmp_path, "RuleStrategy", rule)
+    assert RecordedRun(tmp_path).rule() == rule
+
+
+class Plain:
+    """FedAvg, and no dataclass."""
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        return FedAvg().aggregate(global_state, reports)
+
+
+@dataclass(frozen=True)
+class Calling(Plain):
+    call: Callable[..., object] = len
+    much: tuple[float, float] = (0.5, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        (Plain(), "Plain"),
+        (Calling(), "Calling"),
+        (Optimized(Plain(), Adam()), "Plain+Adam"),
+    ],
+)
+def test_a_rule_of_ones_own_is_recorded_by_its_name(rule: Rule, name: str, tmp_path: Path) -> None:
+    run(RuleStrategy(rule, record_to=tmp_path), rounds=1)
+    recorded = RecordedRun(tmp_path)
+    assert (recorded.description().rule, recorded.rule()) == (name, None)
+    assert len(recorded.records()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("CRF", {"bandwith": 0.3}),
+        ("CRF", {"bandwidth": 0}),
+        ("CRF+Adam", {"rule": {}}),
+        ("CRF+Adam", {"rule": {}, "optimizer": {}, "buffers": 3}),
+        ("CRF+Adam", {"rule": [1], "optimizer": {}, "buffers": []}),
+        ("CRF+Sgd", {"rule": {}, "optimizer": {}, "buffers": []}),
+        ("byzfl-krumm", {}),
+        ("+", {}),
+    ],
+)
+def test_a_rule_that_is_none_of_this_version_is_not_known(
+    name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    Recorder(tmp_path, "RuleStrategy", FedAvg())
+    description = json.loads((tmp_path / "description.json").read_text())
+    description |= {"rule": name, "settings": settings}
+    (tmp_path / "description.json").write_text(json.dumps(description))
+    assert RecordedRun(tmp_path).rule() is None
+
+
+def test_a_run_behind_a_server_optimizer_is_explained_by_its_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(RuleStrategy(Optimized(CRFRobust(), Adam()), record_to=tmp_path), rounds=2)
+    app(["explain", str(tmp_path), "--round", "2", "--client", "1"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "makes of the weight" in printed
+    assert "× 1.00" in printed
+    assert "the rule is not known" not in printed
 
 
 def test_a_run_is_recorded_as_it_was(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import flwr
 import numpy as np
@@ -14,10 +12,10 @@ from flwr.app import MetricRecord
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import provenance
-from fedcrf.experiments.recorded import Description, RecordedRun
+from fedcrf.experiments.recorded import Description, RecordedRun, rule_name, rule_settings
 from fedcrf.integrations.flower.decision import Decision, TrainingRound
 from fedcrf.integrations.flower.replies import MetricNames, number, small_numbers
-from fedcrf.rules import Optimized, Rule
+from fedcrf.rules import Rule
 from fedcrf.simulation.records import (
     ClientMetrics,
     LeftOutRecord,
@@ -44,16 +42,13 @@ class Recorder:
         Raises:
             FedcrfError: The folder holds something, or cannot be made.
         """
-        settings: dict[str, Any] = (
-            dataclasses.asdict(rule) if dataclasses.is_dataclass(rule) else {}
-        )
         self._run = RecordedRun.create(
             folder,
             Description(
                 framework=f"flwr {flwr.__version__}",
                 strategy=strategy,
-                rule=_name(rule),
-                settings=settings,
+                rule=rule_name(rule),
+                settings=rule_settings(rule),
                 provenance=provenance(torch.device("cpu")),
             ),
         )
@@ -137,10 +132,3 @@ class Recorder:
         )
         self._run.append(record)
         self._trained = None
-
-
-def _name(rule: Rule) -> str:
-    """Return the name of a rule, with those of the server optimizers behind it."""
-    if isinstance(rule, Optimized):
-        return f"{_name(rule.rule)}+{type(rule.optimizer).__name__}"
-    return type(rule).__name__
