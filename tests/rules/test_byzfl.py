@@ -209,6 +209,34 @@ def test_settings_are_byzfls(
     assert_allclose(step_of(state, result), vectors.numpy(), rtol=0, atol=5e-7)
 
 
+@pytest.mark.parametrize(
+    ("trusted", "not_finite", "led"),
+    [
+        (0, [], 0),
+        (5, [], 5),
+        (5, [1, 2], 5),  # else they would have chosen the attacker, who is at place 7
+        (5, [7], 5),
+        (5, [5], 6),
+        (5, [4, 5, 6], 7),
+        (9, [9, 8], 7),
+    ],
+)
+def test_whom_monna_trusts_does_not_hang_on_who_is_not_finite(
+    byzfl: SimpleNamespace, trusted: int, not_finite: list[int], led: int
+) -> None:
+    state, reports = a_round(10)
+    reports[7] = replace(reports[7], state={**reports[7].state, "a": state["a"] + 100})
+    vectors = updates_of(state, reports)
+    finite = [place for place in range(10) if place not in not_finite]
+    nearest = sorted(finite, key=lambda place: float((vectors[place] - vectors[led]).norm()))
+    for place in not_finite:
+        lost = np.full((3, 4), np.nan, np.float32)
+        reports[place] = replace(reports[place], state={**reports[place].state, "a": lost})
+    result = byzfl_rule("byzfl-monna")(idx=trusted, attackers=3).aggregate(state, reports)
+    expected = vectors[nearest[:7]].mean(dim=0).numpy()  # those not finite are some of the three
+    assert_allclose(step_of(state, result), expected, rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_a_model_keeps_its_dtype(byzfl: SimpleNamespace, dtype: str) -> None:
     state, reports = a_round(6, dtype=dtype)

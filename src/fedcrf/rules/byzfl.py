@@ -78,7 +78,7 @@ AGGREGATORS: Mapping[str, Part] = {
     "caf": Part("CAF", takes_f=True, draws=True),
     "smea": Part("SMEA", takes_f=True, draws=True),
 }
-"""ByzFL's aggregators by name."""
+"""ByzFL's aggregators by name; of MoNNA's ``idx`` see `ByzFLRule`."""
 
 PRE_AGGREGATORS: Mapping[str, Part] = {
     "clipping": Part("Clipping", {"c": 2.0}),
@@ -105,6 +105,12 @@ class ByzFLRule:
     need: their own, ``attackers`` (f; the run's true number where left out, 0 where nobody says)
     and ``seed`` of what is random (the run's; each round draws anew). A report that is not finite
     is left out, and counts as one of the f.
+
+    MoNNA is of peers who trust themselves: it takes the report of place ``idx``, the first where
+    left out, for honest, and averages the m − f reports nearest to it. A server has no such client.
+    Where attackers are drawn the first may be one of them, and then leads the model; ByzFL's own
+    benchmark puts honest clients first. Behind Bucketing ``idx`` is the place of a bucket, which
+    is another one in each round.
 
     Where ByzFL has no answer: the updates are equal (SMEA, CAF), then it is that update; CAF finds
     nothing to filter, as with f = 0, then the mean. Bucketing without ``s`` makes the largest
@@ -169,7 +175,7 @@ class ByzFLRule:
             )
         self._check_memory(memory, updates.shape[1])
         attackers = max(0, self._attackers - int((~finite).sum()))
-        aggregate, kept = self._aggregated(updates[finite], attackers, memory)
+        aggregate, kept = self._among(finite)._aggregated(updates[finite], attackers, memory)
         return AggregationResult(
             state=_moved(global_state, reports, aggregate, finite),
             weights=np.where(finite, np.nan, 0.0),
@@ -209,6 +215,18 @@ class ByzFLRule:
         kept = np.asarray(aggregate)
         renewed = {"rounds": np.array(rounds + 1), "m": kept}
         return kept, {name: renewed[name] for name in self._remembered}
+
+    def _among(self, finite: NDArray[np.bool_]) -> ByzFLRule:
+        """Return the rule that trusts the same report where only the finite ones are looked at.
+
+        Who sends what is not finite must not choose whom MoNNA trusts. Where the trusted report
+        itself is not finite, it is the next one, or the last.
+        """
+        trusted: int | None = getattr(self, "idx", None)
+        if trusted is None or trusted >= len(finite) or "bucketing" in self.pre_aggregators:
+            return self
+        place = min(int(finite[:trusted].sum()), int(finite.sum()) - 1)
+        return replace(self, **{"idx": place})
 
     def _made(self, part: Part, num_vectors: int, attackers: int) -> Any:
         """Return ByzFL's object for so many vectors."""
