@@ -171,16 +171,20 @@ def test_response_evidence(response, spread, evidence):
 
 
 @pytest.mark.parametrize(
-    ("steadiness", "evidence"),
+    ("steadiness", "crowd", "spread", "evidence"),
     [
-        ([0.8, 0.4, 0.1, -0.5, math.nan], [0, 0, 0.025, 0.625, 0]),  # the median is 0.25
-        ([-0.9, -0.4, 0.2, -0.4, math.nan], [0.3, 0, 0, 0, 0]),  # the median is −0.4
-        ([math.nan] * 5, [0] * 5),
+        ([0.8, 0.4, 0.1, -0.5, math.nan], 10.0, 4.0, [0, 0, 0.025, 0.625, 0]),  # the median is 0.25
+        ([-0.9, -0.4, 0.2, -0.4, math.nan], 10.0, 4.0, [0.3, 0, 0, 0, 0]),  # the median is −0.4
+        ([0.8, 0.8, 0.8, 0.4, math.nan], 2.5, 4.0, [0, 0, 0, 0.1, 0]),  # 0.3 may be missing
+        ([0.8, 0.9, 0.7, 0.1, math.nan], 2.5, 5.0, [0, 0, 0, 0.36875, 0]),  # half of 0.5 is less
+        ([0.8, 0.9, 0.7, 0.1, math.nan], 2.5, 10.0, [0, 0, 0, 0.15, 0]),  # half of 1.0 is more
+        ([math.nan] * 5, 2.5, 4.0, [0] * 5),
     ],
 )
-def test_steadiness_evidence(steadiness, evidence):
+def test_steadiness_evidence(steadiness, crowd, spread, evidence):
     seen = observe(updates(5), steadiness=np.array(steadiness))
-    found = SteadinessEvidence(strength=4.0, share=0.5).energy(seen, LABELS)
+    part = SteadinessEvidence(strength=4.0, share=0.5, spread=spread, crowd=crowd)
+    found = part.energy(seen, LABELS)
     assert_allclose(found.causes["unsteady"], evidence, atol=1e-12)
     assert_allclose(found.values, 4.0 * np.outer(evidence, LABELS), atol=1e-12)
 

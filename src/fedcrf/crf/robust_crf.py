@@ -61,7 +61,7 @@ class RobustCRF:
         copy_power: p, how alike updates must be to share one client's weight. Of full copies
             there is no doubt; honest updates from much like data come to cosines of 0.95.
         spread: So many usual deviations above the median are nothing yet, in the norm, and in a
-            crowd in answer and opposition.
+            crowd in answer, steadiness and opposition.
         norm_strength: Of the evidence of the norm.
         norm_exponent: How an honest update's norm grows with its examples.
         norm_threshold: As a logarithm, what longer is nothing yet.
@@ -170,7 +170,9 @@ class RobustCRF:
                 ResponseEvidence(
                     self.response_strength, self.response_share, self.spread, self.crowd
                 ),
-                SteadinessEvidence(self.steadiness_strength, self.steadiness_share),
+                SteadinessEvidence(
+                    self.steadiness_strength, self.steadiness_share, self.spread, self.crowd
+                ),
             ),
             pairwise=(
                 Opposition(

@@ -245,19 +245,29 @@ class SteadinessEvidence:
 
     c_i is the cosine of a client's update with its last one, and μ their median. Honest clients
     descend the same loss in every round. Who fakes the answer of `ResponseEvidence` has to turn
-    with every step of the model, and is found out by that.
+    with every step of the model, and is found out by that; so is who hides behind noise that is
+    drawn anew.
+
+    In a round of m clients beyond a crowd, which shows how steady its members are, what may be
+    missing goes over into half of it, by a share 1 − crowd/m; or into that share of so many times
+    the usual deviation of those above the median, where this is more.
 
     Attributes:
         strength: κ.
         share: The share of the median client's steadiness that is expected of everybody, in [0, 1].
+        spread: In a crowd so many usual deviations below the median are nothing yet.
+        crowd: Clients of a round beyond which it is a crowd.
     """
 
     strength: float = 10.0
     share: float = 0.5
+    spread: float = 4.0
+    crowd: float = 10.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength")
+        check_not_negative(self, "strength", "spread")
         check_fraction(self, "share")
+        check_positive(self, "crowd")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies, and by ``steadiness`` c and by ``unsteady`` the evidence."""
@@ -265,8 +275,11 @@ class SteadinessEvidence:
         if steadiness is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(steadiness)
-        typical = float(np.median(steadiness[known])) if known.any() else 0.0
-        expected = typical - (1.0 - self.share) * abs(typical)
+        # Negated, as it is the steady whose deviations tell what is usual.
+        turned, deviation = potentials.usual(-steadiness[known]) if known.any() else (0.0, 0.0)
+        crowded = potentials.crowdedness(seen.finite, self.crowd)
+        missing = (1.0 - 0.5 * crowded) * (1.0 - self.share) * abs(turned)
+        expected = -turned - max(missing, crowded * self.spread * deviation)
         evidence = np.where(known, np.maximum(0.0, expected - steadiness), 0.0)
         causes = {"steadiness": steadiness, "unsteady": evidence}
         return Energy(self.strength * np.outer(evidence, labels), causes)
