@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -274,6 +275,28 @@ def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
     lines.write_text("{}\n" + whole)
     with pytest.raises(FedcrfError, match=r"cells\.jsonl, line 1, is not a cell's score"):
         Ledger(tmp_path).scores()
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_cells_whose_descriptions_are_lost_are_not_run_anew(
+    tmp_path: Path, log: Log, lost: int
+) -> None:
+    suite = small(methods=["fedavg"], seeds=[0])
+    kept = list(run(suite, tmp_path, log).descriptions.items())[lost:]
+    descriptions, lines = tmp_path / "descriptions.json", tmp_path / "cells.jsonl"
+    descriptions.write_text(json.dumps(dict(kept)))
+    if not kept:
+        descriptions.unlink()
+    with lines.open("a") as file:
+        file.write("cut off by a kill")
+    before = lines.read_bytes()
+    said = rf"ns\.json does not describe {lost} of the finished cells .*: put the file back"
+    with pytest.raises(FedcrfError, match=said):
+        run(small(), tmp_path, log)
+    with pytest.raises(FedcrfError, match=said):  # where tables alone are made
+        Findings.of(suite, Ledger(tmp_path))
+    assert lines.read_bytes() == before
+    assert len(finished(log)) == 3
 
 
 def test_other_data_of_the_same_name_are_not_mixed(tmp_path: Path, log: Log) -> None:

@@ -40,7 +40,7 @@ class Findings:
         Scores of methods that there are no longer are left out.
 
         Raises:
-            FedcrfError: The folder's cells are damaged.
+            FedcrfError: The folder's cells or their descriptions are damaged.
         """
         scores = ledger.scores()
 
@@ -64,7 +64,7 @@ class Findings:
                 ),
             ),
             scores,
-            ledger.descriptions(),
+            ledger.descriptions(scores),
         )
 
     @cached_property
@@ -79,7 +79,7 @@ class Findings:
                 continue
             key = score.description, f"{point.partition}/{point.condition}/{point.method}"
             if key not in same:
-                description = {**self.descriptions.get(score.description, {}), "seed": point.seed}
+                description = {**self.descriptions[score.description], "seed": point.seed}
                 same[key] = _is(description, cells[point])
             if same[key]:
                 found[point] = score

@@ -95,12 +95,26 @@ class Ledger:
                 ) from None
         return scores
 
-    def descriptions(self) -> dict[str, dict[str, Any]]:
+    def descriptions(self, scores: Iterable[Score] = ()) -> dict[str, dict[str, Any]]:
         """Return by name what cells were, but for their seeds.
 
+        Args:
+            scores: Those whose descriptions must be there.
+
         Raises:
-            FedcrfError: The file is damaged.
+            FedcrfError: The file is damaged, or lacks what one of the scores is of.
         """
+        known = self._known_descriptions()
+        lacking = [score.description for score in scores if score.description not in known]
+        if lacking:
+            raise FedcrfError(
+                f"{self._descriptions} does not describe {len(lacking)} of the finished cells "
+                f"('{lacking[0]}'): put the file back, or take their lines out of "
+                f"{self._lines.name} to run them anew"
+            )
+        return known
+
+    def _known_descriptions(self) -> dict[str, dict[str, Any]]:
         damaged = FedcrfError(
             f"{self._descriptions} does not describe cells: move the folder away to begin anew"
         )
@@ -122,9 +136,10 @@ class Ledger:
         Raises:
             FedcrfError: They were others, or files are damaged.
         """
-        descriptions, data = self.descriptions(), cell.describe()["data"]
-        for score in self.scores():
-            same = descriptions.get(score.description, {}).get("data") == data
+        scores, data = self.scores(), cell.describe()["data"]
+        descriptions = self.descriptions(scores)
+        for score in scores:
+            same = descriptions[score.description].get("data") == data
             if same and score.fingerprint != fingerprint:
                 raise FedcrfError(
                     f"results folder {self.path} is of other data (fingerprint "

@@ -48,8 +48,8 @@ def run_suite(
     cells = suite.cells  # what cannot be run is said before there is a folder
     with ledger.locked():
         known = ledger.scores()
+        done = Findings(suite, known, ledger.descriptions(known)).by_point
         ledger.write(known)  # without a last line that a kill cut off
-        done = Findings(suite, known, ledger.descriptions()).by_point
         missing = [point for point in cells if point not in done]
         if missing:
             cell = cells[missing[0]]  # all have the suite's data
