@@ -496,6 +496,13 @@ title = "flip"
 attack = { name = "label-flip", attackers = 2 }
 """
 
+FOUR = """
+[[conditions]]
+name = "four"
+title = "four"
+attack = { name = "label-flip", attackers = 4 }
+"""
+
 
 def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
@@ -508,6 +515,17 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
     suite = read_suite(str(path), "digits")
     with pytest.raises(FedcrfError, match="says itself how many clients there are under iid"):
         suite.chosen(clients=7)
+    # Of so few clients not all conditions can be; the folder is the same whichever are asked.
+    path.write_text(OWN + FOUR)
+    suite = read_suite(str(path), "digits")
+    assert suite.numbers == "2 or 4 of 10 clients"
+    for conditions in (["flip"], ["four"], None):
+        few = suite.chosen(clients=4, conditions=conditions)
+        folder = Path("runs/robustness/mine-digits-2-of-4-clients")
+        assert default_folder(suite, few) == folder
+    with pytest.raises(FedcrfError, match="attackers 4: of 4 clients"):
+        assert few.cells
+    assert len(suite.chosen(clients=4, conditions=["flip"]).cells) == 2
     # What it leaves out is that of the package's suites.
     lines = OWN.partition("[datasets")[0] + "[groups]" + OWN.partition("[groups]")[2]
     path.write_text(lines)
