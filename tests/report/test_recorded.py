@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments.runs import summary
+from fedcrf.cli import app
 from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun
@@ -102,6 +104,33 @@ def test_runs_of_several_folders_have_names_of_their_own(tmp_path: Path) -> None
         assert "does not describe a recorded run" in remark
     with pytest.raises(FedcrfError, match=r"^\S+ does not describe a recorded run"):
         read_report([folders[0] / "CRFAvg"])
+
+
+@pytest.mark.parametrize("damaged", ["a", "b", "c"])
+def test_show_and_explain_name_a_run_that_cannot_be_read_and_tell_the_rest(
+    damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":
+        record_run(tmp_path / name)
+    path = tmp_path / damaged / "description.json"
+    path.write_text("{")
+    first, other = sorted({*"abc"} - {damaged})
+    said = f"{damaged} could not be read: {path} does not describe a recorded run"
+    run = partial(app, standalone_mode=False)
+    assert run(["show", str(tmp_path), "--markdown"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == [f"| {first}", f"| {other}", said]
+    run(["explain", str(tmp_path), "--round", "1"])
+    assert capsys.readouterr().out.splitlines()[:2] == [f"{first}, CRFAvg, round 1", said]
+    assert find_rounds(tmp_path, other, None).unread == []
+    # Where it is the only one, or the one that is asked for, there is nothing else to tell.
+    for arguments in (
+        ["show", str(tmp_path / damaged)],
+        ["explain", str(tmp_path / damaged), "--round", "1"],
+        ["explain", str(tmp_path), "--round", "1", "--method", damaged],
+    ):
+        with pytest.raises(FedcrfError, match=r"^\S+ does not describe a recorded run$"):
+            run(arguments)
 
 
 @pytest.mark.parametrize("sound", [0, 1, 2])

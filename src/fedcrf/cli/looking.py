@@ -80,8 +80,9 @@ def _show_recorded(
     folder: Path, runs: Mapping[str, RecordedRun], *, markdown: bool, figures: bool
 ) -> None:
     """Show runs that another framework carried out."""
-    from fedcrf.experiments.recorded import recorded_table, write_recorded_figures
+    from fedcrf.experiments.recorded import readable, recorded_table, write_recorded_figures
 
+    runs, lines = readable(runs)
     table = recorded_table(runs)
     if markdown:
         print(table.as_markdown(), end="")
@@ -90,10 +91,10 @@ def _show_recorded(
     if figures:
         list_files(write_recorded_figures(folder, runs))
     damages = {name: run.sound_records()[1] for name, run in runs.items()}
-    for name, damage in damages.items():
-        if damage:
-            say(f"{name}: {damage}")
-    if any(damages.values()):
+    lines += [f"{name}: {damage}" for name, damage in damages.items() if damage]
+    for line in lines:
+        say(line)
+    if lines:
         raise typer.Exit(1)
 
 

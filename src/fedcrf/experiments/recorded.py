@@ -164,6 +164,25 @@ def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
     return {path.name: run for path in within if (run := RecordedRun(path)).exists()}
 
 
+def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], list[str]]:
+    """Return those of some runs that say what they are, and of the others why they cannot be read.
+
+    Raises:
+        FedcrfError: There are others alone.
+    """
+    sound, errors = {}, {}
+    for name, run in runs.items():
+        try:
+            run.description()
+        except FedcrfError as error:
+            errors[name] = str(error)
+        else:
+            sound[name] = run
+    if errors and not sound:
+        raise FedcrfError("; ".join(errors.values()))
+    return sound, [f"{name} could not be read: {error}" for name, error in errors.items()]
+
+
 def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     """Return how far each run is: its strategy, sound rounds, evaluation, and who was left out.
 

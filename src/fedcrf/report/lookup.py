@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.recorded import recorded_runs
+from fedcrf.experiments.recorded import RecordedRun, readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import CellStore, CellSummary, RunStore
 from fedcrf.report.effects import inner_rule
@@ -26,6 +26,7 @@ class Explained:
         rule: That made them; None where it is not known.
         attackers: Of the run.
         damage: What is wrong with the records.
+        unread: Of runs beside it that could not be read.
     """
 
     title: str
@@ -33,6 +34,7 @@ class Explained:
     rule: object
     attackers: Collection[int] = ()
     damage: str | None = None
+    unread: Sequence[str] = ()
 
 
 def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained:
@@ -49,15 +51,7 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
     """
     recorded = recorded_runs(folder)
     if recorded:
-        if method is not None and method not in recorded:
-            raise unknown_name("run", method, recorded)
-        name = method or next(
-            (name for name, run in recorded.items() if _infers(run.rule())), next(iter(recorded))
-        )
-        run = recorded[name]
-        records, damage = run.sound_records()
-        title = f"{name}, {run.description().strategy}"
-        return _sound(Explained(title, records, run.rule(), attackers_of(records, None), damage))
+        return _sound(_recorded_rounds(recorded, method))
     store = RunStore(folder)
     cell = find_cell(store.read(), method, seed)
     place = store.cell(cell)
@@ -65,6 +59,19 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
     attackers = attackers_of(records, _summary(place))
     title = f"{cell.method.title}, seed {cell.seed}"
     return _sound(Explained(title, records, cell.rule, attackers, damage))
+
+
+def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Explained:
+    unread: list[str] = []
+    if name is None:
+        sound, unread = readable(runs)
+        name = next((each for each, run in sound.items() if _infers(run.rule())), next(iter(sound)))
+    elif name not in runs:
+        raise unknown_name("run", name, runs)
+    run = runs[name]
+    records, damage = run.sound_records()
+    title, attackers = f"{name}, {run.description().strategy}", attackers_of(records, None)
+    return Explained(title, records, run.rule(), attackers, damage, unread)
 
 
 def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[int]:
@@ -129,7 +136,7 @@ def find_round(found: Explained, number: int) -> RoundRecord:
 
 def remarks(found: Explained) -> list[str]:
     """Return what else is to be known of a run: who attacks in it, and what is damaged."""
-    lines = []
+    lines = [*found.unread]
     if found.attackers:
         lines.append(f"attackers of the run: {', '.join(map(str, found.attackers))}")
     if found.damage:
