@@ -552,6 +552,19 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
             OWN.replace("seeds", "attackers = 2\nseeds") + "[told.number]\nkrumm = 'f'",
             "did you mean 'krum'",
         ),
+        (
+            OWN.replace("[run]", "[run]\nmethods = ['krum']"),
+            r"leave run\.methods out, and say methods at the top of the file",
+        ),
+        (OWN.replace("[run]", "[run]\nseeds = [1]"), r"leave run\.seeds out, and say seeds at"),
+        (
+            OWN.replace("[run]", "[run]\nattack = { name = 'ipm' }"),
+            r"leave run\.attack out, and say attack in the \[\[conditions\]\] that have one",
+        ),
+        (
+            OWN.replace("[partitions", "attack.name = 'ipm'\n[partitions", 1),
+            r"leave datasets\.digits\.attack out, and",
+        ),
         (OWN + "[told.count]\nkrum = 'f'", "told.count"),
         (OWN.replace('name = "flip"', 'name = "none"'), "two of one name: give each a name"),
         (OWN.replace('name = "none"', 'name = "../none"'), "'../none' is to name a folder"),

@@ -31,6 +31,13 @@ LAST_ROUNDS = 5
 FOLDER_NAME = re.compile(r"\w[\w.\-]*")
 """What partitions and conditions may be called, as their cells have folders of these names."""
 
+SAID_ELSEWHERE = {
+    "methods": "at the top of the file",
+    "seeds": "at the top of the file",
+    "attack": "in the [[conditions]] that have one, or it would reach all of them",
+}
+"""Where a suite says what does not belong into the sections that all runs share."""
+
 BASELINE = "fedavg"
 """The method that the others are compared with."""
 
@@ -327,6 +334,11 @@ def read_suite(name: str, dataset: str) -> Suite:
         raise FedcrfError(f"suite {name} is not valid TOML: {error}") from None
     except ValidationError as error:
         raise FedcrfError(f"suite {name}: {_mend(error.errors()[0])}") from None
+    shared_by_runs = {"run": file.run} | {f"datasets.{k}": v for k, v in file.datasets.items()}
+    for section, options in shared_by_runs.items():
+        for key, place in SAID_ELSEWHERE.items():
+            if key in options:
+                raise FedcrfError(f"suite {name}: leave {section}.{key} out, and say {key} {place}")
     if file.told and file.attackers is None:
         raise FedcrfError(f"suite {name} tells rules how many attack: say it, attackers = 3")
     for rules in file.told.values():
