@@ -15,7 +15,7 @@ from fedcrf.experiments.runner import CellFinished, RoundFinished, Workplace, ru
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.standing import standing, write_standing
 from fedcrf.experiments.store import LOCK_NAME, CellStore, RunStore
-from fedcrf.simulation.evaluation import evaluate_clients
+from fedcrf.simulation.evaluation import evaluation_of, score
 from fedcrf.simulation.federation import build_federation, client_splits
 from simulation.small import same_state
 
@@ -298,5 +298,5 @@ def test_the_saved_model_is_the_reported_one(finished: Path) -> None:
     network.load_state_dict(saved)
     summary = cell_of(finished, cell.name).summary()
     assert summary is not None
-    accuracy = evaluate_clients(network, federation.test, 256).accuracy
+    accuracy = evaluation_of(score(network, federation.test, 256)).accuracy
     assert accuracy == pytest.approx(summary.test_accuracy, abs=1e-9)

@@ -31,7 +31,7 @@ from fedcrf.models import MLP
 from fedcrf.objectives import Plain
 from fedcrf.rules import CRF, FedAvg
 from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
-from fedcrf.simulation.evaluation import evaluate, evaluate_clients
+from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.rounds import RunState, Simulation
@@ -220,7 +220,8 @@ def test_attackers_examples_are_in_neither_validation_nor_test() -> None:
                 owners=pooled.owners[kept],
             )
         )
-    validation, test = evaluate(network, parts[0], 256), evaluate_clients(network, parts[1], 256)
+    validation = evaluation_of(score(network, parts[0], 256))
+    test = client_evaluation_of(score(network, parts[1], 256), parts[1].owners)
     assert record.validation.loss == pytest.approx(validation.loss, rel=1e-5)
     assert record.validation.accuracy == validation.accuracy
     assert (record.test.accuracy, record.test.client_mean, record.test.worst_client) == (

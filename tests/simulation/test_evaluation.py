@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedcrf.simulation.evaluation import evaluate, evaluate_clients
-from fedcrf.simulation.federation import Examples, PooledExamples
+from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of, score
+from fedcrf.simulation.federation import Examples
 from simulation.small import CLASSES, SHAPE, BatchNormPlan, DropoutPlan, examples
 
 
@@ -35,7 +35,7 @@ def directly(model: nn.Module, data: Examples) -> tuple[list[float], list[bool]]
 def test_loss_and_accuracy(batch_size: int) -> None:
     model, data = network(), examples(20, seed=0)
     losses, hits = directly(model, data)
-    found = evaluate(model.train(), data, batch_size)
+    found = evaluation_of(score(model.train(), data, batch_size))
     assert found.loss == pytest.approx(np.mean(losses), rel=1e-5)
     assert found.accuracy == pytest.approx(np.mean(hits))
     assert 0 < found.accuracy < 1, "the case tells hits from misses"
@@ -50,8 +50,8 @@ def test_client_by_client() -> None:
     sizes = [sum(hits) - 1, 4, 0, 40 - sum(hits) - 3]
     owners = np.repeat(np.arange(4), sizes)
     mine = torch.tensor(order)
-    union = PooledExamples(data.images[mine], data.labels[mine], torch.from_numpy(owners))
-    found = evaluate_clients(model, union, 16)
+    union = Examples(data.images[mine], data.labels[mine])
+    found = client_evaluation_of(score(model, union, 16), torch.from_numpy(owners))
     accuracies = [
         np.mean([hits[order[place]] for place in np.flatnonzero(owners == client)])
         for client in (0, 1, 3)
@@ -63,24 +63,21 @@ def test_client_by_client() -> None:
 
 
 def test_no_examples_are_nan_and_no_error() -> None:
-    empty = examples(0, seed=0)
-    alone = evaluate(network(), empty, 16)
-    assert math.isnan(alone.loss)
-    assert math.isnan(alone.accuracy)
-    found = evaluate_clients(
-        network(), PooledExamples(empty.images, empty.labels, torch.empty(0, dtype=torch.int64)), 16
-    )
-    assert all(map(math.isnan, vars(found).values()))
+    scores = score(network(), examples(0, seed=0), 16)
+    nobody = torch.empty(0, dtype=torch.int64)
+    for found in (evaluation_of(scores), client_evaluation_of(scores, nobody)):
+        assert all(map(math.isnan, vars(found).values()))
 
 
 def test_dropout_and_running_statistics_are_at_rest() -> None:
     torch.manual_seed(0)
     data = examples(20, seed=0)
     dropout = DropoutPlan().build(SHAPE, CLASSES).train()
-    assert evaluate(dropout, data, 16) == evaluate(dropout, data, 16)
+    once, again = (evaluation_of(score(dropout, data, 16)) for _ in range(2))
+    assert once == again
     norm = network().train()
     before = {name: tensor.clone() for name, tensor in norm.state_dict().items()}
-    evaluate(norm, data, 16)
+    score(norm, data, 16)
     for name, tensor in norm.state_dict().items():
         assert torch.equal(tensor, before[name]), name
 
@@ -90,4 +87,4 @@ def test_a_model_of_nan_is_wrong_and_not_an_error() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(math.nan)
-    assert math.isnan(evaluate(model, examples(9, seed=0), 4).loss)
+    assert math.isnan(evaluation_of(score(model, examples(9, seed=0), 4)).loss)

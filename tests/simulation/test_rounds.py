@@ -18,7 +18,7 @@ from fedcrf.models import MLP
 from fedcrf.objectives import Plain, Proximal
 from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized
 from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
-from fedcrf.simulation.evaluation import evaluate, evaluate_clients
+from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import LocalTraining, train_client
 from fedcrf.simulation.randomness import Stream, generator
@@ -183,13 +183,15 @@ def test_a_round_is_what_it_says() -> None:
     assert record.weight == pytest.approx(np.array(sizes) / sum(sizes), rel=1e-5)
 
     network.load_state_dict({k: torch.from_numpy(v) for k, v in state.model.items()})
-    validation = evaluate(network, whole.federation.validation, 256)
-    test = evaluate_clients(network, whole.federation.test, 256)
-    assert vars(record.validation) == vars(validation)
-    assert vars(record.test) == vars(test)
-    assert whole.federation.held_out is not None
+    parts = whole.federation
+    assert parts.held_out is not None
+    validation, test, held_out = (
+        score(network, part, 256) for part in (parts.validation, parts.test, parts.held_out)
+    )
+    assert vars(record.validation) == vars(evaluation_of(validation))
+    assert vars(record.test) == vars(client_evaluation_of(test, parts.test.owners))
     assert record.held_out is not None
-    assert vars(record.held_out) == vars(evaluate(network, whole.federation.held_out, 256))
+    assert vars(record.held_out) == vars(evaluation_of(held_out))
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedcrf.simulation.federation import Examples, PooledExamples
+from fedcrf.simulation.federation import Examples
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,6 @@ class Scores:
 
     losses: Tensor
     correct: Tensor
-
-
-def evaluate(model: nn.Module, examples: Examples, batch_size: int) -> Evaluation:
-    """Return loss and accuracy over all examples."""
-    return evaluation_of(score(model, examples, batch_size))
-
-
-def evaluate_clients(
-    model: nn.Module, examples: PooledExamples, batch_size: int
-) -> ClientEvaluation:
-    """Return loss and accuracy over the union of the clients' examples, and by client."""
-    return client_evaluation_of(score(model, examples, batch_size), examples.owners)
 
 
 def evaluation_of(scores: Scores) -> Evaluation:
