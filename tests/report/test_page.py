@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedcrf.report.explanation import ClientCauses, causes_of, clients_table, se
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import write_page
 from fedcrf.report.reading import read_report
+from fedcrf.report.words import WORDS
 from report.browser import Browser
 from report.test_content import NASTY, break_record
 
@@ -197,6 +199,32 @@ def test_it_says_what_the_terminal_says(
         )  # fmt: skip
     # The page has its cells seed by seed, as the run.
     assert said == expected
+
+
+@pytest.mark.parametrize("more", [(), ("vote",)])
+def test_the_table_of_a_round_has_the_columns_of_the_terminal(
+    chromium: Browser,
+    attacked: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
+) -> None:
+    words = replace(WORDS, particulars=(*WORDS.particulars, *more))
+    for module in ("content", "explanation"):
+        monkeypatch.setattr(f"fedcrf.report.{module}.WORDS", words)
+    write_page(read_report([attacked]), tmp_path / "report.html")
+    chromium.open(tmp_path / "report.html")
+    for cell in RunStore(attacked).read().cells():
+        found = find_rounds(attacked, cell.method.name, cell.seed)
+        record = found.records[-1]
+        choose(chromium, "trust-method", cell.method.title)
+        shown = chromium.run(
+            f"at('round').value = {len(found.records) - 1}; trust();"
+            "return [...document.querySelectorAll('#round-table thead th')]"
+            "  .map((each) => each.textContent)"
+        )
+        expected = clients_table(causes_of(record, found.rule, found.attackers)).header
+        assert shown == list(expected), cell.name
 
 
 def test_numbers_are_written_alike(chromium: Browser, page: Path) -> None:

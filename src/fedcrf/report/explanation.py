@@ -111,9 +111,6 @@ COLUMNS = (
 UNEXPLAINED = 3
 """So many of them are known without reasons."""
 
-PARTICULARS = ("unresponsive", "unsteady", "opposed")
-"""Causes that only say how much of another one counts."""
-
 MOST_SENTENCES = 10
 """Clients of one round that are told about in words."""
 
@@ -256,7 +253,7 @@ def most_changed(causes: Sequence[ClientCauses]) -> list[ClientCauses]:
 def clients_table(causes: Sequence[ClientCauses]) -> Table:
     """Return the weights of a round and their causes, a row for each client."""
     explained = any(not math.isnan(each.reliability) for each in causes)
-    traced = [name for name in _effects(causes).values if name not in PARTICULARS]
+    traced = [name for name in _effects(causes).values if name not in WORDS.particulars]
     columns = COLUMNS if explained else COLUMNS[:UNEXPLAINED]
     columns += COLUMNS[-1:] if traced else ()
     attacked = any(each.attacker or each.attacks for each in causes)
@@ -321,7 +318,7 @@ def _effects_table(causes: ClientCauses) -> Table:
             "" if math.isnan(causes.factor(name)) else f"× {_factor(causes.factor(name))}",
         )
         for name, seen in effects.values.items()
-        if name not in PARTICULARS
+        if name not in WORDS.particulars
     ]
     if effects.factors:
         of_weight = [causes.factor(name) for name in effects.factors if name != CLIP]

@@ -41,6 +41,7 @@ class Words:
             words of them: ``{value}`` and the clients' ``{median}``, the rest of the ``{name}``,
             and by what ``{factor}`` it multiplied the weight.
         titles: How tables and charts call these causes.
+        particulars: Those that only say how much of another one counts.
         signed: Those whose numbers have a sign.
         or_more: Of a value that may be larger than is counted.
     """
@@ -59,6 +60,7 @@ class Words:
     causes: Mapping[str, Sequence[Wording]]
     told: Mapping[str, Sequence[Wording]]
     titles: Mapping[str, str]
+    particulars: Sequence[str]
     signed: Sequence[str]
     or_more: str
 
@@ -193,6 +195,7 @@ WORDS = Words(
         REPORTED: "reported {name}",
         MISSING: "no {name}",
     },
+    particulars=("unresponsive", "unsteady", "opposed"),
     signed=("response", "steadiness"),
     or_more=" or more",
 )

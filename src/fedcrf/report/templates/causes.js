@@ -9,10 +9,9 @@ const OF_THE_PAPER = {
 };
 const LABELS = ["expected_label", "remembered"]; // their largest depends on the rule
 const SHARES = [...LABELS, "reliability", "vote", "copies", "clip", "counted"];
-const PARTICULARS = ["unresponsive", "unsteady", "opposed"]; // say how much of another cause counts
 const MISSING = ["unresponsive", "unsteady"];
 const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", ...MISSING];
-const SIGNED = ["response", "steadiness", "cosine"];
+const SIGNED = [...DATA.words.signed, "cosine"];
 const MANY_LINES = 60; // too many to draw every client's memory
 
 function causeNames(cell) {

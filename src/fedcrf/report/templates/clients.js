@@ -36,7 +36,7 @@ function roundColumns({ reasons, field }) {
     ];
   if (!field) return [];
   const seen = Object.keys(field.values)
-    .filter((name) => !PARTICULARS.includes(name))
+    .filter((name) => !DATA.words.particulars.includes(name))
     .map((name) => [name, fieldTitle(name), 2]);
   return [["expected_label", "expected label", 3], ...seen];
 }
