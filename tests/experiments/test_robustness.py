@@ -459,6 +459,10 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
             lambda: small().chosen(settings=[{"server": {"optimizer": "adam"}}]).cells,
             r"server\.optimizer makes one fedavg\+adam: leave it out, and name that method",
         ),
+        (
+            lambda: small().chosen(settings=[{"seeds": [3]}]),
+            "seeds of a suite are no setting: choose them with --seeds",
+        ),
         (lambda: small(attackers=0), "attackers 0: give a whole number, 1 or more"),
         (lambda: small(attackers=0.3), "attackers 0.3: give a whole number, 1 or more"),
         (lambda: small(attackers=10).cells, "of 10 clients one at least must attack"),

@@ -251,12 +251,15 @@ class Suite:
             attackers: How many attack under every condition with an attack; the rules that are
                 told so are told this.
             clients: Of how many clients the federation is.
-            settings: Layers for `resolve` that win over the suite's.
+            settings: Layers for `resolve` that win over the suite's, of other things than these.
 
         Raises:
             FedcrfError: The suite has no such partition or condition, a number is none of
-                clients, or the suite says some of them itself.
+                clients, the suite says some of them itself, or a setting is methods or seeds.
         """
+        for key in ("methods", "seeds"):
+            if any(key in layer for layer in settings):
+                raise FedcrfError(f"{key} of a suite are no setting: choose them with --{key}")
         if partitions is not None and not partitions:
             raise FedcrfError(f"no partition is chosen: name one of suite {self.name} at least")
         for name in partitions or ():
