@@ -17,6 +17,7 @@ from fedcrf import FedcrfError
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.findings_tables import (
     accuracy_table,
+    heat_map,
     overview_table,
     separation_table,
     summary_table,
@@ -422,6 +423,20 @@ def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
     text = (tmp_path / "tables.md").read_text()
     assert "12 of 14 cells" in text
     assert "none / worst" not in text  # one partition needs no overview
+
+
+@pytest.mark.parametrize(
+    "methods", [["fedavg"], ["fedavg", "krum", "multi-krum", "rfa", "crf-robust"]]
+)
+def test_of_a_heat_map_the_longer_side_goes_downwards(methods: list[str]) -> None:
+    findings = made_up(SHOWN)
+    shown = replace(findings, suite=findings.suite.chosen(methods=methods))
+    axis = heat_map(shown, "iid").axes[0]
+    down, across = axis.get_yticklabels(), axis.get_xticklabels()
+    conditions = ["none", "IPM, ε = 2", "mimic", "worst: all shown"]
+    assert [label.get_text() for label in (across if len(methods) > 4 else down)] == conditions
+    numbers = {text.get_position(): text.get_text() for text in axis.texts}
+    assert numbers[(1, 0) if len(methods) > 4 else (0, 1)] == "0.200"  # FedAvg under IPM
 
 
 def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from fedcrf.experiments.compare import Estimate
@@ -164,14 +165,15 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
         paths.append(folder / f"accuracy-{partition}.csv")
         with atomic_write(paths[-1]) as file:
             file.write(accuracies.as_csv().encode())
-        paths += save(_heat_map(findings, partition), folder / f"heat-map-{partition}")
+        paths += save(heat_map(findings, partition), folder / f"heat-map-{partition}")
     paths.append(folder / "tables.md")
     with atomic_write(paths[-1]) as file:
         file.write("\n".join(texts).encode())
     return paths
 
 
-def _heat_map(findings: Findings, partition: str) -> Figure:
+def heat_map(findings: Findings, partition: str) -> Figure:
+    """Draw mean accuracies and worst cases; of methods and conditions, the more go downwards."""
     suite = findings.suite
     groups = findings.groups
 
@@ -183,11 +185,17 @@ def _heat_map(findings: Findings, partition: str) -> Figure:
         found = [findings.worst(partition, conditions, method) for method in suite.methods]
         return [math.nan if each is None else each[0] for each in found]
 
-    rows = [suite.conditions[name].title for name in findings.tested]
+    conditions = [suite.conditions[name].title for name in findings.tested]
+    conditions += [f"worst: {title}" for title in groups]
+    methods = [method_title(method) for method in suite.methods]
+    values = [*map(means, findings.tested), *map(worst, groups.values())]
+    across, down = methods, conditions
+    if len(across) > len(down):
+        across, down, values = down, across, np.transpose(values).tolist()
     return heat_map_figure(
-        [*map(means, findings.tested), *map(worst, groups.values())],
-        rows=("", [*rows, *(f"worst: {title}" for title in groups)]),
-        columns=("", [method_title(method) for method in suite.methods]),
+        values,
+        rows=("", down),
+        columns=("", across),
         title=f"{suite.title}: mean test accuracy\n{_place(findings, partition)}",
         marked=None,
     )
