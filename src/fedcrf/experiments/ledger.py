@@ -130,14 +130,13 @@ class Ledger:
             raise damaged
         return found
 
-    def check_data(self, cell: CellSpec, fingerprint: str) -> None:
-        """Check that what was run here on a cell's data was run on the same images.
+    def check_data(self, cell: CellSpec, fingerprint: str, scores: Iterable[Score]) -> None:
+        """Check that those scores of this folder that are of a cell's data are of the same images.
 
         Raises:
-            FedcrfError: They were others, or files are damaged.
+            FedcrfError: They are of others, or the folder's descriptions are damaged.
         """
-        scores, data = self.scores(), cell.describe()["data"]
-        descriptions = self.descriptions(scores)
+        descriptions, data = self.descriptions(), cell.describe()["data"]
         for score in scores:
             same = descriptions[score.description].get("data") == data
             if same and score.fingerprint != fingerprint:

@@ -53,7 +53,7 @@ def run_suite(
         missing = [point for point in cells if point not in done]
         if missing:
             cell = cells[missing[0]]  # all have the suite's data
-            ledger.check_data(cell, workplace.load(cell.data).fingerprint)
+            ledger.check_data(cell, workplace.load(cell.data).fingerprint, known)
         ledger.describe(cells[point] for point in missing)
         points: dict[CellSpec, list[Point]] = {}
         for point in missing:  # with other settings, conditions may come to the same
