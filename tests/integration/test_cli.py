@@ -285,7 +285,7 @@ def test_version_and_help_of_commands(command_line: CommandLine) -> None:
 
 def test_no_command_shows_the_help(command_line: CommandLine) -> None:
     result = command_line()
-    assert result.rc != 0
+    assert result.rc in (0, 2)  # Click before 8.2 calls it success
     assert "Usage" in result.out + result.err
     assert "Traceback" not in result.err
 
