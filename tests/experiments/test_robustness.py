@@ -156,8 +156,8 @@ def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
 
 def test_conditions_that_come_to_the_same_are_run_once(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["fedavg"], seeds=[0], conditions=["ipm-2", "sleeping-ipm-2"])
-    start = suite.conditions["sleeping-ipm-2"].attack["start_round"]
-    suite = suite.chosen(settings=[{"attack": {"start_round": start}}])
+    sleeping = suite.conditions["sleeping-ipm-2"].model_copy(update={"name": "ipm-2"})
+    suite = replace(suite, conditions={**suite.conditions, "ipm-2": sleeping})
     findings = run(suite, tmp_path, log)
     assert len(finished(log)) == len(suite.cells) - 1 == 3
     one, other = (findings.accuracies("iid", name, "fedavg") for name in list(suite.conditions)[2:])
@@ -476,7 +476,23 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
         ),
         (
             lambda: small().chosen(settings=[{"seeds": [3]}]),
-            "seeds of a suite are no setting: choose them with --seeds",
+            "seeds is no setting of a whole suite: choose it with --seeds",
+        ),
+        (
+            lambda: small().chosen(settings=[{"attack": {"every": 2}}]),
+            "attack is no setting of a whole suite: choose it with --conditions and --attackers",
+        ),
+        (
+            lambda: small(conditions=["ipm-2"]).chosen(
+                settings=[{"attacks": {"ipm": {"epsilon": 1}}}]
+            ),
+            r"condition ipm-2 of suite attacks says attacks\.ipm\.epsilon itself: leave it out",
+        ),
+        (
+            lambda: small(partitions=["alpha-0.5"]).chosen(
+                settings=[{"partition": {"alpha": 0.3}}]
+            ),
+            r"partition alpha-0\.5 of suite attacks says partition\.alpha itself: leave it out",
         ),
         (lambda: small(attackers=0), "attackers 0: give a whole number, 1 or more"),
         (lambda: small(attackers=0.3), "attackers 0.3: give a whole number, 1 or more"),

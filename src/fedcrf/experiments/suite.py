@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -37,6 +37,13 @@ SAID_ELSEWHERE = {
     "attack": "in the [[conditions]] that have one, or it would reach all of them",
 }
 """Where a suite says what does not belong into the sections that all runs share."""
+
+CHOSEN_ELSEWHERE = {
+    "methods": "with --methods",
+    "seeds": "with --seeds",
+    "attack": "with --conditions and --attackers, or in a suite of your own",
+}
+"""What is no setting of a whole suite, and how it is chosen."""
 
 BASELINE = "fedavg"
 """The method that the others are compared with."""
@@ -255,11 +262,9 @@ class Suite:
 
         Raises:
             FedcrfError: The suite has no such partition or condition, a number is none of
-                clients, the suite says some of them itself, or a setting is methods or seeds.
+                clients, the suite says some of them itself, or a setting is methods, seeds or
+                attack, or of what a chosen partition or condition says itself.
         """
-        for key in ("methods", "seeds"):
-            if any(key in layer for layer in settings):
-                raise FedcrfError(f"{key} of a suite are no setting: choose them with --{key}")
         if partitions is not None and not partitions:
             raise FedcrfError(f"no partition is chosen: name one of suite {self.name} at least")
         for name in partitions or ():
@@ -280,15 +285,19 @@ class Suite:
             check_whole("clients", clients, least=2)
             self._check_shared("clients", "num_clients", self.partitions)
             numbers = {"partition": {"num_clients": clients}}
+        chosen = {
+            name: section
+            for name, section in self.partitions.items()
+            if partitions is None or name in partitions
+        }
+        said = {f"partition {name}": {"partition": each} for name, each in chosen.items()}
+        said |= {f"condition {name}": {"attacks": each.attacks} for name, each in kept.items()}
+        self._check_settings(settings, said)
         return replace(
             self,
             methods=self.methods if methods is None else tuple(methods),
             seeds=self.seeds if seeds is None else tuple(seeds),
-            partitions={
-                name: section
-                for name, section in self.partitions.items()
-                if partitions is None or name in partitions
-            },
+            partitions=chosen,
             conditions=kept,
             complete=self.whole,
             layers=(*self.layers, numbers, *settings),
@@ -304,6 +313,21 @@ class Suite:
             known = [*self.conditions, *self.groups]
             raise unknown_name(f"condition of suite {self.name}", name, known)
         return groups[name.casefold()]
+
+    def _check_settings(
+        self, settings: Sequence[Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Raise a `FedcrfError` where one is of what is chosen otherwise, or said by some part."""
+        for layer in settings:
+            for key, how in CHOSEN_ELSEWHERE.items():
+                if key in layer:
+                    raise FedcrfError(f"{key} is no setting of a whole suite: choose it {how}")
+            for part, section in said.items():
+                for key in _said_by_both(section, layer):
+                    raise FedcrfError(
+                        f"{part} of suite {self.name} says {key} itself: leave it out, or give a "
+                        "suite of your own"
+                    )
 
     def _check_shared(self, flag: str, key: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise a `FedcrfError` where some section has a number of its own."""
@@ -394,6 +418,15 @@ def default_folder(suite: Suite, chosen: Suite) -> Path:
     if numbers != suite.numbers:
         name += f"-{numbers.replace(' ', '-')}"
     return Path("runs") / "robustness" / name
+
+
+def _said_by_both(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted names of settings that are in both of two nested sections."""
+    for key in one.keys() & other.keys():
+        if isinstance(one[key], Mapping) and isinstance(other[key], Mapping):
+            yield from (f"{key}.{rest}" for rest in _said_by_both(one[key], other[key]))
+        else:
+            yield key
 
 
 def _packaged(name: str) -> str:
