@@ -42,6 +42,12 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise FedcrfError(f"{name} {value!r}: choose from {', '.join(known)}")
 
 
+def check_truth(name: str, value: object) -> None:
+    """Raise a `FedcrfError` unless ``value`` is a truth value: words, "no" too, would be true."""
+    if type(value).__name__ != "bool":  # NumPy's has the same name
+        raise FedcrfError(f"{name} {value!r}: give True or False")
+
+
 def check_whole(name: str, value: object, least: int) -> None:
     """Raise a `FedcrfError` unless ``value`` is a whole number of at least ``least``."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)

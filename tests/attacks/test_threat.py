@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedcrf import FedcrfError
@@ -13,11 +15,14 @@ from fedcrf.attacks import (
     Adaptive,
     InnerProductManipulation,
     LabelFlip,
+    LabelNoise,
+    Opportunist,
     Opposed,
     Schedule,
     SignFlip,
     Threat,
 )
+from fedcrf.rules import FedNova
 
 
 @pytest.mark.parametrize(
@@ -58,6 +63,23 @@ def test_a_number_or_a_fraction(attackers: float, clients: int, count: int) -> N
 def test_schedules_that_cannot_be(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(FedcrfError, match=named):
         Schedule(**settings)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda word: LabelFlip(hides=word),
+        lambda word: LabelNoise(hides=word),
+        lambda word: Adaptive(sketched=word),
+        lambda word: Opportunist(pulsing=word),
+        lambda word: FedNova(normalise_buffers=word),
+    ],
+)
+def test_a_word_is_no_truth_value(make: Callable[[Any], object]) -> None:
+    for truth in (True, False, np.True_):
+        make(truth)
+    with pytest.raises(FedcrfError, match="'no': give True or False"):
+        make("no")
 
 
 @pytest.mark.parametrize(

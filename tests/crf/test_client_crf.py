@@ -185,6 +185,12 @@ def test_every_kind_of_input_gives_the_same_bits(kind, non_finite):
         assert_same(got, want)
 
 
+@pytest.mark.parametrize("kind", ["array", "list of arrays", "tuple of arrays"])
+def test_masked_updates_are_refused(kind):
+    with pytest.raises(FedcrfError, match="masked: fill what is missing"):
+        ClientCRF().infer(KINDS[kind](np.ma.masked_less(sample(), 0.0)))
+
+
 def test_counts_may_be_any_sequence_of_numbers():
     want = ClientCRF().infer(sample(), COUNTS)
     for counts in (tuple(COUNTS), np.array(COUNTS), np.array(COUNTS, float), torch.tensor(COUNTS)):

@@ -265,6 +265,15 @@ BAD: dict[str, Any] = {
         lambda: mean_field(EVEN, EVEN, [], iterations=1, damping=1),
         r"damping 1: give a number in \[0, 1\)",
     ),
+    "a word for a truth": (
+        lambda: Attraction(reliability_gate="no"),
+        "reliability_gate 'no': give T",
+    ),
+    "more answer than most": (
+        lambda: ResponseEvidence(share=2),
+        r"share 2: give a number in \[0, 1\]",
+    ),
+    "evidence's name": (lambda: ReportedReliability(""), "evidence '': give its name"),
     "chain": (lambda: Chain(1.0), "persistence 1.0"),
     "reported": (lambda: ReportedReliability(softening=0), "softening 0"),
 }

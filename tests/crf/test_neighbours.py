@@ -182,6 +182,8 @@ def test_a_part_that_asks_for_all_pairs_is_refused():
         ({"sketch_size": 64}, "sketch_size 64 .* neighbours too, or leave it out"),
         ({"neighbours": 2, "sketch_size": 0}, "sketch_size 0"),
         ({"neighbours": 2, "sketch_seed": 0.5}, "sketch_seed 0.5"),
+        ({"sketch_seed": -1}, "sketch_seed -1"),
+        ({"weight_by_examples": "no"}, "weight_by_examples 'no': give True or False"),
     ],
 )
 def test_settings_that_cannot_be_are_named(settings, named):

@@ -251,12 +251,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "another rule": ({"rule.momentum": np.zeros(3)}, "memory is of another rule .*'beliefs'"),
     "another model": (
         RobustCRF(sketch_size=64).infer(np.eye(3, D + 1)).memory,
-        r"another federation .*\[31, 64, 0\], here \[30, 64, 0\]",
+        r"another federation .*\(model size 31, here 30\)",
     ),
     "another size": (RobustCRF(sketch_size=65).infer(np.eye(3, D)).memory, "sketch size"),
     "another seed": (
         RobustCRF(sketch_size=64, sketch_seed=4).infer(np.eye(3, D)).memory,
-        "sketch size and seed",
+        "sketch seed 4, here 0",
     ),
     "other labels": (RobustCRF((0, 1), sketch_size=64).infer(np.eye(3, D)).memory, "labels"),
     "no mapping": ([1, 2], "memory is a list: give the memory"),
@@ -280,11 +280,12 @@ def test_a_memory_that_is_not_its_own(memory, message):
 
 CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "too few clients": ({"clients": [1, 2]}, "2 clients for 3 updates"),
-    "names": ({"clients": ["a", "b", "c"]}, "one whole number for each"),
+    "names": ({"clients": ["a", "b", "c"]}, "client 'a': give identities that are whole numbers"),
     "a generator": ({"clients": (i for i in range(3))}, "clients are a generator: give a seq"),
     "one number": ({"clients": 3}, "clients are a int: give a sequence"),
     "twice": ({"clients": [4, 5, 4]}, "client 4 reports twice"),
     "model": ({"model": np.zeros(4)}, "model has 4 numbers, an update 30"),
+    "model not finite": ({"model": np.full(D, np.nan)}, "the model is not finite"),
     "evidence length": ({"evidence": {"residual_loss": [1, 2]}}, r"shape \(2,\) for 3 clients"),
     "evidence name": ({"evidence": {"loss": [1, 2, 3]}}, "no evidence named 'residual_loss'"),
     "evidence list": ({"evidence": [1, 2, 3]}, "evidence is a list: give it by name"),
@@ -295,6 +296,10 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
         "'residual_loss' is masked: fill it",
     ),
     "counts": ({"num_examples": [1, 2]}, "num_examples"),
+    "counts masked": (
+        {"num_examples": np.ma.masked_less([1.0, 2.0, 3.0], 2.0)},
+        "num_examples are masked",
+    ),
     "counts ragged": ({"num_examples": [[1], [1, 2], 1]}, "num_examples are not numbers"),
 }
 
@@ -317,6 +322,8 @@ def test_calls_that_cannot_be(given, message):
         ({"norm_threshold": -1}, "^norm_threshold -1"),
         ({"response_strength": -1}, "^response_strength -1"),
         ({"response_share": None}, "^response_share None"),
+        ({"response_share": 5}, r"^response_share 5: give a number in \[0, 1\]"),
+        ({"evidence": 3}, "^evidence 3: give its name"),
         ({"steadiness_strength": -1}, "^steadiness_strength -1"),
         ({"steadiness_share": math.nan}, "^steadiness_share nan"),
         ({"steadiness_share": 1.5}, r"^steadiness_share 1\.5: give a number in \[0, 1\]"),

@@ -31,14 +31,24 @@ DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(sh|python|toml)[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
+def page_text(page: str) -> str:
+    """Return a page as it is written."""
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
 def blocks(page: str) -> list[tuple[str, str]]:
     """Return language and text of a page's code, in order."""
-    return BLOCK.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    return BLOCK.findall(page_text(page))
+
+
+def words(text: str) -> str:
+    """Return a text in one line, any digit for any other."""
+    return re.sub(r"\d", "0", " ".join(text.split()))
 
 
 def python_of(page: str, section: str) -> dict[str, Any]:
     """Run the Python of one section, and return what it defines."""
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8").split(f"## {section}\n")[1]
+    text = page_text(page).split(f"## {section}\n")[1]
     scope: dict[str, Any] = {}
     exec(next(code for language, code in BLOCK.findall(text) if language == "python"), scope)
     return scope
@@ -56,6 +66,7 @@ def test_what_a_page_shows_runs(
 ) -> None:
     monkeypatch.chdir(home)
     scope: dict[str, Any] = {}
+    said: list[str] = []
     shown = blocks(page)
     assert len(shown) >= 5
     for language, code in shown:
@@ -69,11 +80,14 @@ def test_what_a_page_shows_runs(
                 arguments += ["--jobs", "1"]  # the same numbers, without the start of processes
             result = command_line(*arguments, cwd=home)
             assert (result.rc, result.err) == (0, ""), line
+            said.append(result.out)
+    for sample in re.findall(r"^```\n(client .*?)^```", page_text(page), re.MULTILINE | re.DOTALL):
+        assert words(sample) in words(" ".join(said))
 
 
 def run_shown(section: str, folder: Path) -> list[RoundRecord]:
     """Run the command that a section ends with, for two rounds; return one cell's records."""
-    text = (DOCS / "extend.md").read_text(encoding="utf-8").split(f"## {section}\n")[1]
+    text = page_text("extend").split(f"## {section}\n")[1]
     line = next(code for language, code in BLOCK.findall(text) if language == "sh")
     shown = shlex.split(line)[1:]
     small = ["--seeds", "0", "--rounds", "2", "--jobs", "1", "--device", "cpu", "-o", str(folder)]
@@ -150,12 +164,12 @@ def test_a_data_set(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_suite(tmp_path: Path) -> None:
-    text = (DOCS / "extend.md").read_text(encoding="utf-8").split("## A suite of conditions\n")[1]
+    text = page_text("extend").split("## A suite of conditions\n")[1]
     path = tmp_path / "mine.toml"
     path.write_text(next(code for language, code in BLOCK.findall(text) if language == "toml"))
     suite = read_suite(str(path), "digits")
-    assert {at.condition for at in suite.cells} == {"none", "two", "four"}
-    assert len(suite.cells) == 3 * 2 * 3
+    assert {at.condition for at in suite.cells} == {"none", "left-out", "flip", "late"}
+    assert len(suite.cells) == 3 * 2 * 3 + 3  # FedAvg alone shows what could be had
 
 
 def test_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +186,7 @@ def test_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("page", [path.stem for path in sorted(DOCS.glob("*.md"))])
 def test_pages_speak_of_what_there_is(page: str) -> None:
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    text = page_text(page)
     for path in re.findall(r"`(src/[\w/.-]+)`", text):
         assert (DOCS.parent / path).exists(), path
     for name in re.findall(r"`fedcrf (\w[\w-]*)", text):

@@ -498,6 +498,10 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
         (lambda: small(attackers=0.3), "attackers 0.3: give a whole number, 1 or more"),
         (lambda: small(attackers=10).cells, "of 10 clients one at least must attack"),
         (lambda: small(attackers=10, methods=["krum"]).cells, "one at least must attack"),
+        (
+            lambda: small(attackers=5, methods=["trimmed-mean"]).cells,
+            r"fraction.*the suite tells it of 5 attackers: choose fewer with --attackers",
+        ),
         (lambda: small(clients=1), "clients 1: give a whole number, 2 or more"),
         (lambda: small(clients=3).cells, "attackers 3: of 3 clients one at least must attack"),
         (

@@ -206,6 +206,13 @@ def test_mean_field_is_exact_without_coupling(seed, m, labels, iterations):
     assert_allclose(posterior.marginals, exact, atol=1e-12)
 
 
+def test_exact_marginals_take_the_affinities_of_near_neighbours():
+    posterior = ClientCRF(neighbours=2).infer(np.random.default_rng(0).standard_normal((5, 7)))
+    labels = ClientCRF().labels
+    dense = exact_marginals(posterior.unary, posterior.affinity.toarray(), labels, 0.5)
+    assert_array_equal(exact_marginals(posterior.unary, posterior.affinity, labels, 0.5), dense)
+
+
 @pytest.mark.parametrize("iterations", [0, 1, 5])
 @pytest.mark.parametrize("strength", [0.0, 0.5, 50.0])
 def test_mean_field_is_exact_for_one_client(strength, iterations):

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from fedcrf.integrations.flower import CRFAvg, RuleStrategy
-from fedcrf.rules import RULES
+from fedcrf.rules import find_rule
 from quickstart.task import build_model
 
 app = ServerApp()
@@ -51,4 +51,4 @@ def build_strategy(name: str, output: str, **arguments: Any) -> Strategy:
         return FedAvg(**arguments)
     if name == "CRFAvg":
         return CRFAvg(**arguments, record_to=output or None)
-    return RuleStrategy(RULES[name](), **arguments, record_to=output or None)
+    return RuleStrategy(find_rule(name)(), **arguments, record_to=output or None)

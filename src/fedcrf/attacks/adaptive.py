@@ -17,7 +17,7 @@ from fedcrf.attacks.search import (
     best,
     line_search,
 )
-from fedcrf.errors import check_choice, check_whole
+from fedcrf.errors import check_choice, check_truth, check_whole
 from fedcrf.rules import ClientReport, Memory
 
 
@@ -60,6 +60,7 @@ class Adaptive(OmniscientAttack):
         check_number("least_kept", self.least_kept, 0.0, 1.0)
         check_number("patience", self.patience, 0.0)
         check_number("answer", self.answer, 0.0)
+        check_truth("sketched", self.sketched)
 
     def forge(self, scene: Scene) -> Forgery:
         """See `ModelAttack.forge`."""

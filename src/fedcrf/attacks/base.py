@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import FedcrfError, is_number
+from fedcrf.errors import FedcrfError, check_truth, is_number
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import floating_layers, stepped_state
 
@@ -171,6 +171,9 @@ class DataAttack(ABC):
     """
 
     hides: bool
+
+    def __post_init__(self) -> None:
+        check_truth("hides", self.hides)
 
     def claims(self, scene: Scene) -> list[ClientReport]:
         """Return what the attackers send after they have trained on their poisoned examples."""

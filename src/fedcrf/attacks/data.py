@@ -43,6 +43,7 @@ class LabelNoise(DataAttack):
     hides: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_number("rate", self.rate, 0.0, 1.0)
 
     def poison(
@@ -66,6 +67,7 @@ class FeatureNoise(DataAttack):
     hides: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_number("sd", self.sd, 0.0)
 
     def poison(

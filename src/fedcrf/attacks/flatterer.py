@@ -13,7 +13,7 @@ from fedcrf.attacks.adaptive import Adaptive
 from fedcrf.attacks.answer import Recollection
 from fedcrf.attacks.base import Scene, check_number, unit
 from fedcrf.attacks.search import asked, attacking
-from fedcrf.errors import check_whole
+from fedcrf.errors import check_truth, check_whole
 from fedcrf.rules import ClientReport, Memory
 
 
@@ -71,6 +71,7 @@ class Opportunist(Adaptive):
         check_whole("until", self.until, least=1)
         check_number("tolerance", self.tolerance, 0.0, 1.0)
         check_number("fallen", self.fallen, 0.0, 1.0)
+        check_truth("pulsing", self.pulsing)
 
     def _decided(
         self, scene: Scene, past: Recollection | None

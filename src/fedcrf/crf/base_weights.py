@@ -63,6 +63,8 @@ def capped_weights(
 
 
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
+    if isinstance(num_examples, np.ma.MaskedArray):
+        raise FedcrfError("num_examples are masked: fill what is missing, with .filled(0)")
     try:
         given = as_numpy(num_examples)
     except ValueError:  # lists of different lengths

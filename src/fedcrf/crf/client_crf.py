@@ -16,7 +16,7 @@ from fedcrf.crf.pairwise import Attraction
 from fedcrf.crf.potentials import Pairs
 from fedcrf.crf.settings import checked_labels, checked_number
 from fedcrf.crf.unary import Reliability
-from fedcrf.errors import FedcrfError, check_whole
+from fedcrf.errors import FedcrfError, check_truth, check_whole
 from fedcrf.statistics import (
     NeighbourSearch,
     Statistics,
@@ -130,6 +130,9 @@ class ClientCRF:
         if self.bandwidth <= 0:
             raise FedcrfError(f"bandwidth {self.bandwidth}: give a number above 0")
         check_whole("iterations", self.iterations, least=0)
+        check_truth("reliability_gate", self.reliability_gate)  # by `Attraction` only when inferred
+        check_truth("weight_by_examples", self.weight_by_examples)
+        check_whole("sketch_seed", self.sketch_seed, least=0)
         if self.neighbours is None and self.sketch_size is not None:
             raise FedcrfError(
                 f"sketch_size {self.sketch_size} is for the search of neighbours: "

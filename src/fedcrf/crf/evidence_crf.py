@@ -61,6 +61,7 @@ class EvidenceCRF:
     def __post_init__(self) -> None:
         check_not_negative(self, "evidence_threshold", "evidence_limit")
         check_positive(self, "evidence_softening", "evidence_strength")
+        self.field  # noqa: B018  (checks the name)
 
     @property
     def field(self) -> Field:

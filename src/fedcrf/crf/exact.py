@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,13 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from fedcrf.crf.potentials import label_distance
 from fedcrf.errors import FedcrfError
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 MOST_LABELLINGS = 1 << 22
 """Labellings beyond which the sum no longer fits comfortably in memory (32 MiB of float64)."""
 
 
 def exact_marginals(
     unary: ArrayLike,
-    affinity: ArrayLike,
+    affinity: ArrayLike | csr_array[np.float64],
     labels: Sequence[float] | NDArray[np.float64],
     pairwise_strength: float,
 ) -> NDArray[np.float64]:
@@ -26,8 +30,8 @@ def exact_marginals(
 
     Args:
         unary: (m, L) energies ψ_u, such as ``posterior.unary``.
-        affinity: (m, m) symmetric affinities A, such as ``posterior.affinity``; the diagonal is
-            not read.
+        affinity: (m, m) symmetric affinities A, such as ``posterior.affinity``, also a sparse
+            matrix; the diagonal is not read.
         labels: (L,) labels q.
         pairwise_strength: λ.
 
@@ -39,7 +43,8 @@ def exact_marginals(
             m = 13 at L = 3).
     """
     psi = np.asarray(unary, dtype=np.float64)
-    edges = np.asarray(affinity, dtype=np.float64)
+    toarray = getattr(affinity, "toarray", None)  # of a sparse matrix
+    edges = np.asarray(toarray() if toarray else affinity, dtype=np.float64)
     values = np.asarray(labels, dtype=np.float64)
     if psi.ndim != 2 or edges.shape != (len(psi),) * 2 or values.shape != psi.shape[1:]:
         raise FedcrfError(

@@ -83,12 +83,21 @@ class ClientMemory:
             given = cls(**{name: np.asarray(memory[name]) for name in names})
         except ValueError:  # lists of different lengths
             raise damaged from None
+        if given.layout.shape != like.layout.shape:
+            raise damaged
         labels, expected = (each.beliefs.shape[-1:] for each in (given, like))
         if not np.array_equal(given.layout, like.layout) or labels != expected:
-            kept, here = (each.layout.tolist() for each in (given, like))
+            parts = ("model size", "sketch size", "sketch seed", "labels")
+            sizes = (
+                [*each.layout.tolist(), *of] for each, of in ((given, labels), (like, expected))
+            )
+            other = "; ".join(
+                f"{name} {kept}, here {here}"
+                for name, kept, here in zip(parts, *sizes, strict=True)
+                if kept != here
+            )
             raise FedcrfError(
-                "the memory is of another federation or of other settings (model size, sketch "
-                f"size and seed {kept}, here {here}; labels {labels}, here {expected}): "
+                f"the memory is of another federation or of other settings ({other}): "
                 "give the one this rule handed back, or none"
             )
         if not given._is_sound(like):
@@ -184,11 +193,13 @@ def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.in
             f"the clients are a {type(clients).__name__}: give a sequence of whole numbers, one "
             "for each update"
         )
-    whole = [isinstance(each, numbers.Integral) for each in clients]
-    if len(whole) != num_clients or not all(whole):
+    if len(clients) != num_clients:
         raise FedcrfError(
-            f"{len(whole)} clients for {num_clients} updates: give one whole number for each"
+            f"{len(clients)} clients for {num_clients} updates: give one whole number for each"
         )
+    for each in clients:
+        if not isinstance(each, numbers.Integral):
+            raise FedcrfError(f"client {each!r}: give identities that are whole numbers")
     # Node ids may be unsigned: whatever has 64 bits keeps them.
     given = np.array([(int(each) + 2**63) % 2**64 - 2**63 for each in clients], dtype=np.int64)
     values, counts = np.unique(given, return_counts=True)

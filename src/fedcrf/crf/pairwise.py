@@ -16,6 +16,7 @@ from fedcrf.crf import potentials
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.settings import check_not_negative, check_positive
 from fedcrf.crf.unary import Energy
+from fedcrf.errors import check_truth
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -50,6 +51,7 @@ class Attraction:
     reliability_gate: bool = True
 
     def __post_init__(self) -> None:
+        check_truth("reliability_gate", self.reliability_gate)
         check_not_negative(self, "strength")
         check_positive(self, "bandwidth")
 

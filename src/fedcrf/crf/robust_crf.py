@@ -66,10 +66,10 @@ class RobustCRF:
         norm_exponent: How an honest update's norm grows with its examples.
         norm_threshold: As a logarithm, what longer is nothing yet.
         response_strength: κ, of the evidence of the answer.
-        response_share: The share of the median client's answer that is expected of everybody.
-        steadiness_strength: κ, of the evidence of steadiness.
-        steadiness_share: The share of the median client's steadiness that is expected likewise, in
+        response_share: The share of the median client's answer that is expected of everybody, in
             [0, 1].
+        steadiness_strength: κ, of the evidence of steadiness.
+        steadiness_share: The share of the median client's steadiness that is expected likewise.
         clip: Updates are clipped to so many median norms.
         count_cap: A client's examples count as so many medians at most, as counts are claims.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
@@ -144,10 +144,9 @@ class RobustCRF:
             "norm_exponent",
             "norm_threshold",
             "response_strength",
-            "response_share",
             "steadiness_strength",
         )
-        check_fraction(self, "steadiness_share")
+        check_fraction(self, "response_share", "steadiness_share")
         object.__setattr__(self, "labels", self.field.labels)
         self.reported  # noqa: B018  (checks the settings)
         check_positive(self, "clip", "count_cap", "copy_power")
@@ -227,7 +226,7 @@ class RobustCRF:
         Raises:
             FedcrfError: As `ClientCRF.infer`; identities that are not one whole number each;
                 evidence of another length or name; a memory of another rule or federation; a model
-                of another size.
+                of another size, or not finite.
         """
         layers = as_layers(updates)
         counts = np.ones(len(layers)) if num_examples is None else num_examples
@@ -240,6 +239,10 @@ class RobustCRF:
                     f"{num_numbers(layers[0])}: give the model that the updates start from"
                 )
             (position,) = self.sketches([start])
+            if not np.isfinite(position).all():
+                raise FedcrfError(
+                    "the model is not finite: give the model that the updates start from"
+                )
         return self.infer_from_statistics(
             update_statistics(layers),
             counts,

@@ -137,6 +137,8 @@ class ReportedReliability:
     limit: float = 6.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise FedcrfError(f"evidence {self.name!r}: give its name, such as 'residual_loss'")
         check_not_negative(self, "threshold", "limit")
         check_positive(self, "softening", "strength")
 
@@ -210,7 +212,7 @@ class ResponseEvidence:
 
     Attributes:
         strength: κ.
-        share: The share of the median client's answer that is expected of everybody.
+        share: The share of the median client's answer that is expected of everybody, in [0, 1].
         spread: In a crowd so many usual deviations above the median are nothing yet.
         crowd: Clients of a round beyond which it is a crowd.
     """
@@ -221,7 +223,8 @@ class ResponseEvidence:
     crowd: float = 10.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "share", "spread")
+        check_not_negative(self, "strength", "spread")
+        check_fraction(self, "share")
         check_positive(self, "crowd")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:

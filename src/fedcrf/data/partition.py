@@ -88,7 +88,7 @@ def partition(
         raise FedcrfError(
             f"{settings.num_clients} clients with at least {settings.min_examples} examples each "
             f"need {needed} training examples, and there are {len(labels)}; lower --clients or "
-            "--min-examples."
+            "--min-examples (partition.min_examples), or raise --limit (data.limit) if it is given."
         )
     parts = scheme.assign(np.asarray(labels, dtype=np.int64), settings, generator)
     return tuple(np.sort(part) for part in parts)
@@ -118,7 +118,7 @@ def _label_skew(
     raise FedcrfError(
         f"in {_MAX_DRAWS:,} draws at --alpha {settings.alpha:g}, never did all "
         f"{settings.num_clients} clients get {settings.min_examples} examples; raise --alpha, or "
-        "lower --clients or --min-examples."
+        "lower --clients or --min-examples (partition.min_examples)."
     )
 
 

@@ -176,13 +176,22 @@ class Suite:
         chosen = self.conditions[condition]
         shared = {"attackers": self.attackers} if chosen.attack and self.attackers else {}
         wrong = chosen.attack.get("attackers", self.attackers)
-        spec = resolve(
-            {"rules": self._told(partition, methods, wrong)},
-            *self.layers,
-            {"partition": self.partitions[partition]},
-            {"attack": {**shared, **chosen.attack}, "attacks": chosen.attacks},
-            {"methods": list(methods), "seeds": list(seeds)},
-        )
+        told = self._told(partition, methods, wrong)
+        try:
+            spec = resolve(
+                {"rules": told},
+                *self.layers,
+                {"partition": self.partitions[partition]},
+                {"attack": {**shared, **chosen.attack}, "attacks": chosen.attacks},
+                {"methods": list(methods), "seeds": list(seeds)},
+            )
+        except FedcrfError as error:
+            if any(f"[rules.{rule}]" in str(error) for rule in told):
+                raise FedcrfError(
+                    f"{error}; the suite tells it of {wrong} attackers: choose fewer with "
+                    "--attackers, or --methods without it"
+                ) from None
+            raise
         for method in spec.methods:
             if method not in methods:
                 raise FedcrfError(

@@ -35,8 +35,8 @@ class Table:
             show_edge=False,
             padding=(0, 1, 0, 0),
         )
-        for number, name in enumerate(self.header):
-            table.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
+        for number, name in enumerate(self.header):  # folded where it is too wide, never cut off
+            table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*(Text(cell) for cell in row))
         return table

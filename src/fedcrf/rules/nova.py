@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, check_truth
 from fedcrf.rules.base import (
     BUFFERS,
     AggregationResult,
@@ -37,6 +37,9 @@ class FedNova:
 
     normalise_buffers: bool = False
     buffers: tuple[str, ...] = BUFFERS
+
+    def __post_init__(self) -> None:
+        check_truth("normalise_buffers", self.normalise_buffers)
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the normalised average of the updates; see `Rule.aggregate`.

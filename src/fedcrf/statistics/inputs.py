@@ -72,6 +72,7 @@ def as_layers(updates: Any) -> list[Layers]:
     """
     if isinstance(updates, np.ndarray) or is_torch_tensor(updates) or _is_array_like(updates):
         if not is_torch_tensor(updates):
+            _check_filled(updates, "updates are")
             updates = np.asarray(updates)
         if updates.ndim < 2:
             raise FedcrfError(
@@ -116,9 +117,13 @@ def _is_array_like(value: object) -> bool:
     return hasattr(value, "__array__") and not isinstance(value, type)
 
 
+def _check_filled(array: Any, what: str) -> None:
+    if isinstance(array, np.ma.MaskedArray):
+        raise FedcrfError(f"{what} masked: fill what is missing, with .filled(0)")
+
+
 def _floats(layer: Any, client: int) -> NDArray[Any]:
-    if isinstance(layer, np.ma.MaskedArray):
-        raise FedcrfError(f"the update of client {client} is masked: fill it, with .filled(0)")
+    _check_filled(layer, f"the update of client {client} is")
     if is_on_gpu(layer):
         return _detached(layer)  # type: ignore[no-any-return]
     try:

@@ -244,7 +244,7 @@ class CRFAvg(RuleStrategy):
     """Flower's federated averaging with CRF-refined weights, and the reason for each of them.
 
     A drop-in for Flower's ``FedAvg``: its arguments, in its order and with its defaults, then
-    the CRF's, which `fedcrf.ClientCRF` explains, and those of `RuleStrategy`.
+    the CRF's, which `fedcrf.ClientCRF` explains, and those of `RuleStrategy` but ``memory``.
     """
 
     def __init__(
