@@ -583,6 +583,7 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
         (OWN.replace('["flip"]', '["flop"]'), "unknown condition of suite"),
         (OWN + "[", "is not valid TOML"),
         (OWN.replace("seeds", "attackers = 0\nseeds"), "attackers is 0: give greater than 0"),
+        (OWN.replace("methods = [", "methods = 3 #"), "methods is 3: give a list, in .brackets."),
         (OWN.replace("seeds", "attackers = 1.5\nseeds"), "attackers is 1.5: give a valid integer"),
         (OWN.replace("seeds", "last_rounds = 0\nseeds"), "last_rounds is 0: give greater than 0"),
         (OWN.replace("[0]", '["a"]'), r"seeds\.0 is 'a': give a valid integer"),

@@ -318,6 +318,8 @@ def test_description_is_complete() -> None:
         ({"server": {"learning_rate": 0.1}}, ["learning_rate 0.1", "--server-optimizer"]),
         ({"server": {"optimizer": "adam", "learning_rate": 0}}, ["adam", "learning_rate 0"]),
         ({"server": 3}, ["[server]"]),
+        ({"methods": "fedavg"}, ["methods is 'fedavg'", "a list, in [brackets]"]),
+        ({"model": {"hidden": 64}}, ["model.hidden is 64", "a list, in [brackets]"]),
         ({"server_optimizers": {"adm": {}}}, ["server optimizer", "adm", "'adam'"]),
         (
             {"server_optimizers": {"adam": {"momentum": 0}}},

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
@@ -510,6 +511,16 @@ def test_crf_is_client_crf_on_the_differences(weight_by_examples: bool) -> None:
     assert_array_equal(result.weights, result.posterior.weights)
     # What FedAvg would have given stands beside it, whatever the rule itself starts from.
     assert_allclose(result.base_weights, slow_fedavg(round_), rtol=1e-12)
+
+
+@every_rule
+@pytest.mark.parametrize("make", [torch.tensor, list])
+def test_tensors_that_are_no_numpy_arrays_are_named(row: Row, make: Callable[..., Any]) -> None:
+    state = {"w": np.zeros(2, np.float32)}
+    bad = {"w": make([0.0, 1.0])}
+    for before, sent, who in ((bad, state, "the global model"), (state, bad, "client 7")):
+        with pytest.raises(FedcrfError, match=f"'w' of {who} is a .*: give NumPy arrays"):
+            row.rule.aggregate(before, [ClientReport(7, sent, 10)])
 
 
 def test_evidence_that_nobody_reports_leaves_the_rules_without() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from fedcrf.attacks import ATTACKS, Schedule, Threat
 from fedcrf.data import PartitionSettings
@@ -527,8 +528,18 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
             raise FedcrfError(f"[{where}] {cause}") from None
         # Further parts of the place are items, or the types that a value could have had.
         place = ".".join([where, *(part for part in first["loc"][:1] if isinstance(part, str))])
-        said = first["msg"].removeprefix("Input should be ")
-        raise FedcrfError(f"{place} is {first['input']!r}: give {said}") from None
+        raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None
+
+
+def wanted(error: ErrorDetails) -> str:
+    """Return what should have been given, in the words of a run file."""
+    said = error["msg"].removeprefix("Input should be ")
+    words = {
+        "a valid tuple": "a list, in [brackets]",
+        "a valid list": "a list, in [brackets]",
+        "a valid dictionary": "a section with its settings",
+    }
+    return words.get(said, said)
 
 
 def _without_name(options: Options) -> dict[str, Any]:

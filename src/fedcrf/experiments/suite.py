@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from fedcrf.attacks import Schedule
 from fedcrf.errors import FedcrfError, check_whole, unknown_name
 from fedcrf.experiments.methods import find_method
-from fedcrf.experiments.spec import CellSpec, RunSpec, resolve
+from fedcrf.experiments.spec import CellSpec, RunSpec, resolve, wanted
 from fedcrf.rules import find_rule
 
 SUITES = ("attacks", "noise")
@@ -452,7 +452,7 @@ def _mend(error: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         fields = Condition.model_fields if len(error["loc"]) > 1 else _SuiteFile.model_fields
         return str(unknown_name("key", place, fields))
-    return f"{place} is {error['input']!r}: give {error['msg'].removeprefix('Input should be ')}"
+    return f"{place} is {error['input']!r}: give {wanted(error)}"
 
 
 def _either(numbers: set[int]) -> str:

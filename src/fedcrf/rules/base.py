@@ -313,10 +313,19 @@ def check_reports(global_state: State, reports: Sequence[ClientReport]) -> None:
     """Check that every report is of the global model.
 
     Raises:
-        FedcrfError: No reports, or one whose tensors differ in name, shape or dtype.
+        FedcrfError: No reports, or one whose tensors differ in name, shape or dtype; tensors that
+            are no NumPy arrays.
     """
     if not reports:
         raise FedcrfError("there are no reports to aggregate: give at least one")
+    states = [(f"client {report.client}", report.state) for report in reports]
+    for who, state in [("the global model", global_state), *states]:
+        for name, tensor in state.items():
+            if not isinstance(tensor, np.ndarray):
+                raise FedcrfError(
+                    f"'{name}' of {who} is a {type(tensor).__name__}: give NumPy arrays, those of "
+                    "torch tensors with .numpy()"
+                )
     for report in reports:
         if report.state.keys() != global_state.keys():
             odd = sorted(report.state.keys() ^ global_state.keys())[0]
