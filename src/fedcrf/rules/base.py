@@ -321,7 +321,7 @@ def check_reports(global_state: State, reports: Sequence[ClientReport]) -> None:
     states = [(f"client {report.client}", report.state) for report in reports]
     for who, state in [("the global model", global_state), *states]:
         for name, tensor in state.items():
-            if not isinstance(tensor, np.ndarray):
+            if not isinstance(tensor, np.ndarray | np.generic):
                 raise FedcrfError(
                     f"'{name}' of {who} is a {type(tensor).__name__}: give NumPy arrays, those of "
                     "torch tensors with .numpy()"
