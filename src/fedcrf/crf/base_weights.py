@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import EPSILON, as_numpy
+from fedcrf.statistics.inputs import check_filled
 
 
 def base_weights(
@@ -63,8 +64,7 @@ def capped_weights(
 
 
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
-    if isinstance(num_examples, np.ma.MaskedArray):
-        raise FedcrfError("num_examples are masked: fill what is missing, with .filled(0)")
+    check_filled(num_examples, "num_examples are")
     try:
         given = as_numpy(num_examples)
     except ValueError:  # lists of different lengths

@@ -17,6 +17,7 @@ from fedcrf.crf.settings import check_not_negative, check_positive
 from fedcrf.crf.unary import ReportedReliability
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, as_numpy, update_statistics
+from fedcrf.statistics.inputs import check_filled
 
 Evidence = Mapping[str, Any]
 """By name one number for each client of a round; NaN where a client does not report it."""
@@ -140,8 +141,7 @@ def checked_evidence(evidence: Evidence | None, num_clients: int) -> dict[str, N
         )
     checked = {}
     for name, values in evidence.items():
-        if isinstance(values, np.ma.MaskedArray):
-            raise FedcrfError(f"evidence '{name}' is masked: fill it, with .filled(math.nan)")
+        check_filled(values, f"evidence '{name}' is", "fill it, with .filled(math.nan)")
         try:
             given = as_numpy(values)
             if given.dtype.kind == "c":  # NumPy would drop the imaginary part

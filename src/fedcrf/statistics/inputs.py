@@ -72,7 +72,7 @@ def as_layers(updates: Any) -> list[Layers]:
     """
     if isinstance(updates, np.ndarray) or is_torch_tensor(updates) or _is_array_like(updates):
         if not is_torch_tensor(updates):
-            _check_filled(updates, "updates are")
+            check_filled(updates, "updates are")
             updates = np.asarray(updates)
         if updates.ndim < 2:
             raise FedcrfError(
@@ -117,13 +117,16 @@ def _is_array_like(value: object) -> bool:
     return hasattr(value, "__array__") and not isinstance(value, type)
 
 
-def _check_filled(array: Any, what: str) -> None:
+def check_filled(
+    array: Any, what: str, mend: str = "fill what is missing, with .filled(0)"
+) -> None:
+    """Raise a `FedcrfError` for a masked array, whose mask would be lost."""
     if isinstance(array, np.ma.MaskedArray):
-        raise FedcrfError(f"{what} masked: fill what is missing, with .filled(0)")
+        raise FedcrfError(f"{what} masked: {mend}")
 
 
 def _floats(layer: Any, client: int) -> NDArray[Any]:
-    _check_filled(layer, f"the update of client {client} is")
+    check_filled(layer, f"the update of client {client} is")
     if is_on_gpu(layer):
         return _detached(layer)  # type: ignore[no-any-return]
     try:
