@@ -494,6 +494,16 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
             ),
             r"partition alpha-0\.5 of suite attacks says partition\.alpha itself: leave it out",
         ),
+        (
+            lambda: small(methods=["crf-robust"]).chosen(
+                settings=[{"rules": {"crf": {"iterations": 3}}}]
+            ),
+            r"none of the methods uses 'crf': leave rules\.crf\.iterations out",
+        ),
+        (
+            lambda: small(conditions=["mimic"]).chosen(settings=[{"attacks": {"alie": {"z": 1}}}]),
+            r"no attack is 'alie': leave attacks\.alie\.z out",
+        ),
         (lambda: small(attackers=0), "attackers 0: give a whole number, 1 or more"),
         (lambda: small(attackers=0.3), "attackers 0.3: give a whole number, 1 or more"),
         (lambda: small(attackers=10).cells, "of 10 clients one at least must attack"),
@@ -562,7 +572,7 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
         few = suite.chosen(clients=4, conditions=conditions)
         folder = Path("runs/robustness/mine-digits-2-of-4-clients")
         assert default_folder(suite, few) == folder
-    with pytest.raises(FedcrfError, match="attackers 4: of 4 clients"):
+    with pytest.raises(FedcrfError, match="condition four of mine: attackers 4: of 4 clients"):
         assert few.cells
     assert len(suite.chosen(clients=4, conditions=["flip"]).cells) == 2
     # What it leaves out is that of the package's suites.

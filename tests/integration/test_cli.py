@@ -482,6 +482,26 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("run", "--mu", "-1", "--methods", "fedavg"),
         ("mu", "-1"),
     ),
+    "mu of no method": (
+        nothing,
+        ("run", "--mu", "1", "--methods", "fedavg"),
+        ("none of the methods uses 'proximal'", "objectives.proximal.mu"),
+    ),
+    "setting of another rule": (
+        nothing,
+        ("run", "--methods", "crf-robust", "--set", "rules.crf.neighbours=5"),
+        ("none of the methods uses 'crf'", "leave rules.crf.neighbours out"),
+    ),
+    "setting of another attack": (
+        nothing,
+        ("run", "--attack", "alie", "--set", "attacks.ipm.epsilon=2"),
+        ("no attack is 'ipm'", "attacks.ipm.epsilon"),
+    ),
+    "setting of another rule in a sweep": (
+        nothing,
+        ("sweep", "--over", "rules.crf.iterations=1,5", "--set", "rules.rfa.iterations=3"),
+        ("none of the methods uses 'rfa'",),
+    ),
     "attack": (nothing, ("run", "--attack", "ipmm"), ("attack", "ipmm", "'ipm'")),
     "attackers alone": (nothing, ("run", "--attackers", "3"), ("[attack]", "--attack")),
     "attackers of words": (

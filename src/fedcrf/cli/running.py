@@ -176,11 +176,12 @@ def run(
     }
     import tomli_w
 
-    from fedcrf.experiments.spec import read_run_file, resolve, setting
+    from fedcrf.experiments.spec import check_used, read_run_file, resolve, setting
 
     described = [] if run_file is None else [read_run_file(run_file)]
-    chosen = [setting(text) for text in settings or []]
-    spec = resolve(*described, given(flags), *chosen)
+    chosen = [given(flags), *(setting(text) for text in settings or [])]
+    spec = resolve(*described, *chosen)
+    check_used(chosen, [spec])
     if describe:
         print(tomli_w.dumps(spec.describe()), end="")
         return
@@ -293,7 +294,7 @@ def sweep(
     workplace = _workplace(data_dir, cache_dir, jobs, device)
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.runner import run_grids
-    from fedcrf.experiments.spec import read_run_file, setting
+    from fedcrf.experiments.spec import check_used, read_run_file, setting
     from fedcrf.experiments.sweep import Sweep, parse_axis, sweep_table, write_sweep
 
     flags = {
@@ -302,9 +303,11 @@ def sweep(
         "data": {"dataset": dataset},
     }
     described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_run_file(run_file)]
-    layers = [*described, given(flags), *(setting(text) for text in settings or [])]
+    chosen = [setting(text) for text in settings or []]
+    layers = [*described, given(flags), *chosen]
     plan = Sweep(output, tuple(layers), tuple(parse_axis(text) for text in over))
     runs = [(point.spec, point.store) for point in plan.points()]
+    check_used(chosen, [spec for spec, _ in runs])
     with RunDisplay(runs, console) as display:
         failed = run_grids(runs, workplace, _observer(display, runs, log))
     print_table(sweep_table(plan))

@@ -357,6 +357,32 @@ def resolve(*layers: Options) -> RunSpec:
     return spec
 
 
+def check_used(settings: Iterable[Options], specs: Iterable[RunSpec]) -> None:
+    """Raise a `FedcrfError` where some setting is of what none of the runs uses.
+
+    A run file may hold settings of methods that are not run today; what is said on the command
+    line is meant.
+
+    Args:
+        settings: Layers that `resolve` accepts.
+        specs: The runs that they were said for.
+    """
+    used: dict[str, set[str | None]] = {section: set() for section in REGISTRIES}
+    for spec in specs:
+        for method in map(find_method, spec.methods):
+            used["rules"].add(method.rule)
+            used["objectives"].add(method.objective)
+            used["server_optimizers"].add(method.server_optimizer)
+        used["attacks"].add(spec.attack.get("name"))
+    for layer in settings:
+        for section, names in used.items():
+            for name, options in layer.get(section, {}).items():
+                if name not in names:
+                    user = "no attack is" if section == "attacks" else "none of the methods uses"
+                    keys = ", ".join(f"{section}.{name}.{key}" for key in options)
+                    raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
+
+
 def cell_of(description: Options) -> CellSpec:
     """Return the cell that `CellSpec.describe` described; what is new since has its default.
 

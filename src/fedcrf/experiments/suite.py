@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from fedcrf.attacks import Schedule
 from fedcrf.errors import FedcrfError, check_whole, unknown_name
 from fedcrf.experiments.methods import find_method
-from fedcrf.experiments.spec import CellSpec, RunSpec, resolve, wanted
+from fedcrf.experiments.spec import CellSpec, RunSpec, check_used, resolve, wanted
 from fedcrf.rules import find_rule
 
 SUITES = ("attacks", "noise")
@@ -191,6 +191,8 @@ class Suite:
                     f"{error}; the suite tells it of {wrong} attackers: choose fewer with "
                     "--attackers, or --methods without it"
                 ) from None
+            if "attackers" in chosen.attack:  # others have the number that is said for all
+                raise FedcrfError(f"condition {condition} of {self.name}: {error}") from None
             raise
         for method in spec.methods:
             if method not in methods:
@@ -272,7 +274,8 @@ class Suite:
         Raises:
             FedcrfError: The suite has no such partition or condition, a number is none of
                 clients, the suite says some of them itself, or a setting is methods, seeds or
-                attack, or of what a chosen partition or condition says itself.
+                attack, of what a chosen partition or condition says itself, or of what no method
+                or condition uses.
         """
         if partitions is not None and not partitions:
             raise FedcrfError(f"no partition is chosen: name one of suite {self.name} at least")
@@ -302,7 +305,7 @@ class Suite:
         said = {f"partition {name}": {"partition": each} for name, each in chosen.items()}
         said |= {f"condition {name}": {"attacks": each.attacks} for name, each in kept.items()}
         self._check_settings(settings, said)
-        return replace(
+        suite = replace(
             self,
             methods=self.methods if methods is None else tuple(methods),
             seeds=self.seeds if seeds is None else tuple(seeds),
@@ -312,6 +315,10 @@ class Suite:
             layers=(*self.layers, numbers, *settings),
             attackers=self.attackers if attackers is None else attackers,
         )
+        if settings:
+            partition = next(iter(chosen))
+            check_used(settings, [suite.spec(partition, name, suite.methods, [0]) for name in kept])
+        return suite
 
     def _named(self, name: str) -> Sequence[str]:
         """Return the condition of a name, or those of the group of a title."""

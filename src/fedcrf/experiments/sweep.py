@@ -14,7 +14,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.compare import Estimate, estimate, pair_seeds
 from fedcrf.experiments.figures import heat_map_figure, save
 from fedcrf.experiments.methods import find_method
-from fedcrf.experiments.spec import REGISTRIES, RunSpec, resolve
+from fedcrf.experiments.spec import RunSpec, check_used, resolve
 from fedcrf.experiments.standing import standing
 from fedcrf.experiments.store import CellSummary, RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
@@ -80,17 +80,14 @@ class Sweep:
             FedcrfError: A key that does not exist, or that none of the methods uses, or a value
                 that cannot be.
         """
-        described = resolve(*self.layers).describe()
-        for axis in self.axes:
-            section, _, rest = axis.key.partition(".")
-            name = rest.partition(".")[0]
-            if section in REGISTRIES and name not in described.get(section, {}):
-                user = "the run" if section == "attacks" else "none of the methods"
-                raise FedcrfError(f"--over {axis.key}: {user} uses '{name}'")
-        return [
+        points = [
             Point(values, self._spec(values), RunStore(self.folder / self._folder_name(values)))
             for values in itertools.product(*(axis.values for axis in self.axes))
         ]
+        check_used(
+            (axis.layer(axis.values[0]) for axis in self.axes), [each.spec for each in points]
+        )
+        return points
 
     @cached_property
     def results(self) -> Results:
