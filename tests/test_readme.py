@@ -45,9 +45,18 @@ def test_the_run_file() -> None:
     assert [cell.method.rule for cell in spec.cells()[:3]] == ["fedavg", "crf", "uniform"]
 
 
-def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_robust_rule_in_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="needs fedcrf[flower]")
+    monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {}
     exec(blocks("python")[1], scope)
+    strategy = scope["strategy"]
+    assert (strategy.rule, strategy.fraction_evaluate) == (RULES["crf-robust"](), 0.5)
+
+
+def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope: dict[str, Any] = {}
+    exec(blocks("python")[2], scope)
     monkeypatch.setitem(RULES, "largest", scope["Largest"])  # type: ignore[arg-type]
 
     def aggregate(keep: int, *models: float) -> AggregationResult:

@@ -19,6 +19,7 @@ from fedcrf.rules import (
     CRF,
     RFA,
     RULES,
+    Adam,
     ClientReport,
     CoordinateMedian,
     CRFEvidence,
@@ -29,10 +30,12 @@ from fedcrf.rules import (
     GeometricMedian,
     Krum,
     MultiKrum,
+    Optimized,
     Rule,
     State,
     TrimmedMean,
     Uniform,
+    with_secret_signs,
 )
 from paper import reference
 
@@ -521,6 +524,34 @@ def test_tensors_that_are_no_numpy_arrays_are_named(row: Row, make: Callable[...
     for before, sent, who in ((bad, state, "the global model"), (state, bad, "client 7")):
         with pytest.raises(FedcrfError, match=f"'w' of {who} is a .*: give NumPy arrays"):
             row.rule.aggregate(before, [ClientReport(7, sent, 10)])
+
+
+@pytest.mark.parametrize(
+    ("rule", "secret"),
+    [
+        (CRFRobust(), CRFRobust(sketch_seed=9)),
+        (CRFRobustEvidence(clip=3.0), CRFRobustEvidence(clip=3.0, sketch_seed=9)),
+        (CRFRobust(sketch_seed=4), CRFRobust(sketch_seed=4)),
+        (CRF(neighbours=2, sketch_size=8), CRF(neighbours=2, sketch_size=8, sketch_seed=9)),
+        (CRF(neighbours=2, sketch_size=8, sketch_seed=4),) * 2,
+        (CRF(), CRF()),
+        (Optimized(CRFRobust(), Adam()), Optimized(CRFRobust(sketch_seed=9), Adam())),
+        (FedAvg(), FedAvg()),
+    ],
+)
+def test_signs_that_all_can_know_become_secret_ones(rule: Rule, secret: Rule) -> None:
+    assert with_secret_signs(rule, {}, 9) == secret
+
+
+@pytest.mark.parametrize(
+    ("layout", "seed"), [([24, 64, 3], 3), ([24, 64], 9), ([0.5, 1.0, 2.0], 9), (None, 9)]
+)
+def test_signs_stay_those_of_the_memory(layout: Any, seed: int) -> None:
+    rule, memory = CRFRobust(), {"layout": np.array(layout)}
+    assert with_secret_signs(rule, memory, 9) == CRFRobust(sketch_seed=seed)
+    behind = {f"rule.{name}": array for name, array in memory.items()}
+    optimized = with_secret_signs(Optimized(rule, Adam()), behind, 9)
+    assert optimized == Optimized(CRFRobust(sketch_seed=seed), Adam())
 
 
 def test_evidence_that_nobody_reports_leaves_the_rules_without() -> None:

@@ -180,6 +180,12 @@ class ClientMemory:
         )
 
 
+def sketch_seed_of(memory: Arrays) -> int | None:
+    """Return the seed of the sketches in a memory; None where it is none of such, or damaged."""
+    layout = np.asarray(memory.get("layout", ()))
+    return int(layout[2]) if layout.shape == (3,) and layout.dtype.kind in "iu" else None
+
+
 def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.int64]:
     """Return the clients' identities as whole numbers; their places where none are given.
 

@@ -81,7 +81,7 @@ class RobustCRF:
         damping: Share of the marginals that an update keeps, in [0, 1).
         sketch_size: Numbers in a sketch; the error of a cosine is about 1/√size.
         sketch_seed: Of the sketches' signs. Keep it to the server: who knows it can make updates
-            whose sketches mislead.
+            whose sketches mislead. The default is no secret; Flower's strategies draw one.
 
     Raises:
         FedcrfError: A setting outside its range.

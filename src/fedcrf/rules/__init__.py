@@ -19,11 +19,13 @@ from fedcrf.rules.base import (
     Memory,
     RememberingRule,
     Rule,
+    SketchingRule,
     State,
     aggregate_round,
     check_clients,
     reported_evidence,
     wanted_evidence,
+    with_secret_signs,
 )
 from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
 from fedcrf.rules.coordinatewise import CoordinateMedian, TrimmedMean
@@ -103,6 +105,7 @@ __all__ = [
     "RememberingRule",
     "Rule",
     "ServerOptimizer",
+    "SketchingRule",
     "State",
     "TrimmedMean",
     "Uniform",
@@ -114,4 +117,5 @@ __all__ = [
     "plain_rule",
     "reported_evidence",
     "wanted_evidence",
+    "with_secret_signs",
 ]

@@ -150,6 +150,22 @@ class InformedRule(Rule, Protocol):
 
 
 @runtime_checkable
+class SketchingRule(Rule, Protocol):
+    """A rule that looks at sketches, whose random signs attackers had better not know."""
+
+    def with_secret_signs(self, memory: Memory, seed: int) -> Rule:
+        """Return the rule with other signs than those of its default seed, which all can know.
+
+        A rule whose settings say another seed is returned as it is.
+
+        Args:
+            memory: Of the run it goes on from, whose signs it keeps; else empty.
+            seed: Of the signs where nothing is remembered; above 0, below 2⁶³.
+        """
+        ...
+
+
+@runtime_checkable
 class CountingRule(Rule, Protocol):
     """A rule that not every number of clients suits."""
 
@@ -165,6 +181,14 @@ def check_clients(rule: Rule, num_clients: int) -> None:
     """
     if isinstance(rule, CountingRule):
         rule.check_clients(num_clients)
+
+
+def with_secret_signs(rule: Rule, memory: Memory, seed: int) -> Rule:
+    """Return a rule with signs that clients do not know; most have none.
+
+    See `SketchingRule.with_secret_signs`.
+    """
+    return rule.with_secret_signs(memory, seed) if isinstance(rule, SketchingRule) else rule
 
 
 def wanted_evidence(rule: Rule) -> frozenset[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedcrf.crf import ClientCRF, base_weights
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
+    Memory,
     State,
     average_states,
     check_reports,
@@ -37,3 +38,9 @@ class CRF(ClientCRF):
             excluded=posterior.excluded,
             posterior=posterior,
         )
+
+    def with_secret_signs(self, memory: Memory, seed: int) -> CRF:
+        """Return the rule with signs of its own; see `SketchingRule.with_secret_signs`."""
+        if self.sketch_size is None or self.sketch_seed != ClientCRF.sketch_seed:
+            return self
+        return replace(self, sketch_seed=seed)

@@ -20,6 +20,7 @@ from fedcrf.rules.base import (
     check_clients,
     is_buffer,
     wanted_evidence,
+    with_secret_signs,
 )
 from fedcrf.rules.server_optimizers import ServerOptimizer
 from fedcrf.statistics import is_floating
@@ -50,6 +51,10 @@ class Optimized:
     def wanted_evidence(self) -> frozenset[str]:
         """What the rule looks at; see `EvidenceRule.wanted_evidence`."""
         return wanted_evidence(self.rule)
+
+    def with_secret_signs(self, memory: Memory, seed: int) -> Optimized:
+        """Ask the rule; see `SketchingRule.with_secret_signs`."""
+        return replace(self, rule=with_secret_signs(self.rule, _named(memory, RULE), seed))
 
     def check_clients(self, num_clients: int) -> None:
         """Ask the rule; see `CountingRule.check_clients`."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedcrf.crf import EvidenceCRF, FieldPosterior, RobustCRF, base_weights
 from fedcrf.crf.evidence_crf import Evidence
+from fedcrf.crf.memory import sketch_seed_of
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -74,6 +75,13 @@ class CRFRobust(RobustCRF):
             evidence=self._evidence(reports),
         )
         return _result(global_state, reports, posterior)
+
+    def with_secret_signs(self, memory: Memory, seed: int) -> CRFRobust:
+        """Return the rule with signs of its own; see `SketchingRule.with_secret_signs`."""
+        if self.sketch_seed != RobustCRF.sketch_seed:
+            return self
+        remembered = sketch_seed_of(memory)
+        return replace(self, sketch_seed=seed if remembered is None else remembered)
 
     def _evidence(self, reports: Sequence[ClientReport]) -> Evidence:
         return {}

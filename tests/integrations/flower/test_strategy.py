@@ -467,9 +467,9 @@ def latecomers() -> Nodes:
 
 
 REMEMBERING: Mapping[str, Rule] = {
-    "the rule": CRFRobust(sketch_size=64),
+    "the rule": CRFRobust(sketch_size=64, sketch_seed=7),
     "the optimizer": Optimized(FedAvgRule(), Adam(0.5)),
-    "both": Optimized(CRFRobust(sketch_size=64), Momentum()),
+    "both": Optimized(CRFRobust(sketch_size=64, sketch_seed=7), Momentum()),
 }
 
 
@@ -501,6 +501,36 @@ def test_a_run_goes_on_from_another_where_it_is_told_to(rule: Rule, tmp_path: Pa
     result = rest.start(grid, half.arrays, num_rounds=2)
     assert outcome(result)[0] == outcome(expected)[0]
     assert rest.memory["nodes"].tolist() == whole.memory["nodes"].tolist() == [5, 6, 3]
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_a_strategy_s_signs_are_its_own_and_told_to_nobody(
+    optimized: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def strategy(**chosen: Any) -> RuleStrategy:
+        rule = CRFRobust(sketch_size=64, **chosen.pop("rule", {}))
+        given = Optimized(rule, Momentum()) if optimized else rule
+        return RuleStrategy(given, fraction_evaluate=0.0, **chosen)
+
+    def seed(after: RuleStrategy) -> int:
+        return int(after.memory["rule.rule.layout" if optimized else "rule.layout"][2])
+
+    first, other = strategy(record_to=tmp_path), strategy()
+    grid = latecomers()
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        half = first.start(grid, arrays(MODEL), num_rounds=2)
+    other.start(latecomers(), arrays(MODEL), num_rounds=2)
+    assert seed(first) != seed(other)
+    rest = strategy(memory=first.memory)
+    rest.start(grid, half.arrays, num_rounds=1)
+    assert seed(rest) == seed(first)
+    written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 1
+    for text in (*written, caplog.text, str(half.train_metrics_clientapp), str(first.rule)):
+        assert str(seed(first)) not in text
+    told = strategy(rule={"sketch_seed": 5})
+    told.start(latecomers(), arrays(MODEL), num_rounds=1)
+    assert seed(told) == 5
 
 
 def test_a_memory_that_is_no_strategys_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,16 @@ from fedcrf.integrations.flower.replies import (
     shared_partitions,
     train_replies,
 )
-from fedcrf.rules import CRF, FedNova, Memory, Rule, aggregate_round, plain_rule, wanted_evidence
+from fedcrf.rules import (
+    CRF,
+    FedNova,
+    Memory,
+    Rule,
+    aggregate_round,
+    plain_rule,
+    wanted_evidence,
+    with_secret_signs,
+)
 
 if TYPE_CHECKING:
     from fedcrf.integrations.flower.recording import Recorder
@@ -77,8 +87,12 @@ class RuleStrategy(FedAvg):
     A run goes on from that of another strategy, ``first``, where it is told to:
     ``RuleStrategy(rule, memory=first.memory).start(grid, result.arrays)``.
 
+    A rule that compares clients by sketches, as ``CRFRobust()`` does, gets random signs of the
+    strategy's own, which no client can know; they are in the memory, and in no log or record. Give
+    a ``sketch_seed`` to repeat a run to the bit.
+
     Args:
-        rule: The server rule, such as ``TrimmedMean(0.1)``, or ``Optimized(CRF(), Adam())``.
+        rule: The server rule, such as ``CRFRobust()``, or ``Optimized(CRF(), Adam())``.
         metric_names: How the clients call the metrics that the server looks at.
         record_to: An empty or new folder for the rounds' records, for ``fedcrf show``; of one run.
         memory: Of the strategy of the run that this one goes on from; begins anew where left out.
@@ -99,7 +113,7 @@ class RuleStrategy(FedAvg):
         **arguments: Unpack[FedAvgArguments],
     ) -> None:
         super().__init__(**arguments)
-        self.rule = rule
+        self.rule = rule  # as it is logged and recorded, without what clients must not know
         self.metric_names = metric_names or MetricNames()
         self.metric_names.check(wanted_evidence(rule))
         if arguments.get("train_metrics_aggr_fn") is None:
@@ -108,6 +122,8 @@ class RuleStrategy(FedAvg):
             self.evaluate_metrics_aggr_fn = average_metrics
         self._initial = _checked_memory(memory)
         self._begin()
+        # The one draw that is not to be repeated: nobody else is to know it.
+        self._secret_rule = with_secret_signs(rule, self._memory, 1 + secrets.randbits(62))
         self._round: TrainingRound | None = None
         self._recorder: Recorder | None = None
         if record_to is not None:
@@ -219,7 +235,7 @@ class RuleStrategy(FedAvg):
         ordered, reports = client_reports(usable, self._numbers)
         if not reports:
             return Decision(ordered, reports, left_out, None), {}
-        result = aggregate_round(self.rule, self._memory, current.state, reports)
+        result = aggregate_round(self._secret_rule, self._memory, current.state, reports)
         self._memory = result.memory
         decision = Decision(ordered, reports, left_out, replace(result, state={}))
         return decision, dict(result.state)
