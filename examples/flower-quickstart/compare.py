@@ -1,7 +1,7 @@
-"""Run the app with FedAvg and with CRFAvg in Flower's simulation, and print the result of both.
+"""Run the app with FedAvg, CRFAvg and the robust CRF in Flower's simulation, and print the results.
 
 Usage: ``python compare.py FOLDER DATASET SEEDS ROUNDS [KEY=VALUE ...]`` where the keys are the run
-configuration's. A run that is in the folder already is not repeated.
+configuration's. A run that is in the folder already is not repeated, whatever its settings were.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 
 APP = Path(__file__).parent
 CLIENTS = "num-supernodes=10 client-resources-num-cpus=1"
+STRATEGIES = ("FedAvg", "CRFAvg", "crf-robust")
 
 
 def main(folder: str, dataset: str, seeds: str, rounds: str, *settings: str) -> None:
     """Run what is not there yet, and print mean and standard deviation of the accuracies."""
     print("| strategy | last round | best loss |\n| --- | ---: | ---: |")
-    for strategy in ("FedAvg", "CRFAvg"):
+    for strategy in STRATEGIES:
         scores = []
         for seed in range(int(seeds)):
             output = Path(folder).resolve() / f"{dataset}-{strategy}-seed-{seed}"

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -93,6 +94,24 @@ def test_in_simulation_with_faulty_clients(processes: Processes, tmp_path: Path)
     assert all(sum(record.weight) == pytest.approx(1, abs=1e-5) for record in records)
     assert records[2].validation.accuracy > records[0].validation.accuracy > 0.2
     assert records[2].training_loss < records[0].training_loss
+
+
+def test_in_simulation_with_hostile_clients(processes: Processes, tmp_path: Path) -> None:
+    processes.superlink("sim", "--simulation")
+    run = processes.flwr_run(
+        APP, "sim", "--federation-config", "num-supernodes=10 client-resources-num-cpus=1",
+        "--run-config",
+        f'strategy="crf-robust" attackers=3 num-server-rounds=5 output="{tmp_path / "out"}"',
+    )  # fmt: skip
+    run.wait(timeout=240)
+    log = processes.log("run")
+    assert "Strategy execution finished" in log, log[-3000:]
+    records = check(tmp_path / "out", rounds=5)
+    first, last = (np.array(record.weight) for record in (records[0], records[-1]))
+    assert first[:3].sum() > 0.2
+    assert last[:3].sum() < 0.05
+    assert last[3:].min() > 0.05
+    assert records[-1].validation.accuracy > records[0].validation.accuracy + 0.3
 
 
 def test_in_deployment_with_a_supernode_that_is_killed(

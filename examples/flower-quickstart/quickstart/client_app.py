@@ -21,6 +21,8 @@ def train(message: Message, context: Context) -> Message:
     number = int(message.content["config"]["server-round"])
     shuffle = generator(int(config["seed"]), Stream.SHUFFLE, number, client)
     loss = task.train(model, part.train, config, shuffle)
+    if client < int(config["attackers"]):
+        reverse(model, message)
     metrics = {"num-examples": len(part.train.labels), "train_loss": loss, "partition-id": client}
     content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
     return Message(content=RecordDict(content), reply_to=message)
@@ -31,8 +33,17 @@ def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model and send back what came out."""
     part, model = received(message, context)
     loss, accuracy = task.evaluate(model, part.validation)
-    metrics = {"num-examples": len(part.validation.labels), "eval_loss": loss, "eval_acc": accuracy}
+    hostile = int(context.node_config["partition-id"]) < int(context.run_config["attackers"])
+    count = 0 if hostile else len(part.validation.labels)  # the honest clients' examples count
+    metrics = {"num-examples": count, "eval_loss": loss, "eval_acc": accuracy}
     return Message(content=RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+
+def reverse(model: nn.Module, message: Message) -> None:
+    """Turn what a hostile client has learnt into three times its opposite."""
+    before = message.content["arrays"].to_torch_state_dict()
+    state = model.state_dict()
+    model.load_state_dict({name: before[name] - 3 * (state[name] - before[name]) for name in state})
 
 
 def received(message: Message, context: Context) -> tuple[task.Part, nn.Module]:

@@ -48,6 +48,12 @@ class Description(Record):
     settings: dict[str, Any]
     provenance: Provenance
 
+    @property
+    def title(self) -> str:
+        """The strategy, with its rule where it is that of any."""
+        any_rule = self.strategy == "RuleStrategy"
+        return f"{self.strategy}({self.rule})" if any_rule else self.strategy
+
 
 @dataclass(frozen=True)
 class RecordedRun:
@@ -195,7 +201,7 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
         rows.append(
             (
                 name,
-                run.description().strategy,
+                run.description().title,
                 str(len(records)),
                 str(max((len(record.clients) for record in records), default=0)),
                 _accuracy(records[-1]) if records else "–",

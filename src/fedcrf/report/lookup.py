@@ -70,7 +70,7 @@ def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Expla
         raise unknown_name("run", name, runs)
     run = runs[name]
     records, damage = run.sound_records()
-    title, attackers = f"{name}, {run.description().strategy}", attackers_of(records, None)
+    title, attackers = f"{name}, {run.description().title}", attackers_of(records, None)
     return Explained(title, records, run.rule(), attackers, damage, unread)
 
 

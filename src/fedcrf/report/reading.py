@@ -186,7 +186,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
     loss = _curves({name: [records]}, lambda record: record.validation.loss)
     return RunContent(
         name=name,
-        title=f"{description.strategy} in {description.framework}",
+        title=f"{description.title} in {description.framework}",
         facts=[
             ("Carried out by", description.framework),
             ("Strategy", description.strategy),
@@ -209,7 +209,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
             accuracy=accuracy,
             loss=loss,
             holdings=[],
-            cells=[_cell_trust(description.strategy, 0, records, run.rule())]
+            cells=[_cell_trust(description.title, 0, records, run.rule())]
             if shown and records
             else [],
         ),

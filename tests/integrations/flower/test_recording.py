@@ -197,10 +197,10 @@ def test_show_tells_of_runs_beside_each_other(
     show(["show", str(tmp_path), "--markdown"])
     rows = [line.strip("| \n").split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert rows[2] == ["crf-fedavg", "CRFAvg", "3", "4", "0.300", "0.300", "1"]
-    assert rows[3] == ["trimmed", "RuleStrategy", "2", "4", "0.200", "0.200", "1"]
+    assert rows[3] == ["trimmed", "RuleStrategy(TrimmedMean)", "2", "4", "0.200", "0.200", "1"]
     show(["show", str(tmp_path / "trimmed")])
     printed = capsys.readouterr().out
-    assert "RuleStrategy" in printed
+    assert "RuleStrategy(TrimmedMean)" in printed
     assert "CRFAvg" not in printed
     show(["show", str(tmp_path), "--figures"])
     for name in ("accuracy", "loss", "trust"):
