@@ -20,6 +20,17 @@ from integration.flower_processes import Processes, free_port
 
 APP = Path(__file__).parents[2] / "examples" / "flower-quickstart"
 
+SLEEPER = '''
+
+@app.train()  # what follows stands for a client that is at work when its machine goes down
+def sleeping(message: Message, context: Context) -> Message:
+    """Train, but in round 2 client 1 does not end."""
+    if message.content["config"]["server-round"] == 2 and context.node_config["partition-id"] == 1:
+        import time
+        time.sleep(3600)
+    return train(message, context)
+'''
+
 FAULTS = '''
 
 @app.train()  # what follows stands for clients that go wrong in round 2
@@ -53,6 +64,15 @@ def sizes(clients: int) -> list[int]:
     return [len(split.train) for split in splits]
 
 
+def app_with(training: str, folder: Path) -> Path:
+    """Return a copy of the app whose clients train in another way."""
+    app = folder / "app"
+    shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
+    client = app / "quickstart" / "client_app.py"
+    client.write_text(client.read_text().replace("@app.train()\n", "") + training)
+    return app
+
+
 def check(output: Path, rounds: int) -> list[RoundRecord]:
     """Check that a run left a model and the record of every round."""
     state: dict[str, Tensor] = torch.load(output / "model.pt", weights_only=True)
@@ -66,10 +86,7 @@ def check(output: Path, rounds: int) -> list[RoundRecord]:
 
 
 def test_in_simulation_with_faulty_clients(processes: Processes, tmp_path: Path) -> None:
-    app = tmp_path / "app"
-    shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
-    client = app / "quickstart" / "client_app.py"
-    client.write_text(client.read_text().replace("@app.train()\n", "") + FAULTS)
+    app = app_with(FAULTS, tmp_path)
     processes.superlink("sim", "--simulation")
     run = processes.flwr_run(
         app, "sim", "--federation-config", "num-supernodes=10 client-resources-num-cpus=1",
@@ -127,7 +144,7 @@ def test_in_deployment_with_a_supernode_that_is_killed(
         for number in range(2)
     ]  # fmt: skip
     run = processes.flwr_run(
-        APP, "dep", "--run-config",
+        app_with(SLEEPER, tmp_path), "dep", "--run-config",
         "num-server-rounds=2 min-nodes=2 fraction-evaluate=0.0 round-timeout=40 "
         f'output="{tmp_path / "out"}"',
     )  # fmt: skip
