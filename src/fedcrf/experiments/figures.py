@@ -158,7 +158,7 @@ def heat_map_figure(
             )
         )
         title += "\n(framed: the default)"
-    upright = max(map(len, columns[1])) > 10
+    upright = max(map(len, columns[1])) > 8  # what a column has room for
     axis.set_xticks(range(grid.shape[1]), columns[1], rotation=90 if upright else 0)
     axis.set_yticks(range(grid.shape[0]), rows[1])
     axis.set(xlabel=columns[0], ylabel=rows[0], title=title)
