@@ -21,7 +21,7 @@ def train(message: Message, context: Context) -> Message:
     number = int(message.content["config"]["server-round"])
     shuffle = generator(int(config["seed"]), Stream.SHUFFLE, number, client)
     loss = task.train(model, part.train, config, shuffle)
-    if client < int(config["attackers"]):
+    if is_hostile(context):
         reverse(model, message)
     metrics = {"num-examples": len(part.train.labels), "train_loss": loss, "partition-id": client}
     content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
@@ -33,10 +33,14 @@ def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model and send back what came out."""
     part, model = received(message, context)
     loss, accuracy = task.evaluate(model, part.validation)
-    hostile = int(context.node_config["partition-id"]) < int(context.run_config["attackers"])
-    count = 0 if hostile else len(part.validation.labels)  # the honest clients' examples count
+    count = 0 if is_hostile(context) else len(part.validation.labels)  # only honest ones count
     metrics = {"num-examples": count, "eval_loss": loss, "eval_acc": accuracy}
     return Message(content=RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+
+def is_hostile(context: Context) -> bool:
+    """Tell whether this client is one of the attackers, which are the first ones."""
+    return int(context.node_config["partition-id"]) < int(context.run_config["attackers"])
 
 
 def reverse(model: nn.Module, message: Message) -> None:
