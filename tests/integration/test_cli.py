@@ -497,6 +497,21 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("run", "--attack", "alie", "--set", "attacks.ipm.epsilon=2"),
         ("no attack is 'ipm'", "attacks.ipm.epsilon"),
     ),
+    "skew of an even partition": (
+        nothing,
+        ("run", "--partition", "iid", "--alpha", "0.1"),
+        ("partition iid does not use alpha", "leave partition.alpha out"),
+    ),
+    "skew of an even partition, shown": (
+        nothing,
+        ("partition", "--partition", "iid", "--alpha", "0.1"),
+        ("partition iid does not use alpha",),
+    ),
+    "least number where clients may be empty": (
+        nothing,
+        ("run", "--partition", "label-skew-unbalanced", "--min-examples", "3"),
+        ("label-skew-unbalanced does not use min_examples",),
+    ),
     "setting of another rule in a sweep": (
         nothing,
         ("sweep", "--over", "rules.crf.iterations=1,5", "--set", "rules.rfa.iterations=3"),

@@ -202,7 +202,7 @@ def partition(
     from fedcrf.cli.display import counts_table, partition_table, remarks
     from fedcrf.experiments.figures import partition_figure, save
     from fedcrf.experiments.runner import Workplace
-    from fedcrf.experiments.spec import clients_name, resolve
+    from fedcrf.experiments.spec import check_used, clients_name, resolve
     from fedcrf.experiments.store import partition_record
     from fedcrf.files import atomic_write
     from fedcrf.simulation.federation import client_splits
@@ -212,6 +212,7 @@ def partition(
         "partition": partition_section(scheme, clients, alpha, min_examples),
     }
     spec = resolve(given(flags))
+    check_used([given(flags)], [spec])
     data = Workplace(data_dir=data_dir, cache_dir=cache_dir).load(spec.data)
     splits = client_splits(data.train.labels, spec.partition, seed)
     record = partition_record(seed, splits, data)

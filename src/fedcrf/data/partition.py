@@ -57,12 +57,12 @@ class PartitionScheme:
     Attributes:
         description: One line for a list of schemes.
         assign: Returns each client's indices, in any order.
-        may_leave_empty: Whether clients may get fewer than the least number of examples.
+        ignores: The settings that mean nothing to it.
     """
 
     description: str
     assign: Callable[[Labels, PartitionSettings, np.random.Generator], list[Indices]]
-    may_leave_empty: bool = False
+    ignores: frozenset[str] = frozenset()
 
 
 def partition(
@@ -84,7 +84,7 @@ def partition(
     """
     scheme = PARTITIONS[settings.scheme]
     needed = settings.num_clients * settings.min_examples
-    if needed > len(labels) and not scheme.may_leave_empty:
+    if needed > len(labels) and "min_examples" not in scheme.ignores:
         raise FedcrfError(
             f"{settings.num_clients} clients with at least {settings.min_examples} examples each "
             f"need {needed} training examples, and there are {len(labels)}; lower --clients or "
@@ -229,7 +229,9 @@ def _deal(
 
 PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     {
-        "iid": PartitionScheme("shuffled and cut into equal parts.", _iid),
+        "iid": PartitionScheme(
+            "shuffled and cut into equal parts.", _iid, ignores=frozenset({"alpha"})
+        ),
         "label-skew": PartitionScheme(
             "each class is shared out by Dir(alpha); clients that have their N/K are closed to "
             "later classes.",
@@ -239,7 +241,7 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
             "each class is shared out by Dir(alpha), and that is all: sizes differ and clients "
             "may be empty.",
             _label_skew_unbalanced,
-            may_leave_empty=True,
+            ignores=frozenset({"min_examples"}),
         ),
         "label-mix": PartitionScheme(
             "each client draws its own mix of labels from Dir(alpha); equal sizes.", _label_mix

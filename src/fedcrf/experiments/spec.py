@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedcrf.attacks import ATTACKS, Schedule, Threat
-from fedcrf.data import PartitionSettings
+from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.errors import FedcrfError, check_whole, unknown_name
 from fedcrf.experiments.methods import Method, find_method, with_server_optimizer
 from fedcrf.experiments.presets import OTHERS, PRESETS
@@ -368,7 +368,9 @@ def check_used(settings: Iterable[Options], specs: Iterable[RunSpec]) -> None:
         specs: The runs that they were said for.
     """
     used: dict[str, set[str | None]] = {section: set() for section in REGISTRIES}
+    schemes = set()
     for spec in specs:
+        schemes.add(spec.partition.scheme)
         for method in map(find_method, spec.methods):
             used["rules"].add(method.rule)
             used["objectives"].add(method.objective)
@@ -381,6 +383,12 @@ def check_used(settings: Iterable[Options], specs: Iterable[RunSpec]) -> None:
                     user = "no attack is" if section == "attacks" else "none of the methods uses"
                     keys = ", ".join(f"{section}.{name}.{key}" for key in options)
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
+        for key in layer.get("partition", {}):
+            if all(key in PARTITIONS[scheme].ignores for scheme in schemes):
+                raise FedcrfError(
+                    f"partition {', '.join(sorted(schemes))} does not use {key}: leave "
+                    f"partition.{key} out, or choose another partition"
+                )
 
 
 def cell_of(description: Options) -> CellSpec:
@@ -423,7 +431,7 @@ def default_folder(spec: RunSpec) -> Path:
 
 def clients_name(partition: PartitionSettings) -> str:
     """Return a name for how the examples are dealt out, fit for a file."""
-    skew = "" if partition.scheme == "iid" else f"-alpha{partition.alpha:g}"
+    skew = "" if "alpha" in PARTITIONS[partition.scheme].ignores else f"-alpha{partition.alpha:g}"
     return f"{partition.scheme}{skew}-{partition.num_clients}clients"
 
 
