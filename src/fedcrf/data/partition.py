@@ -49,6 +49,11 @@ class PartitionSettings:
         if self.min_examples < 0:
             raise FedcrfError(f"--min-examples must be at least 0, not {self.min_examples}.")
 
+    @property
+    def ignored(self) -> frozenset[str]:
+        """The settings that mean nothing to the scheme."""
+        return PARTITIONS[self.scheme].ignores
+
 
 @dataclass(frozen=True)
 class PartitionScheme:
@@ -82,15 +87,16 @@ def partition(
         FedcrfError: If there are too few examples for the clients, or the skew asked for all but
             rules out that every client has enough.
     """
-    scheme = PARTITIONS[settings.scheme]
     needed = settings.num_clients * settings.min_examples
-    if needed > len(labels) and "min_examples" not in scheme.ignores:
+    if needed > len(labels) and "min_examples" not in settings.ignored:
         raise FedcrfError(
             f"{settings.num_clients} clients with at least {settings.min_examples} examples each "
             f"need {needed} training examples, and there are {len(labels)}; lower --clients or "
             "--min-examples (partition.min_examples), or raise --limit (data.limit) if it is given."
         )
-    parts = scheme.assign(np.asarray(labels, dtype=np.int64), settings, generator)
+    parts = PARTITIONS[settings.scheme].assign(
+        np.asarray(labels, dtype=np.int64), settings, generator
+    )
     return tuple(np.sort(part) for part in parts)
 
 

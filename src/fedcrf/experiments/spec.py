@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedcrf.attacks import ATTACKS, Schedule, Threat
-from fedcrf.data import PARTITIONS, PartitionSettings
+from fedcrf.data import PartitionSettings
 from fedcrf.errors import FedcrfError, check_whole, unknown_name
 from fedcrf.experiments.methods import Method, find_method, with_server_optimizer
 from fedcrf.experiments.presets import OTHERS, PRESETS
@@ -357,7 +357,7 @@ def resolve(*layers: Options) -> RunSpec:
     return spec
 
 
-def check_used(settings: Iterable[Options], specs: Iterable[RunSpec]) -> None:
+def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
     """Raise a `FedcrfError` where some setting is of what none of the runs uses.
 
     A run file may hold settings of methods that are not run today; what is said on the command
@@ -368,9 +368,8 @@ def check_used(settings: Iterable[Options], specs: Iterable[RunSpec]) -> None:
         specs: The runs that they were said for.
     """
     used: dict[str, set[str | None]] = {section: set() for section in REGISTRIES}
-    schemes = set()
+    partitions = {spec.partition for spec in specs}
     for spec in specs:
-        schemes.add(spec.partition.scheme)
         for method in map(find_method, spec.methods):
             used["rules"].add(method.rule)
             used["objectives"].add(method.objective)
@@ -384,10 +383,11 @@ def check_used(settings: Iterable[Options], specs: Iterable[RunSpec]) -> None:
                     keys = ", ".join(f"{section}.{name}.{key}" for key in options)
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
         for key in layer.get("partition", {}):
-            if all(key in PARTITIONS[scheme].ignores for scheme in schemes):
+            if all(key in each.ignored for each in partitions):
+                schemes = ", ".join(sorted({each.scheme for each in partitions}))
                 raise FedcrfError(
-                    f"partition {', '.join(sorted(schemes))} does not use {key}: leave "
-                    f"partition.{key} out, or choose another partition"
+                    f"partition {schemes} does not use {key}: leave partition.{key} out, or "
+                    "choose another partition"
                 )
 
 
@@ -431,7 +431,7 @@ def default_folder(spec: RunSpec) -> Path:
 
 def clients_name(partition: PartitionSettings) -> str:
     """Return a name for how the examples are dealt out, fit for a file."""
-    skew = "" if "alpha" in PARTITIONS[partition.scheme].ignores else f"-alpha{partition.alpha:g}"
+    skew = "" if "alpha" in partition.ignored else f"-alpha{partition.alpha:g}"
     return f"{partition.scheme}{skew}-{partition.num_clients}clients"
 
 
