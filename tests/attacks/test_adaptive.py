@@ -22,9 +22,19 @@ from attacks.scenes import (
 )
 from fedcrf import FedcrfError
 from fedcrf.attacks import Adaptive, FalseAnswer, Flatterer, Opportunist, Opposed, Scene, Stealthy
-from fedcrf.attacks.answer import Recollection, least_steps
+from fedcrf.attacks.answer import Recollection, least_steps, sketches_of
 from fedcrf.attacks.search import FAMILIES, Aim, asked, harm
-from fedcrf.rules import CRF, RULES, CoordinateMedian, CRFRobust, FedAvg, Krum, Uniform
+from fedcrf.rules import (
+    CRF,
+    RULES,
+    Adam,
+    CoordinateMedian,
+    CRFRobust,
+    FedAvg,
+    Krum,
+    Optimized,
+    Uniform,
+)
 
 
 def harm_by_hand(rule: Any, of: Scene, forged: Any) -> float:
@@ -251,6 +261,13 @@ def test_a_false_answer_is_the_median_honest_client_s(
         assert np.median(honest) < -0.05, "there is an answer to fake"
         above.append(max(forged) - share * np.median(honest))
     assert max(above) == pytest.approx(0.0, abs=1e-5), "no less, and no more than is needed"
+
+
+def test_a_server_optimizer_does_not_hide_the_rule_s_sketches() -> None:
+    rule = CRFRobust(sketch_size=5)
+    rows = np.random.default_rng(0).standard_normal((3, 10))
+    seen = sketches_of(scene(rule=Optimized(rule, Adam())))(rows)
+    assert np.array_equal(seen, rule.sketches([[row] for row in rows]))
 
 
 def test_without_a_false_answer_they_would_be_known_by_it() -> None:

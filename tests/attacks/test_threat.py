@@ -46,6 +46,13 @@ def test_a_number_or_a_fraction(attackers: float, clients: int, count: int) -> N
     assert Schedule(attackers).count(clients) == count
 
 
+@pytest.mark.parametrize(("attackers", "count"), [(25, 3), (35, 4), (30, 3), (1, 1)])
+def test_the_attackers_of_a_tenth_of_the_clients_are_rounded_likewise(
+    attackers: int, count: int
+) -> None:
+    assert Schedule(attackers).count_among(10, 100) == count
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

@@ -17,6 +17,7 @@ from PIL import Image
 
 from fedcrf import FedcrfError
 from fedcrf.data import DATASETS, load_dataset
+from fedcrf.data.sources import EmbeddedSource
 
 WriteParquet = Callable[..., Path]
 
@@ -494,6 +495,24 @@ def test_digits() -> None:
     assert dataset.class_names == tuple("0123456789")
     assert dataset.train.images.max() == 16
     assert load_dataset("digits", image_size=16).image_shape == (1, 16, 16)
+
+
+def test_a_reader_that_was_written_anew_is_asked(
+    own_cache: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ones() -> tuple[np.ndarray, np.ndarray]:
+        return np.ones((4, 2, 2), dtype=np.uint8), np.zeros(4, dtype=np.int64)
+
+    def twos() -> tuple[np.ndarray, np.ndarray]:
+        return np.full((4, 2, 2), 2, dtype=np.uint8), np.zeros(4, dtype=np.int64)
+
+    found = []
+    for read, names in ((ones, ("a",)), (twos, ("a",)), (twos, ("b",))):
+        source = EmbeddedSource("made up.", read, num_held_out=1, class_names=names)
+        monkeypatch.setattr("fedcrf.data.sources.DATASETS", {"made-up": source})
+        dataset = load_dataset("made-up")
+        found.append((int(dataset.train.images.max()), dataset.class_names))
+    assert found == [(1, ("a",)), (2, ("a",)), (2, ("b",))]
 
 
 def test_digits_have_no_columns() -> None:

@@ -20,7 +20,7 @@ from fedcrf.data import DATASETS, PARTITIONS, PartitionSettings, partition
 from fedcrf.experiments.runner import CellFinished, CellStarted, RoundFinished
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import read_suite
-from fedcrf.loggers import LoggingObserver
+from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
 from fedcrf.models import MODELS
 from fedcrf.objectives import OBJECTIVES
 from fedcrf.rules import RULES, ClientReport
@@ -176,7 +176,8 @@ def test_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell = small_spec(seeds=[0]).cells()[0]
     said: list[str] = []
     logger = python_of("see-a-run", "Loggers")["PrintLogger"]
-    observer = LoggingObserver({"print": logger}, {cell: tmp_path}, said.append)
+    makers = find_loggers(["print"], {**LOGGERS, "print": logger})
+    observer = LoggingObserver(makers, {cell: tmp_path}, said.append)
     observer(CellStarted(cell, 0))
     observer(RoundFinished(cell, record(1, 0.5, accuracy=0.75)))
     observer(CellFinished(cell, summary("fedavg", 0, 0.75)))

@@ -184,6 +184,24 @@ def test_what_a_failed_cell_had_done_outlasts_the_seeds_after_it(
     assert ledger.run("iid", "ipm-2", 0).path.is_dir()
 
 
+def test_only_what_is_finished_is_cleared_away(tmp_path: Path, log: Log) -> None:
+    suite, ledger = small(seeds=[0]), Ledger(tmp_path)
+    elsewhere = ledger.run("iid", "ipm-2", 1).path / "cells" / "fedavg-seed-1"
+    beside = ledger.run("iid", "ipm-2", 0).path
+    for seed, methods in ((0, ["krum"]), (1, ["fedavg"])):  # begun by commands that were killed
+        spec = suite.spec("iid", "ipm-2", methods, [seed])
+        store = ledger.run("iid", "ipm-2", seed)
+        store.path.mkdir(parents=True)
+        store.write(spec)
+        store.cell(spec.cells()[0]).path.mkdir(parents=True)
+    run(suite, tmp_path, log)
+    assert elsewhere.is_dir()
+    assert [path.name for path in (beside / "cells").iterdir()] == ["krum-seed-0"]
+    assert not ledger.run("iid", "none", 0).path.exists()
+    run(small(methods=["krum", "fedavg"]), tmp_path, log)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_score_is_the_mean_of_the_last_rounds_of_the_same_run(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["crf-robust"], seeds=[0])
     findings = run(suite, tmp_path, log)

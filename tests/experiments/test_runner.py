@@ -13,6 +13,7 @@ import pytest
 
 from experiments.runs import Log, carry_out, small_spec
 from fedcrf import FedcrfError
+from fedcrf.experiments import provenance
 from fedcrf.experiments.runner import (
     CellFailed,
     CellFinished,
@@ -94,6 +95,28 @@ def test_a_worker_that_dies_takes_one_cell_with_it(tmp_path: Path) -> None:
     _, failed = carry_out(spec, tmp_path / "whole")
     assert failed == []
     assert results(folder) == results(tmp_path / "whole")
+
+
+def test_the_commit_is_that_of_the_code_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = ["0" * 40]
+
+    def git(_: Path, command: str, *__: str) -> str:
+        return head[0] if command == "rev-parse" else ""
+
+    def observer(event: Event) -> None:
+        log(event)
+        if isinstance(event, RoundFinished):
+            head[0] = "1" * 40  # committed while it runs
+
+    monkeypatch.setattr("fedcrf.experiments.provenance._git", git)
+    provenance._commit.cache_clear()
+    log = Log()
+    run_grid(small_spec(), RunStore(tmp_path), Workplace(device="cpu"), observer)
+    provenance._commit.cache_clear()
+    commits = {event.summary.provenance.commit for event in log.of(CellFinished)}
+    assert (commits, head) == ({"0" * 40}, ["1" * 40])
 
 
 def test_an_observer_that_raises_leaves_no_worker_behind(tmp_path: Path) -> None:

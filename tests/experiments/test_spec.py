@@ -326,6 +326,14 @@ def test_description_is_complete() -> None:
             ["server_optimizers.adam", "momentum"],
         ),
         ({"server_optimizers": {"yogi": {"beta2": 1}}}, ["[server_optimizers.yogi]", "beta2 1"]),
+        (
+            {
+                "methods": ["byzfl-krum"],
+                "attack": {"name": "ipm", "attackers": 0.2},
+                "partition": {"scheme": "label-skew-unbalanced"},
+            },
+            ["label-skew-unbalanced may leave clients empty", "give a number of attackers"],
+        ),
         # Also where no method of the run uses it.
         ({"methods": ["fedavg"], "objectives": {"proximal": {"mu": -1}}}, ["mu", "-1"]),
     ],

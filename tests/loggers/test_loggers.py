@@ -190,6 +190,10 @@ class Failing:
         raise AssertionError("nothing is logged to a tool that has failed")
 
 
+class WithoutItsTool(Failing):
+    package = "no_such_tool"
+
+
 def test_a_failing_tool_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
     said: list[str] = []
     makers = {"failing": Failing, "tensorboard": LOGGERS["tensorboard"]}
@@ -233,4 +237,4 @@ def test_the_identity_is_the_cells(tmp_path: Path) -> None:
 )
 def test_a_tool_that_is_not_there_is_named(names: list[str], message: str) -> None:
     with pytest.raises(FedcrfError, match=message):
-        find_loggers(names, {"tensorboard": Failing, "no_such_tool": Failing})
+        find_loggers(names, {"tensorboard": Failing, "no_such_tool": WithoutItsTool})

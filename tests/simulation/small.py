@@ -97,6 +97,22 @@ class PartlyUsedPlan:
         return PartlyUsed(image_shape[0] * image_shape[1] * image_shape[2], num_classes)
 
 
+class Halved(nn.Linear):
+    """A layer kept in bfloat16."""
+
+    def __init__(self, size: int, num_classes: int) -> None:
+        super().__init__(size, num_classes, dtype=torch.bfloat16)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.flatten(1).bfloat16()).float()
+
+
+@dataclass(frozen=True)
+class HalvedPlan:
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        return Halved(image_shape[0] * image_shape[1] * image_shape[2], num_classes)
+
+
 @dataclass(frozen=True)
 class Broken:
     """An objective with a mistake in it."""

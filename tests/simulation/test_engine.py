@@ -19,7 +19,7 @@ from fedcrf.objectives import Proximal
 from fedcrf.rules import CRF, Adam, Krum, Optimized
 from fedcrf.simulation.engine import LocalEngine, WorkerPool, engine_for, shared_out
 from fedcrf.simulation.rounds import Simulation
-from simulation.small import Asking, BatchNormPlan, Broken, DropoutPlan, federation
+from simulation.small import Asking, BatchNormPlan, Broken, DropoutPlan, HalvedPlan, federation
 
 
 def simulation(**changes: Any) -> Simulation:
@@ -38,6 +38,7 @@ def simulation(**changes: Any) -> Simulation:
     [
         (2, {"rule": Asking(CRF())}),
         (3, {"model": DropoutPlan(), "rule": Asking(Krum())}),
+        (2, {"model": HalvedPlan()}),
         (
             2,
             {
@@ -48,7 +49,7 @@ def simulation(**changes: Any) -> Simulation:
             },
         ),
     ],
-    ids=["batch norm", "dropout, Krum", "three of five"],
+    ids=["batch norm", "dropout, Krum", "bfloat16", "three of five"],
 )
 def test_any_number_of_workers_gives_the_same_bits(workers: int, changes: dict[str, Any]) -> None:
     run = simulation(**changes)

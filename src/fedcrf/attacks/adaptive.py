@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
-from fedcrf.attacks.answer import Recollection, answering, position
+from fedcrf.attacks.answer import Recollection, answering
 from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, Vector, check_number
 from fedcrf.attacks.search import (
     FAMILIES,
@@ -66,7 +66,7 @@ class Adaptive(OmniscientAttack):
         """See `ModelAttack.forge`."""
         if not self.answer:
             return Forgery(*self._decided(scene, None))
-        past = Recollection.of(scene.memory, len(position(scene)))
+        past = Recollection.of(scene.memory, len(scene.position))
         sent, memory = self._decided(scene, past)
         return Forgery(sent, {**memory, **past.after(scene, sent)})
 

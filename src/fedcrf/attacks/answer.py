@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from fedcrf.attacks.base import Scene, Vector, norms, unit
 from fedcrf.crf.potentials import response
-from fedcrf.rules import ClientReport, Memory
-from fedcrf.rules.base import floating_layers
+from fedcrf.rules import ClientReport, Memory, plain_rule
 from fedcrf.statistics.inputs import Layers
 
 STRONGEST_ANSWER = -0.99
@@ -66,7 +65,7 @@ class Recollection:
         rounds = np.concatenate([self.rounds[absent], np.full(len(here), len(self.models))])
         spoken_of, rounds = np.unique(rounds, return_inverse=True)
         updates = np.concatenate([self.updates[absent], scene.updates_of(reports)])
-        models = np.concatenate([self.models, position(scene)[None]])
+        models = np.concatenate([self.models, scene.position[None]])
         return {
             "clients": np.concatenate([self.clients[absent], here]),
             "updates": updates.astype(np.float32),
@@ -93,7 +92,7 @@ class Recollection:
             if report.client in places:
                 place = places[report.client]
                 changed[row] = updates[row] - self.updates[place]
-                moved[row] = position(scene) - self.models[self.rounds[place]]
+                moved[row] = scene.position - self.models[self.rounds[place]]
         return changed, moved
 
 
@@ -158,16 +157,10 @@ def least_steps(changed: Vector, moved: Vector, answer: float) -> Vector:
 
 def sketches_of(scene: Scene) -> Callable[[Vector], Vector]:
     """Return what makes the rule's sketches of (k, d) vectors; they stay where it makes none."""
-    rule = scene.rule
+    rule = plain_rule(scene.rule)
     if not isinstance(rule, Sketching):
         return _itself
     return lambda rows: rule.sketches([[row] for row in rows])
-
-
-def position(scene: Scene) -> Vector:
-    """Return the (d,) model w_t that the clients started from."""
-    flat: Vector = np.concatenate(floating_layers(scene.global_state)).astype(np.float64)
-    return flat
 
 
 def _itself(rows: Vector) -> Vector:

@@ -58,6 +58,12 @@ class Scene:
         return len(self.finite_honest) + len(self.own)
 
     @cached_property
+    def position(self) -> Vector:
+        """The (d,) model w_t that the clients started from."""
+        flat: Vector = np.concatenate(floating_layers(self.global_state)).astype(np.float64)
+        return flat
+
+    @cached_property
     def finite_honest(self) -> list[ClientReport]:
         """The honest reports that are finite: there is nothing to learn from the others."""
         return [

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcrf.attacks.answer import position
 from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, check_number, norms, unit
 from fedcrf.attacks.inner_product import Opposed
 from fedcrf.errors import FedcrfError, is_number
@@ -44,7 +43,7 @@ class Drift(OmniscientAttack):
         """Settle goals, where there is none; see `ModelAttack.forge`."""
         if not scene.active or not scene.num_attackers:
             return Forgery(scene.own, scene.memory)
-        here, memory = position(scene), scene.memory
+        here, memory = scene.position, scene.memory
         goals = (
             dict(zip(memory["clients"].tolist(), memory["goals"], strict=True)) if memory else {}
         )

@@ -16,7 +16,7 @@ class Schedule:
     Attributes:
         attackers: How many: a whole number, or a fraction of the clients, which is rounded.
         start_round: The first round of the attack; sleepers have one after the first.
-        every: From then on every so-manieth round; pulsing attackers have more than 1.
+        every: From then on every k-th round, this being k; pulsing attackers have more than 1.
     """
 
     attackers: int | float = 0.3
@@ -24,7 +24,7 @@ class Schedule:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if not is_number(self.attackers) or not (self._is_number or 0 < self.attackers < 1):
+        if not is_number(self.attackers) or not (self.is_count or 0 < self.attackers < 1):
             raise FedcrfError(
                 f"attackers {self.attackers}: give a whole number of 1 or more, or a fraction "
                 "between 0 and 1"
@@ -43,8 +43,8 @@ class Schedule:
         Raises:
             FedcrfError: None of them, or all.
         """
-        exact = self.attackers if self._is_number else self.attackers * num_clients
-        count = math.floor(exact + 0.5)
+        exact = self.attackers if self.is_count else self.attackers * num_clients
+        count = _rounded(exact)
         if not 1 <= count < num_clients:
             raise FedcrfError(
                 f"attackers {self.attackers}: of {num_clients} clients one at least must attack "
@@ -61,11 +61,17 @@ class Schedule:
         Raises:
             FedcrfError: None of the clients attacks, or all.
         """
-        return max(1, round(self.count(num_clients) * drawn / num_clients))
+        return max(1, _rounded(self.count(num_clients) * drawn / num_clients))
 
     @property
-    def _is_number(self) -> bool:
+    def is_count(self) -> bool:
+        """Whether ``attackers`` is a number of clients, and no fraction of them."""
         return float(self.attackers).is_integer() and self.attackers >= 1
+
+
+def _rounded(number: float) -> int:
+    """Return the nearest whole number, a half rounded up."""
+    return math.floor(number + 0.5)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class EvidenceCRF:
         return Field((0.0, 1.0), reported, iterations=0)
 
     def infer(
-        self, updates: Any, num_examples: Any = None, evidence: Evidence | None = None
+        self, updates: Any, num_examples: Any = None, *, evidence: Evidence | None = None
     ) -> FieldPosterior:
         """Weigh the clients of one round by what they report.
 
@@ -92,10 +92,10 @@ class EvidenceCRF:
         """
         layers = as_layers(updates)
         counts = np.ones(len(layers)) if num_examples is None else num_examples
-        return self.infer_from_statistics(update_statistics(layers), counts, evidence)
+        return self.infer_from_statistics(update_statistics(layers), counts, evidence=evidence)
 
     def infer_from_statistics(
-        self, statistics: UpdateStatistics, num_examples: Any, evidence: Evidence | None = None
+        self, statistics: UpdateStatistics, num_examples: Any, *, evidence: Evidence | None = None
     ) -> FieldPosterior:
         """Infer as `infer` does, from the m-sized statistics of the updates."""
         finite = statistics.finite

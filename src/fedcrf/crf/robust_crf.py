@@ -202,6 +202,7 @@ class RobustCRF:
         self,
         updates: Any,
         num_examples: Any = None,
+        *,
         clients: Sequence[int] | None = None,
         memory: Arrays | None = None,
         evidence: Evidence | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,8 +58,17 @@ class EmbeddedOrigin:
     class_names: tuple[str, ...]
 
     def identity(self) -> Mapping[str, object]:
-        """Describe the source; the library's data never changes."""
-        return {"embedded": self.name, "num_held_out": self.num_held_out}
+        """Describe the source; a reader that is written anew is another."""
+        try:
+            reader = inspect.getsource(self.read)
+        except (OSError, TypeError):  # typed in, or no function of Python's
+            reader = ""
+        return {
+            "embedded": self.name,
+            "num_held_out": self.num_held_out,
+            "class_names": self.class_names,
+            "reader": reader,
+        }
 
     def decode(self, options: ReadOptions) -> ImageDataset:
         """Read the library's arrays, resize them, and cut off the held-out ones."""

@@ -50,6 +50,11 @@ class PartitionSettings:
             raise FedcrfError(f"--min-examples must be at least 0, not {self.min_examples}.")
 
     @property
+    def title(self) -> str:
+        """The scheme, and how skewed it is where it can be."""
+        return self.scheme + ("" if "alpha" in self.ignored else f", α = {self.alpha:g}")
+
+    @property
     def ignored(self) -> frozenset[str]:
         """The settings that mean nothing to the scheme."""
         return PARTITIONS[self.scheme].ignores

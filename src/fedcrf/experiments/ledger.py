@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.spec import CellSpec
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import RunStore, check_folder, folder_lock, make_folder
-from fedcrf.experiments.suite import LAST_ROUNDS, Point
+from fedcrf.experiments.suite import Point
 from fedcrf.files import atomic_write, whole_lines
 from fedcrf.simulation.records import Number, Record
 
@@ -38,7 +38,7 @@ class Score(Record):
     method: str
     seed: int
     accuracy: Number
-    last_rounds: int = LAST_ROUNDS
+    last_rounds: int = 5  # of a line that does not say it
     separation: list[Number] | None = None
     description: str
     fingerprint: str
@@ -168,9 +168,20 @@ class Ledger:
         """Return the working folder of one seed under one condition."""
         return RunStore(self._runs / partition / condition / f"seed-{seed}")
 
-    def clear(self) -> None:
-        """Remove the working folders: what they held is among the scores."""
-        shutil.rmtree(self._runs, ignore_errors=True)
+    def clear(self, runs: Iterable[tuple[RunSpec, RunStore]]) -> None:
+        """Remove the working folders of cells that are among the scores; others are left.
+
+        Args:
+            runs: Of those cells, with their folders.
+        """
+        for spec, store in runs:
+            for cell in spec.cells():
+                shutil.rmtree(store.cell(cell).path, ignore_errors=True)
+            if not store.strangers(spec):
+                shutil.rmtree(store.path, ignore_errors=True)
+                for folder in (store.path.parent, store.path.parent.parent, self._runs):
+                    with suppress(OSError):  # another seed's are in it
+                        folder.rmdir()
 
     @property
     def _descriptions(self) -> Path:
@@ -198,4 +209,4 @@ def digest(cell: CellSpec) -> str:
 
 
 def _line(score: Score) -> bytes:
-    return score.model_dump_json(exclude_defaults=True).encode() + b"\n"
+    return score.model_dump_json(exclude_none=True).encode() + b"\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache  # of the code that this process imported, whatever is committed while it runs
 def _commit() -> str | None:
     source = Path(__file__).resolve().parent
     commit = _git(source, "rev-parse", "HEAD")

@@ -63,9 +63,10 @@ def run_suite(
             if not runs:
                 continue
             with observer_of(runs) as observer:
-                failed += run_grids(runs, workplace, _Keeper(suite, ledger, runs, points, observer))
-            if not failed:  # else a cell of this seed, or of one before, is to go on from there
-                ledger.clear()
+                lost = run_grids(runs, workplace, _Keeper(suite, ledger, runs, points, observer))
+            if not lost:  # else these go on from there
+                ledger.clear(runs)
+            failed += lost
     return failed
 
 

@@ -15,7 +15,7 @@ import torch
 
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.provenance import provenance
+from fedcrf.experiments.provenance import Provenance, provenance
 from fedcrf.experiments.spec import CellSpec, DataSettings, RunSpec
 from fedcrf.experiments.store import (
     CellStore,
@@ -237,6 +237,7 @@ def run_cell(
         FedcrfError: Its folder is damaged, or its data cannot be dealt out.
     """
     _settle(device)
+    origin = provenance(device)
     with store.locked():
         splits = client_splits(dataset.train.labels, cell.partition, cell.seed)
         simulation = Simulation(
@@ -259,7 +260,7 @@ def run_cell(
             store.append(state, record)
             observer(RoundFinished(cell, record))
         attackers = None if simulation.adversary is None else list(simulation.adversary.clients)
-        summary = _summarise(cell, store.records(), dataset, device, attackers)
+        summary = _summarise(cell, store.records(), dataset, origin, attackers)
         store.finish(state, summary)
         observer(CellFinished(cell, summary))
 
@@ -275,7 +276,7 @@ def _summarise(
     cell: CellSpec,
     records: Sequence[RoundRecord],
     dataset: ImageDataset,
-    device: torch.device,
+    origin: Provenance,
     attackers: list[int] | None,
 ) -> CellSummary:
     best = reported_round(records)
@@ -301,7 +302,7 @@ def _summarise(
         attackers=attackers,
         description=cell.describe(),
         fingerprint=dataset.fingerprint,
-        provenance=provenance(device),
+        provenance=origin,
     )
 
 

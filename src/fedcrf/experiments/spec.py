@@ -250,7 +250,17 @@ class RunSpec:
             return rule
         num_clients, threat = self.partition.num_clients, self.threat
         drawn = self.rounds.clients_per_round or num_clients
-        attackers = 0 if threat is None else threat.schedule.count_among(drawn, num_clients)
+        if threat is None:
+            return rule.informed(0, drawn, seed)
+        if "min_examples" in self.partition.ignored and not (
+            threat.schedule.is_count and drawn == num_clients
+        ):
+            raise FedcrfError(
+                f"partition {self.partition.scheme} may leave clients empty, and a rule that is to "
+                "be told how many attack would be told wrong: give a number of attackers "
+                "(--attackers 3) and all clients every round, or choose another partition"
+            )
+        attackers = threat.schedule.count_among(drawn, num_clients)
         return rule.informed(attackers, drawn, seed)
 
     def describe(self) -> dict[str, Any]:

@@ -52,10 +52,9 @@ class RunStanding:
         """What the run is about, in one line."""
         partition, each_round = self.spec.partition, self.spec.rounds.clients_per_round
         drawn = "" if each_round is None else f", {each_round} of them a round"
-        skew = "" if partition.scheme == "iid" else f", α = {partition.alpha:g}"
         return (
             f"{self.spec.data.dataset}, {self.spec.model['name']}, "
-            f"{partition.num_clients} clients{drawn}, {partition.scheme}{skew}{self._attack}"
+            f"{partition.num_clients} clients{drawn}, {partition.title}{self._attack}"
         )
 
     @property

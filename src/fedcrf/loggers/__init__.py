@@ -1,7 +1,8 @@
 """Loggers: a run's numbers to the tools that people already watch their runs with.
 
 A logger is a class with the two methods of `CellLogger`, in a file of its own, and a line in
-`LOGGERS`; it imports its tool when it is made.
+`LOGGERS`; it imports its tool when it is made, and names it in ``package``, so that it can be said
+before the run that it is not installed.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from fedcrf.loggers.base import LoggedCell
 
@@ -13,6 +13,8 @@ IDENTITY = "fedcrf.cell"
 
 class MlflowLogger:
     """A run of the experiment ``fedcrf`` (or ``MLFLOW_EXPERIMENT_NAME``)."""
+
+    package: ClassVar[str] = "mlflow"
 
     def __init__(self, logged: LoggedCell) -> None:
         import os

@@ -85,6 +85,7 @@ def find_loggers(names: Sequence[str], known: Mapping[str, MakeLogger]) -> dict[
     for name in names:
         if name not in known:
             raise unknown_name("logger", name, known)
-        if find_spec(name) is None:
-            raise FedcrfError(f"--log {name}: {name} is not installed; pip install {name}")
+        package = getattr(known[name], "package", None)
+        if package is not None and find_spec(package) is None:
+            raise FedcrfError(f"--log {name}: {package} is not installed; pip install {package}")
     return {name: known[name] for name in names}

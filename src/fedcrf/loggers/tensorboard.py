@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import tomli_w
 
@@ -11,6 +12,8 @@ from fedcrf.loggers.base import LoggedCell
 
 class TensorBoardLogger:
     """Writes to ``RUN/tensorboard/CELL``; steps of lost rounds are written over."""
+
+    package: ClassVar[str] = "tensorboard"
 
     def __init__(self, logged: LoggedCell) -> None:
         from torch.utils.tensorboard import SummaryWriter

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from fedcrf.loggers.base import LoggedCell
 
 
 class WandbLogger:
     """A run of the project ``fedcrf`` (or ``WANDB_PROJECT``), grouped by the folder's name."""
+
+    package: ClassVar[str] = "wandb"
 
     def __init__(self, logged: LoggedCell) -> None:
         import os

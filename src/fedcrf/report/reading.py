@@ -246,11 +246,7 @@ def _facts(run: RunStanding) -> list[tuple[str, str]]:
     model = ", ".join(f"{key} {value}" for key, value in described.items() if key != "name")
     facts = [
         ("Data", spec.data.dataset),
-        (
-            "Clients",
-            f"{partition.num_clients}, {partition.scheme}"
-            + ("" if partition.scheme == "iid" else f", α = {partition.alpha:g}"),
-        ),
+        ("Clients", f"{partition.num_clients}, {partition.title}"),
         ("Model", described["name"] + (f" ({model})" if model else "")),
         ("Methods", ", ".join(find_method(method).title for method in spec.methods)),
         ("Seeds", ", ".join(map(str, spec.seeds))),

@@ -41,7 +41,7 @@ class CRFEvidence(EvidenceCRF):
             floating_layers(global_state),
         )
         posterior = self.infer_from_statistics(
-            statistics, num_examples(reports), reported_evidence(reports)
+            statistics, num_examples(reports), evidence=reported_evidence(reports)
         )
         return _result(global_state, reports, posterior)
 

@@ -315,7 +315,10 @@ class LocalEngine:
 
 def state_of(network: nn.Module) -> dict[str, NDArray[Any]]:
     """Copy a network's tensors out, in its order; bfloat16 becomes float32."""
-    return {name: as_numpy(tensor).copy() for name, tensor in network.state_dict().items()}
+    return {
+        name: as_numpy(tensor.float() if tensor.dtype == torch.bfloat16 else tensor).copy()
+        for name, tensor in network.state_dict().items()
+    }
 
 
 class WorkerPool:

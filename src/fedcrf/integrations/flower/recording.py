@@ -98,11 +98,9 @@ class Recorder:
             evidence=evidence_of(decision.reports),
             weight=[] if result is None else brief(result.weights),
             base_weight=[] if result is None else brief(result.base_weights),
-            excluded=[
-                client
-                for client, reply in zip(clients, replies, strict=True)
-                if reply in decision.not_finite
-            ],
+            excluded=[]
+            if result is None
+            else [client for client, out in zip(clients, result.excluded, strict=True) if out],
             left_out=[
                 LeftOutRecord(node=each.node, reason=each.reason) for each in decision.left_out
             ],
