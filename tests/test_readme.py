@@ -15,8 +15,8 @@ from fedcrf.experiments.ledger import Ledger
 from fedcrf.experiments.reproduce import columns, write_tables
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import CellSummary
-from fedcrf.experiments.suite import SUITES as SUITE_NAMES
-from fedcrf.experiments.suite import read_suite
+from fedcrf.experiments.suite_file import SUITES as SUITE_NAMES
+from fedcrf.experiments.suite_file import read_suite
 from fedcrf.rules import RULES, AggregationResult, ClientReport
 
 ROOT = Path(__file__).parents[1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
 import numbers
-import sys
 from collections.abc import Iterable
 
 
@@ -31,8 +31,12 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
 
 def is_number(value: object) -> bool:
     """Tell whether a value is a finite real number; text and truth values are none."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return real and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -33,9 +34,14 @@ def whole_lines(path: Path) -> list[bytes]:
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Write a file so that a kill at any moment leaves the old one or the new one, whole.
 
+    A link is followed, and what is no file, such as a device, is left alone.
+
     Raises:
         OSError: It cannot be written; the error names the file, not what stands in for it.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a file", str(path))
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with unfinished.open("xb") as file:

@@ -505,6 +505,7 @@ BAD_RULES = {
     "NaN bandwidth": ({"bandwidth": math.nan}, "bandwidth"),
     "negative iterations": ({"iterations": -1}, "iterations"),
     "fractional iterations": ({"iterations": 2.5}, "iterations"),
+    "bandwidth beyond floats": ({"bandwidth": 10**400}, "bandwidth"),
     "iterations in words": ({"iterations": "five"}, "iterations"),
 }
 
@@ -541,6 +542,12 @@ BAD_UPDATES = {
     "complex tensor": (torch.ones((3, 2), dtype=torch.complex64), "complex"),
     "complex numbers": ([[1.0, 2j], [1.0, 2.0]], "complex"),
     "object array": (np.array([[1.0, None], [2.0, 3.0]], dtype=object), "(object|number|dtype)"),
+    "complex numbers of their own": (
+        [[np.array(1 + 2j)], [np.array(1 + 3j)]],
+        "(complex|vector)",
+    ),
+    "digits of their own": ([[np.array("1")], [np.array("2")]], "(number|dtype|type|str)"),
+    "whole numbers beyond floats": ([[10**400, 1], [1, 2]], "(object|number|dtype|vector)"),
     "strings": ([["a", "b"], ["c", "d"]], "(number|dtype|type|str)"),
 }
 
@@ -553,6 +560,8 @@ BAD_COUNTS = {
     "infinite": ([1, math.inf, 3], "num_examples"),
     "all zero": ([0, 0, 0], "num_examples.*(zero|0)"),
     "words": (["a", "b", "c"], "num_examples"),
+    "a sparse tensor": (torch.ones(3).to_sparse(), "num_examples"),
+    "a tensor without numbers": (torch.ones(3, device="meta"), "num_examples"),
     "lists": ([[1], [2, 3], 1], "num_examples"),
 }
 

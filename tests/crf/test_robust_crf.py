@@ -57,7 +57,9 @@ def play(
         rows = np.stack([update(client, model, number) for client in clients])
         for row, client in zip(rows, clients, strict=True):
             row[4] = value if (number, client) in spoilt else row[4]
-        posterior = crf.infer(rows, counts_of(clients), list(clients), memory, model=model)
+        posterior = crf.infer(
+            rows, counts_of(clients), clients=list(clients), memory=memory, model=model
+        )
         model = model + posterior.coefficients @ np.where(np.isfinite(rows), rows, 0.0)
         memory = posterior.memory
         posteriors.append(posterior)
@@ -268,6 +270,16 @@ BAD: dict[str, tuple[Any, str]] = {
     "words for clients": ({**FIRST, "clients": np.array(list("abc"))}, "memory is damaged"),
     "rounds that are not whole": ({**FIRST, "rounds": np.zeros(3)}, "memory is damaged"),
     "beliefs below 0": ({**FIRST, "beliefs": -FIRST["beliefs"]}, "memory is damaged"),
+    "beliefs of no chances": ({**FIRST, "beliefs": 5 * FIRST["beliefs"]}, "memory is damaged"),
+    "beliefs without rows": ({**FIRST, "beliefs": np.float64(1.0)}, "memory is damaged"),
+    "beliefs of nothing": ({**FIRST, "beliefs": None}, "memory is damaged"),
+    "sketches not finite": ({**FIRST, "sketches": math.nan * FIRST["sketches"]}, "is damaged"),
+    "positions not finite": ({**FIRST, "positions": np.full((1, 64), math.inf)}, "is damaged"),
+    "expected not finite": ({**FIRST, "expected": np.full(64, math.nan)}, "is damaged"),
+    "a model until now": (
+        SMALL.infer(np.eye(3, D), model=np.zeros(D)).memory,
+        "model given 1, here 0",
+    ),
     "complex sketches": ({**FIRST, "sketches": 1j * FIRST["sketches"]}, "memory is damaged"),
 }
 
@@ -283,6 +295,7 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "names": ({"clients": ["a", "b", "c"]}, "client 'a': give identities that are whole numbers"),
     "a generator": ({"clients": (i for i in range(3))}, "clients are a generator: give a seq"),
     "one number": ({"clients": 3}, "clients are a int: give a sequence"),
+    "one number as an array": ({"clients": np.array(3)}, "clients are a ndarray: give a sequence"),
     "twice": ({"clients": [4, 5, 4]}, "client 4 reports twice"),
     "model": ({"model": np.zeros(4)}, "model has 4 numbers, an update 30"),
     "model not finite": ({"model": np.full(D, np.nan)}, "the model is not finite"),
@@ -290,6 +303,8 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "evidence name": ({"evidence": {"loss": [1, 2, 3]}}, "no evidence named 'residual_loss'"),
     "evidence list": ({"evidence": [1, 2, 3]}, "evidence is a list: give it by name"),
     "evidence words": ({"evidence": {"residual_loss": ["a"] * 3}}, "is not numbers"),
+    "evidence in digits": ({"evidence": {"residual_loss": ["1"] * 3}}, "is not numbers"),
+    "evidence beyond floats": ({"evidence": {"residual_loss": [10**400] * 3}}, "is not numbers"),
     "evidence complex": ({"evidence": {"residual_loss": [1j] * 3}}, "is not numbers"),
     "evidence masked": (
         {"evidence": {"residual_loss": np.ma.masked_less([1.0, 2.0, 3.0], 2.0)}},

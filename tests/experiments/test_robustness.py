@@ -28,7 +28,8 @@ from fedcrf.experiments.robustness import run_suite, separation
 from fedcrf.experiments.runner import CellFailed, CellFinished, Observer, Workplace
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
+from fedcrf.experiments.suite import Suite, default_folder
+from fedcrf.experiments.suite_file import SUITES, read_suite
 from fedcrf.simulation.records import RoundRecord
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
@@ -188,6 +189,7 @@ def test_only_what_is_finished_is_cleared_away(tmp_path: Path, log: Log) -> None
     suite, ledger = small(seeds=[0]), Ledger(tmp_path)
     elsewhere = ledger.run("iid", "ipm-2", 1).path / "cells" / "fedavg-seed-1"
     beside = ledger.run("iid", "ipm-2", 0).path
+    ledger.write([])
     for seed, methods in ((0, ["krum"]), (1, ["fedavg"])):  # begun by commands that were killed
         spec = suite.spec("iid", "ipm-2", methods, [seed])
         store = ledger.run("iid", "ipm-2", seed)
@@ -635,6 +637,9 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
         ),
         (OWN + "[told.count]\nkrum = 'f'", "told.count"),
         (OWN.replace('name = "flip"', 'name = "none"'), "two of one name: give each a name"),
+        (OWN + 'ideal = "flip"', "'flip' cannot be what is ideal for 'flip'"),
+        (OWN + 'ideal = "none"', "'none' cannot be what is ideal for 'flip'"),
+        (OWN + "attacks.ipm.epsilon = 2", "has settings of 'ipm', which is not its attack"),
         (OWN.replace('name = "none"', 'name = "../none"'), "'../none' is to name a folder"),
         (OWN.replace('.iid]\nscheme = "iid"', "]"), "has no partitions: name one"),
         (OWN.replace("partitions.iid", "partitions.'.'"), "'.' is to name a folder"),
@@ -656,6 +661,15 @@ def test_descriptions_that_describe_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "descriptions.json").write_text(text, encoding="latin-1")
     with pytest.raises(FedcrfError, match=r"descriptions\.json does not describe cells: move"):
         Ledger(tmp_path).descriptions()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, log: Log) -> None:
+    mine = tmp_path / "runs" / "mine.txt"
+    mine.parent.mkdir()
+    mine.touch()
+    with pytest.raises(FedcrfError, match="is not empty and holds no cells of a suite: choose"):
+        run_suite(small(), Ledger(tmp_path), Workplace(device="cpu"), lambda _: nullcontext(log))
+    assert mine.exists()
 
 
 def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:

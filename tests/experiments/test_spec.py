@@ -14,15 +14,9 @@ from fedcrf import FedcrfError
 from fedcrf.attacks import InnerProductManipulation, Schedule, Threat
 from fedcrf.data import PartitionSettings
 from fedcrf.experiments.methods import METHODS, find_method
-from fedcrf.experiments.spec import (
-    RoundSettings,
-    cell_of,
-    default_folder,
-    merge,
-    read_run_file,
-    resolve,
-    setting,
-)
+from fedcrf.experiments.run_file import merge, read_run_file, setting
+from fedcrf.experiments.settings import RoundSettings
+from fedcrf.experiments.spec import cell_of, default_folder, resolve
 from fedcrf.models import MLP, ResNet9, ResNet18
 from fedcrf.objectives import OBJECTIVES, Plain, Proximal
 from fedcrf.rules import (
@@ -266,6 +260,19 @@ def test_description_is_complete() -> None:
         ({"seeds": [0.5]}, ["seeds", "0.5"]),
         ({"seeds": ["zero"]}, ["seeds", "zero"]),
         ({"seeds": 3}, ["seeds", "3"]),
+        ({"seeds": ["1"]}, ["seeds", "'1'", "integer"]),
+        ({"seeds": [True]}, ["seeds", "True", "integer"]),
+        ({"data": {"limit": True}}, ["data.limit", "True", "integer"]),
+        ({"rules": {"crf": {"iterations": "3"}}}, ["rules.crf.iterations", "'3'", "integer"]),
+        ({"rules": {"crf": {"bandwidth": True}}}, ["rules.crf.bandwidth", "True", "number"]),
+        ({"attack": {"name": "ipm", "attackers": 1.0}}, ["attackers 1.0", "whole number"]),
+        ({"training": {"learning_rate": 1e300}}, ["learning_rate 1e+300", "float32"]),
+        ({"training": {"batch_size": 10**12}}, ["batch_size", "2147483647 at most"]),
+        ({"methods": ["crf-fedavg+sgd"]}, ["server optimizer", "sgd"]),
+        (
+            {"methods": ["fedyogi"], "server": {"optimizer": "adam"}},
+            ["every method names its own", "--server-optimizer"],
+        ),
         ({"seeds": [-1]}, ["seed", "-1"]),
         ({"data": 3}, ["[data]"]),
         ({"rules": {"crf": 3}}, ["[rules.crf]"]),

@@ -29,13 +29,17 @@ SMALL = {
         ("rules.crf.labels=[0,1],[0,0.25,1]", ((0, 1), (0, 0.25, 1))),
         ("partition.scheme=iid,label-skew", ("iid", "label-skew")),
         ("rules.crf.reliability_gate=true,false", (True, False)),
+        ("rules.crf.bandwidth=1,true,1", (1, True)),
     ],
 )
 def test_an_axis_is_read_as_toml(text: str, values: tuple[Any, ...]) -> None:
     assert parse_axis(text) == Axis(text.partition("=")[0], values)
 
 
-@pytest.mark.parametrize("text", ["bandwidth=1,2", "rules.crf.bandwidth", "rules.crf.bandwidth="])
+@pytest.mark.parametrize(
+    "text",
+    ["bandwidth=1,2", "rules.crf.bandwidth", "rules.crf.bandwidth=", "rules.crf={bandwidth=1}"],
+)
 def test_what_is_no_axis(text: str) -> None:
     with pytest.raises(FedcrfError, match=r"write --over section\.key=value,value"):
         parse_axis(text)
@@ -55,6 +59,22 @@ def test_a_server_optimizer_s_settings_vary_where_a_method_has_it(tmp_path: Path
     cells = [point.spec.cell("crf-fedavg+adam", 0) for point in sweep.points()]
     assert [cell.server_optimizer for cell in cells] == [Adam(0.01), Adam(0.1)]
     assert sweep.default_values() == (0.01,)
+
+
+@pytest.mark.parametrize(
+    ("over", "fixed", "message"),
+    [
+        (("crf.bandwidth=0.1", "crf.bandwidth=0.2"), {}, "is said twice"),
+        (("crf.bandwidth=0.1",), {"rules": {"crf": {"bandwidth": 7}}}, "varies what --set fixes"),
+        (("crf.bandwidth=0.1,true",), {}, "bandwidth is True: give a valid number"),
+    ],
+)
+def test_a_setting_has_one_axis_and_no_other_value(
+    over: tuple[str, ...], fixed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    axes = tuple(parse_axis(f"rules.{text}") for text in over)
+    with pytest.raises(FedcrfError, match=message):
+        Sweep(tmp_path, (SMALL,), axes, (fixed,)).points()
 
 
 def test_a_sweep_of_two_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -492,6 +492,16 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("run", "--methods", "crf-robust", "--set", "rules.crf.neighbours=5"),
         ("none of the methods uses 'crf'", "leave rules.crf.neighbours out"),
     ),
+    "setting that the rule does not use": (
+        nothing,
+        ("run", "--methods", "crf-robust", "--set", "rules.crf-robust.evidence_limit=3"),
+        ("rule crf-robust does not use evidence_limit",),
+    ),
+    "attackers of one, or of all": (
+        nothing,
+        ("run", "--attack", "ipm", "--attackers", "1.0"),
+        ("attackers 1.0", "a whole number"),
+    ),
     "setting of another attack": (
         nothing,
         ("run", "--attack", "alie", "--set", "attacks.ipm.epsilon=2"),

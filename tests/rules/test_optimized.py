@@ -312,8 +312,10 @@ def test_a_rule_that_remembers_itself_keeps_its_memory() -> None:
         (lambda m: {**m, "first_moment.scale": np.zeros(1)}, "first_moment"),
         (lambda m: {**m, "first_moment.other": np.zeros(1)}, "first_moment"),
         (lambda m: {**m, "second_moment.scale": m["second_moment.scale"].astype(str)}, "second_m"),
+        (lambda m: {**m, "second_moment.scale": np.nan * m["second_moment.scale"]}, "second_m"),
+        (lambda m: {**m, "second_moment.scale": None}, "second_moment"),
     ],
-    ids=["another optimizer", "missing", "shape", "another model", "words"],
+    ids=["another optimizer", "missing", "shape", "another model", "words", "NaN", "none"],
 )
 def test_memory_of_another_rule_is_named(memory: Callable[[Any], Memory], moment: str) -> None:
     start = random_state(np.random.default_rng(15), "float32")

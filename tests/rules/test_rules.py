@@ -544,7 +544,7 @@ def test_signs_that_all_can_know_become_secret_ones(rule: Rule, secret: Rule) ->
 
 
 @pytest.mark.parametrize(
-    ("layout", "seed"), [([24, 64, 3], 3), ([24, 64], 9), ([0.5, 1.0, 2.0], 9), (None, 9)]
+    ("layout", "seed"), [([24, 64, 3, 1], 3), ([24, 64], 9), ([0.5, 1.0, 2.0, 1.0], 9), (None, 9)]
 )
 def test_signs_stay_those_of_the_memory(layout: Any, seed: int) -> None:
     rule, memory = CRFRobust(), {"layout": np.array(layout)}
@@ -612,3 +612,19 @@ def test_the_order_of_names_in_a_report_does_not_matter(name):
     ]
     for key in before:
         assert (results[0].state[key] == results[1].state[key]).all()
+
+
+@pytest.mark.parametrize(
+    ("report", "message"),
+    [
+        (3, "a report is a int: give ClientReports"),
+        (ClientReport(7, None, 10), "client 7 is a NoneType: give NumPy arrays by name"),  # type: ignore[arg-type]
+        (
+            ClientReport(7, {"w": np.zeros(2)}, 10, evidence=[1.0]),  # type: ignore[arg-type]
+            "the evidence of client 7 is a list: give numbers by name",
+        ),
+    ],
+)
+def test_reports_that_are_none(report: Any, message: str) -> None:
+    with pytest.raises(FedcrfError, match=message):
+        FedAvg().aggregate({"w": np.zeros(2)}, [report])

@@ -66,6 +66,8 @@ class Schedule:
     @property
     def is_count(self) -> bool:
         """Whether ``attackers`` is a number of clients, and no fraction of them."""
+        if isinstance(self.attackers, float) and self.attackers == 1.0:
+            return False  # one client, or all of them: nobody can tell
         return float(self.attackers).is_integer() and self.attackers >= 1
 
 

@@ -15,6 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.runner import (
     CellFailed,
     CellFinished,
@@ -23,7 +24,7 @@ from fedcrf.experiments.runner import (
     PartitionMade,
     RoundFinished,
 )
-from fedcrf.experiments.spec import CellSpec, RunSpec
+from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
 from fedcrf.experiments.tables import Table
 from fedcrf.simulation.records import RoundRecord

@@ -176,7 +176,8 @@ def run(
     }
     import tomli_w
 
-    from fedcrf.experiments.spec import check_used, read_run_file, resolve, setting
+    from fedcrf.experiments.run_file import read_run_file, setting
+    from fedcrf.experiments.spec import check_used, resolve
 
     described = [] if run_file is None else [read_run_file(run_file)]
     chosen = [given(flags), *(setting(text) for text in settings or [])]
@@ -195,7 +196,8 @@ def demo(
     """Run the demonstration: digits, ten clients of few labels each, four methods, three seeds."""
     from importlib import resources
 
-    from fedcrf.experiments.spec import read_run_file, resolve
+    from fedcrf.experiments.run_file import read_run_file
+    from fedcrf.experiments.spec import resolve
 
     with resources.as_file(resources.files("fedcrf.experiments") / "demo.toml") as path:
         spec = resolve(read_run_file(path))
@@ -293,8 +295,8 @@ def sweep(
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
     workplace = _workplace(data_dir, cache_dir, jobs, device)
     from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments.run_file import read_run_file, setting
     from fedcrf.experiments.runner import run_grids
-    from fedcrf.experiments.spec import check_used, read_run_file, setting
     from fedcrf.experiments.sweep import Sweep, parse_axis, sweep_table, write_sweep
 
     flags = {
@@ -303,11 +305,10 @@ def sweep(
         "data": {"dataset": dataset},
     }
     described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_run_file(run_file)]
-    chosen = [setting(text) for text in settings or []]
-    layers = [*described, given(flags), *chosen]
-    plan = Sweep(output, tuple(layers), tuple(parse_axis(text) for text in over))
+    chosen = tuple(setting(text) for text in settings or [])
+    axes = tuple(parse_axis(text) for text in over)
+    plan = Sweep(output, (*described, given(flags)), axes, chosen)
     runs = [(point.spec, point.store) for point in plan.points()]
-    check_used(chosen, [spec for spec, _ in runs])
     with RunDisplay(runs, console) as display:
         failed = run_grids(runs, workplace, _observer(display, runs, log))
     print_table(sweep_table(plan))
@@ -367,8 +368,9 @@ def robustness(
     from fedcrf.experiments.findings_tables import summary_table, write_findings
     from fedcrf.experiments.ledger import Ledger
     from fedcrf.experiments.robustness import run_suite
-    from fedcrf.experiments.spec import setting
-    from fedcrf.experiments.suite import default_folder, read_suite
+    from fedcrf.experiments.run_file import setting
+    from fedcrf.experiments.suite import default_folder
+    from fedcrf.experiments.suite_file import read_suite
 
     whole = read_suite(suite, dataset)
     chosen = whole.chosen(

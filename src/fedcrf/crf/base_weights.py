@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import EPSILON, as_numpy
-from fedcrf.statistics.inputs import check_filled
+from fedcrf.statistics.inputs import NO_ARRAY, check_filled, is_floating
 
 
 def base_weights(
@@ -67,9 +67,9 @@ def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
     check_filled(num_examples, "num_examples are")
     try:
         given = as_numpy(num_examples)
-    except ValueError:  # lists of different lengths
+    except NO_ARRAY:
         given = np.array(None)
-    if given.dtype.kind not in "biuf":
+    if given.dtype.kind not in "biu" and not is_floating(given.dtype):
         raise FedcrfError("num_examples are not numbers: give one count for each client")
     counts = given.astype(np.float64)
     if counts.shape != (num_clients,):

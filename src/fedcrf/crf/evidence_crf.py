@@ -17,7 +17,7 @@ from fedcrf.crf.settings import check_not_negative, check_positive
 from fedcrf.crf.unary import ReportedReliability
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, as_numpy, update_statistics
-from fedcrf.statistics.inputs import check_filled
+from fedcrf.statistics.inputs import NO_ARRAY, check_filled, is_floating
 
 Evidence = Mapping[str, Any]
 """By name one number for each client of a round; NaN where a client does not report it."""
@@ -144,10 +144,10 @@ def checked_evidence(evidence: Evidence | None, num_clients: int) -> dict[str, N
         check_filled(values, f"evidence '{name}' is", "fill it, with .filled(math.nan)")
         try:
             given = as_numpy(values)
-            if given.dtype.kind == "c":  # NumPy would drop the imaginary part
-                raise TypeError
+            if given.dtype.kind not in "biufO" and not is_floating(given.dtype):
+                raise TypeError  # NumPy would make numbers of words, and drop imaginary parts
             checked[str(name)] = given.astype(np.float64)
-        except (TypeError, ValueError):
+        except NO_ARRAY:
             raise FedcrfError(f"evidence '{name}' is not numbers: give one a client") from None
         if checked[str(name)].shape != (num_clients,):
             raise FedcrfError(

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
+from fedcrf.statistics import as_numpy
+from fedcrf.statistics.inputs import NO_ARRAY
 
 Arrays = Mapping[str, NDArray[Any]]
 """A memory as plain arrays by name, which any checkpoint can hold."""
@@ -23,8 +25,8 @@ class ClientMemory:
     All is of sketch or label size: 16 KiB a client for sketches of 4096 numbers.
 
     Attributes:
-        layout: (3,) int64; numbers in the model d, sketch size and sketch seed, by which a memory
-            of something else is known.
+        layout: (4,) int64; numbers in the model d, sketch size, sketch seed, and 1 where the model
+            is given every round, by which a memory of something else is known.
         clients: (k,) int64 identities.
         beliefs: (k, L) float64 marginals of the round a client last took part in.
         sketches: (k, s) float32 sketches of its update then.
@@ -42,10 +44,12 @@ class ClientMemory:
     expected: NDArray[np.float64]
 
     @classmethod
-    def empty(cls, dimension: int, num_labels: int, size: int, seed: int) -> ClientMemory:
+    def empty(
+        cls, dimension: int, num_labels: int, size: int, seed: int, model_given: bool
+    ) -> ClientMemory:
         """Return the memory of nobody."""
         return cls(
-            layout=np.array([dimension, size, seed]),
+            layout=np.array([dimension, size, seed, model_given], dtype=np.int64),
             clients=np.zeros(0, dtype=np.int64),
             beliefs=np.zeros((0, num_labels)),
             sketches=np.zeros((0, size), dtype=np.float32),
@@ -80,14 +84,14 @@ class ClientMemory:
             "give the one this rule handed back, or none to begin anew"
         )
         try:
-            given = cls(**{name: np.asarray(memory[name]) for name in names})
-        except ValueError:  # lists of different lengths
+            given = cls(**{name: as_numpy(memory[name]) for name in names})
+        except NO_ARRAY:
             raise damaged from None
-        if given.layout.shape != like.layout.shape:
+        if given.layout.shape != like.layout.shape or given.beliefs.ndim != 2:
             raise damaged
         labels, expected = (each.beliefs.shape[-1:] for each in (given, like))
         if not np.array_equal(given.layout, like.layout) or labels != expected:
-            parts = ("model size", "sketch size", "sketch seed", "labels")
+            parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
             sizes = (
                 [*each.layout.tolist(), *of] for each, of in ((given, labels), (like, expected))
             )
@@ -162,7 +166,7 @@ class ClientMemory:
     def _is_sound(self, like: ClientMemory) -> bool:
         """Tell whether the arrays belong together and have the widths of another's."""
         kinds = {field.name: getattr(self, field.name).dtype.kind for field in fields(self)}
-        if not all(kinds[name] in "iu" for name in ("clients", "rounds")):
+        if not all(kinds[name] in "iu" for name in ("layout", "clients", "rounds")):
             return False
         if not all(kinds[name] in "iuf" for name in kinds):
             return False
@@ -176,14 +180,17 @@ class ClientMemory:
             and self.expected.shape == (size,)
             and bool(((self.rounds >= 0) & (self.rounds < rows)).all())
             and len(np.unique(self.clients)) == k
-            and not bool((self.beliefs < 0).any())
+            and bool(np.isfinite(self.sketches).all() and np.isfinite(self.positions).all())
+            and (bool(self.layout[3]) or bool(np.isfinite(self.expected).all()))
+            and bool((self.beliefs >= 0).all())
+            and np.allclose(self.beliefs.sum(axis=1), 1.0)
         )
 
 
 def sketch_seed_of(memory: Arrays) -> int | None:
     """Return the seed of the sketches in a memory; None where it is none of such, or damaged."""
     layout = np.asarray(memory.get("layout", ()))
-    return int(layout[2]) if layout.shape == (3,) and layout.dtype.kind in "iu" else None
+    return int(layout[2]) if layout.shape == (4,) and layout.dtype.kind in "iu" else None
 
 
 def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.int64]:
@@ -194,7 +201,7 @@ def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.in
     """
     if clients is None:
         return np.arange(num_clients)
-    if not isinstance(clients, Sequence | np.ndarray):
+    if not isinstance(clients, Sequence | np.ndarray) or np.ndim(clients) == 0:
         raise FedcrfError(
             f"the clients are a {type(clients).__name__}: give a sequence of whole numbers, one "
             "for each update"

@@ -288,7 +288,11 @@ class RobustCRF:
         remembered = ClientMemory.of(
             memory,
             like=ClientMemory.empty(
-                statistics.dimension, len(field.labels), self.sketch_size, self.sketch_seed
+                statistics.dimension,
+                len(field.labels),
+                self.sketch_size,
+                self.sketch_seed,
+                model_given=position is not None,
             ),
         )
         here = remembered.expected if position is None else position

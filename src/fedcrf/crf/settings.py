@@ -36,7 +36,7 @@ def checked_number(value: Any, name: str) -> float:
         raise FedcrfError(f"{name} {value!r}: give a number")
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise FedcrfError(f"{name} {value!r}: give a number") from None
     if not abs(number) <= LARGEST:
         raise FedcrfError(f"{name} {value}: give a finite number, {LARGEST:g} at most")

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.compare import Estimate, PairedDifference, estimate, paired_difference
 from fedcrf.experiments.ledger import Ledger, Score
 from fedcrf.experiments.methods import is_method
-from fedcrf.experiments.spec import CellSpec, cell_of
+from fedcrf.experiments.spec import cell_of
 from fedcrf.experiments.suite import BASELINE, Point, Suite
 
 T = TypeVar("T")

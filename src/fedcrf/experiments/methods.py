@@ -83,8 +83,9 @@ def find_method(name: str) -> Method:
         raise unknown_name("method", name, METHODS)
     if last in SERVER_OPTIMIZERS:
         return with_server_optimizer(find_method(first), last)
-    find_rule(first)
-    if last not in OBJECTIVES:
+    if last in OBJECTIVES:
+        find_rule(first)
+    else:
         raise unknown_name("objective or server optimizer", last, (*OBJECTIVES, *SERVER_OPTIMIZERS))
     return Method(name, rule=first, objective=last, title=name)
 

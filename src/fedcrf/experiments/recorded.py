@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.spec import build
+from fedcrf.experiments.settings import build
 from fedcrf.experiments.store import CellStore
 from fedcrf.experiments.tables import Table
 from fedcrf.files import atomic_write

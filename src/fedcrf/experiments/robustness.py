@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 from scipy.stats import rankdata
 
+from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.ledger import Ledger, Score, digest
 from fedcrf.experiments.runner import (
@@ -18,7 +19,7 @@ from fedcrf.experiments.runner import (
     Workplace,
     run_grids,
 )
-from fedcrf.experiments.spec import CellSpec, RunSpec
+from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import Point, Suite
 from fedcrf.simulation.records import RoundRecord

@@ -15,8 +15,10 @@ import torch
 
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.provenance import Provenance, provenance
-from fedcrf.experiments.spec import CellSpec, DataSettings, RunSpec
+from fedcrf.experiments.settings import DataSettings
+from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import (
     CellStore,
     CellSummary,

@@ -1,32 +1,38 @@
-"""What to run: the description of a run, from a TOML file and flags, checked and complete."""
+"""What to run: the description of a run, checked and complete."""
 
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from typing import Any
 
 from fedcrf.attacks import ATTACKS, Schedule, Threat
 from fedcrf.data import PartitionSettings
-from fedcrf.errors import FedcrfError, check_whole, unknown_name
-from fedcrf.experiments.methods import Method, find_method, with_server_optimizer
+from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.cell import CellSpec, attack_sections
+from fedcrf.experiments.methods import find_method, with_server_optimizer
 from fedcrf.experiments.presets import OTHERS, PRESETS
-from fedcrf.models import MODELS, ModelPlan
-from fedcrf.objectives import OBJECTIVES, Objective
+from fedcrf.experiments.run_file import merge
+from fedcrf.experiments.settings import (
+    DataSettings,
+    Options,
+    RoundSettings,
+    ServerSettings,
+    T,
+    build,
+    convert,
+    plain,
+    without_name,
+)
+from fedcrf.models import MODELS
+from fedcrf.objectives import OBJECTIVES
 from fedcrf.rules import (
     RULES,
     SERVER_OPTIMIZERS,
     InformedRule,
-    Optimized,
     Rule,
-    ServerOptimizer,
     check_clients,
     find_rule,
     wanted_evidence,
@@ -34,8 +40,6 @@ from fedcrf.rules import (
 from fedcrf.simulation.engine import check_evidence
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
-
-Options = Mapping[str, Any]
 
 REGISTRIES: Mapping[str, Mapping[str, type[Any]]] = {
     "rules": RULES,
@@ -47,134 +51,6 @@ REGISTRIES: Mapping[str, Mapping[str, type[Any]]] = {
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "crf-fedavg", "crf-fedprox")
 DEFAULT_SEEDS = (0, 1, 2)
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """Which images; where they lie is no part of a run's description.
-
-    Attributes:
-        dataset: Name of a known data set, or of one on the Hugging Face hub.
-        image_column: Its column of images; detected where left out.
-        label_column: Its column of labels; detected where left out.
-        image_size: Resize all images to this many pixels square.
-        limit: Use at most so many images to train on, and as many held out; all where left out.
-    """
-
-    dataset: str = "digits"
-    image_column: str | None = None
-    label_column: str | None = None
-    image_size: int | None = None
-    limit: int | None = None
-
-
-@dataclass(frozen=True)
-class RoundSettings:
-    """How long a run goes on, who takes part in a round, and how it is evaluated.
-
-    Attributes:
-        maximum: Rounds at most.
-        patience: Rounds without improvement of the validation loss before it stops.
-        min_improvement: What counts as an improvement; in units of the loss.
-        evaluation_batch_size: Examples evaluated at once.
-        clients_per_round: Clients drawn for each round; all of them where left out.
-    """
-
-    maximum: int = 150
-    patience: int = 5
-    min_improvement: float = 1e-4
-    evaluation_batch_size: int = 256
-    clients_per_round: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("maximum", "patience", "evaluation_batch_size"):
-            check_whole(name, getattr(self, name), least=1)
-        if not 0 <= self.min_improvement < float("inf"):
-            raise FedcrfError(f"min_improvement {self.min_improvement}: give 0 or more")
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """What is said of all methods at once; `resolve` says it of each, and no more is left of it.
-
-    Attributes:
-        optimizer: Server optimizer of every method that names none.
-        learning_rate: Of every server optimizer of the run; each one's own where left out.
-    """
-
-    optimizer: str | None = None
-    learning_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.optimizer is not None and self.optimizer not in SERVER_OPTIMIZERS:
-            raise unknown_name("server optimizer", self.optimizer, SERVER_OPTIMIZERS)
-
-
-@dataclass(frozen=True)
-class CellSpec:
-    """One cell of a run's grid: one method with one seed, everything resolved.
-
-    Attributes:
-        method: Objective, rule and server optimizer, by name.
-        seed: Fixes partition, initial model and client shuffles.
-        data: Which images.
-        partition: How they are dealt out.
-        model_name: The model's name.
-        model: Its plan.
-        objective: What the clients minimise.
-        rule: How the server aggregates; told of the attackers, where it is to be told.
-        server_optimizer: What makes a step of the aggregate; None where it is the next model.
-        training: The clients' local training.
-        rounds: How long, and evaluated how.
-        attack_name: The attack's name; None where all clients are honest.
-        threat: The attack, who and when.
-    """
-
-    method: Method
-    seed: int
-    data: DataSettings
-    partition: PartitionSettings
-    model_name: str
-    model: ModelPlan
-    objective: Objective
-    rule: Rule
-    server_optimizer: ServerOptimizer | None
-    training: LocalTraining
-    rounds: RoundSettings
-    attack_name: str | None = None
-    threat: Threat | None = None
-
-    @property
-    def name(self) -> str:
-        """The cell's name, and its folder's."""
-        return f"{self.method.name}-seed-{self.seed}"
-
-    @property
-    def server_rule(self) -> Rule:
-        """The rule, with the server optimizer behind it where there is one."""
-        if self.server_optimizer is None:
-            return self.rule
-        return Optimized(self.rule, self.server_optimizer)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the whole description as plain values; equal for equal cells."""
-        optimizer: dict[str, Any] = {}
-        if self.server_optimizer is not None:
-            name = self.method.server_optimizer
-            optimizer = {"server_optimizer": {"name": name, **_plain(self.server_optimizer)}}
-        return {
-            "method": self.method.name,
-            "seed": self.seed,
-            "data": _plain(self.data),
-            "partition": _plain(self.partition),
-            "model": {"name": self.model_name, **_plain(self.model)},
-            "objective": {"name": self.method.objective, **_plain(self.objective)},
-            "rule": {"name": self.method.rule, **_plain(self.rule)},
-            **optimizer,
-            "training": _plain(self.training),
-            "rounds": _plain(self.rounds),
-            **_attack_sections(self.attack_name, self.threat),
-        }
 
 
 @dataclass(frozen=True)
@@ -214,7 +90,7 @@ class RunSpec:
         """The attack, who and when; None where all clients are honest."""
         if not self.attack:
             return None
-        schedule = build(Schedule, _without_name(self.attack), "attack")
+        schedule = build(Schedule, without_name(self.attack), "attack")
         return Threat(_named("attacks", self.attacks, self.attack["name"]), schedule)
 
     def cells(self) -> list[CellSpec]:
@@ -230,7 +106,7 @@ class RunSpec:
             data=self.data,
             partition=self.partition,
             model_name=self.model["name"],
-            model=build(MODELS[self.model["name"]], _without_name(self.model), "model"),
+            model=build(MODELS[self.model["name"]], without_name(self.model), "model"),
             objective=_named("objectives", self.objectives, method.objective),
             rule=self._informed(_named("rules", self.rules, method.rule), seed),
             server_optimizer=_named(
@@ -270,40 +146,26 @@ class RunSpec:
         """
         cells = [self.cell(method, 0) for method in self.methods]
         optimizers = {
-            cell.method.server_optimizer: _plain(cell.server_optimizer)
+            cell.method.server_optimizer: plain(cell.server_optimizer)
             for cell in cells
             if cell.server_optimizer is not None
         }
         return {
             "methods": list(self.methods),
             "seeds": list(self.seeds),
-            "data": _plain(self.data),
-            "partition": _plain(self.partition),
-            "model": {"name": self.model["name"], **_plain(cells[0].model)},
-            "training": _plain(self.training),
-            "rounds": _plain(self.rounds),
+            "data": plain(self.data),
+            "partition": plain(self.partition),
+            "model": {"name": self.model["name"], **plain(cells[0].model)},
+            "training": plain(self.training),
+            "rounds": plain(self.rounds),
             "rules": {
-                rule: _plain(_named("rules", self.rules, rule))
+                rule: plain(_named("rules", self.rules, rule))
                 for rule in (cell.method.rule for cell in cells)
             },
-            "objectives": {cell.method.objective: _plain(cell.objective) for cell in cells},
-            **_attack_sections(cells[0].attack_name, cells[0].threat),
+            "objectives": {cell.method.objective: plain(cell.objective) for cell in cells},
+            **attack_sections(cells[0].attack_name, cells[0].threat),
             **({"server_optimizers": optimizers} if optimizers else {}),
         }
-
-
-def read_run_file(path: Path) -> dict[str, Any]:
-    """Read a run file.
-
-    Raises:
-        FedcrfError: No such file, or not TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FedcrfError(f"run file {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedcrfError(f"run file {path} is not valid TOML: {error}") from None
 
 
 def resolve(*layers: Options) -> RunSpec:
@@ -338,7 +200,7 @@ def resolve(*layers: Options) -> RunSpec:
             _registered(section, name)
     spec = RunSpec(
         methods=_distinct(merged["methods"]),
-        seeds=_distinct(_convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
+        seeds=_distinct(convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
         data=build(DataSettings, merged.get("data", {}), "data"),
         partition=build(PartitionSettings, merged.get("partition", {}), "partition"),
         model=model,
@@ -392,6 +254,12 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
                     user = "no attack is" if section == "attacks" else "none of the methods uses"
                     keys = ", ".join(f"{section}.{name}.{key}" for key in options)
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
+        for rule, options in layer.get("rules", {}).items():
+            for key in options:
+                if key in getattr(find_rule(rule), "ignores", ()):
+                    raise FedcrfError(
+                        f"rule {rule} does not use {key}: leave rules.{rule}.{key} out"
+                    )
         for key in layer.get("partition", {}):
             if all(key in each.ignored for each in partitions):
                 schemes = ", ".join(sorted({each.scheme for each in partitions}))
@@ -418,9 +286,9 @@ def cell_of(description: Options) -> CellSpec:
                 "methods": [description["method"]],
                 "seeds": [description["seed"]],
                 "model": description["model"],
-                "rules": {rule["name"]: _without_name(rule)},
-                "objectives": {objective["name"]: _without_name(objective)},
-                "server_optimizers": {optimizer["name"]: _without_name(optimizer)}
+                "rules": {rule["name"]: without_name(rule)},
+                "objectives": {objective["name"]: without_name(objective)},
+                "server_optimizers": {optimizer["name"]: without_name(optimizer)}
                 if optimizer
                 else {},
             },
@@ -445,41 +313,17 @@ def clients_name(partition: PartitionSettings) -> str:
     return f"{partition.scheme}{skew}-{partition.num_clients}clients"
 
 
-def merge(*layers: Options) -> dict[str, Any]:
-    """Return the layers as one nested dictionary; later ones win, key by key."""
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-                merged[key] = merge(merged[key], value)
-            else:
-                merged[key] = merge(value) if isinstance(value, Mapping) else value
-    return merged
-
-
-def setting(text: str) -> dict[str, Any]:
-    """Return ``section.key=value`` as a nested dictionary; the value is read as TOML.
-
-    Raises:
-        FedcrfError: Not of that form.
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise FedcrfError(f"--set {text}: write --set section.key=value")
-    for candidate in (value, f'"{value}"'):
-        try:
-            return tomllib.loads(f"{key.strip()} = {candidate}")
-        except tomllib.TOMLDecodeError:
-            continue
-    raise FedcrfError(f"--set {text}: write --set section.key=value")
-
-
 def _said_of_each(given: Options) -> dict[str, Any]:
     """Return a description in which every method and optimizer says itself what [server] does."""
     server = build(ServerSettings, given.get("server", {}), "server")
-    names = _convert(tuple[str, ...], given.get("methods", DEFAULT_METHODS), "methods")
+    names = convert(tuple[str, ...], given.get("methods", DEFAULT_METHODS), "methods")
     methods = [find_method(name) for name in names]
     if server.optimizer is not None:
+        if all(each.server_optimizer for each in methods):
+            raise FedcrfError(
+                f"[server] optimizer {server.optimizer}: every method names its own; leave it out "
+                "(--server-optimizer)"
+            )
         methods = [
             each if each.server_optimizer else with_server_optimizer(each, server.optimizer)
             for each in methods
@@ -498,9 +342,6 @@ def _said_of_each(given: Options) -> dict[str, Any]:
     return merge(rest, said)
 
 
-T = TypeVar("T")
-
-
 def _checked_attack(options: Options) -> Options:
     """Return a section of the attack whose name is one; empty where there is none."""
     if options and "name" not in options:
@@ -508,14 +349,6 @@ def _checked_attack(options: Options) -> Options:
     if options and str(options["name"]) not in ATTACKS:
         raise unknown_name("attack", str(options["name"]), ATTACKS)
     return options
-
-
-def _attack_sections(name: str | None, threat: Threat | None) -> dict[str, Any]:
-    """Return the sections of a description that only a run with an attack has."""
-    if name is None or threat is None:
-        return {}
-    attack = {"name": name, **_plain(threat.schedule)}
-    return {"attack": attack, "attacks": {name: _plain(threat.attack)}}
 
 
 def _registered(section: str, name: str) -> type[Any]:
@@ -532,72 +365,5 @@ def _named(section: str, options: Mapping[str, Options], name: str) -> Any:
     return build(_registered(section, name), options.get(name, {}), f"{section}.{name}")
 
 
-def build(kind: type[T], options: Options, where: str) -> T:
-    """Return a settings dataclass of plain values, as TOML and JSON have them.
-
-    Args:
-        kind: The dataclass.
-        options: Its settings by name; what is left out has its default.
-        where: The section that they stand in, as errors call it.
-
-    Raises:
-        FedcrfError: They are no section, or some is none of its settings or not such.
-    """
-    if not isinstance(options, Mapping):
-        raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for key in options:
-        if key not in known:
-            raise (
-                unknown_name(f"key in [{where}]", key, known)
-                if known
-                else FedcrfError(f"unknown key in [{where}] '{key}': it has no settings")
-            )
-    built: T = _convert(kind, dict(options), where)
-    return built
-
-
-@cache  # making one costs a hundred times its use, and there is one for each kind of settings
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _convert(kind: Any, value: Any, where: str) -> Any:
-    try:
-        return _adapter(kind).validate_python(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, FedcrfError):
-            raise FedcrfError(f"[{where}] {cause}") from None
-        # Further parts of the place are items, or the types that a value could have had.
-        place = ".".join([where, *(part for part in first["loc"][:1] if isinstance(part, str))])
-        raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None
-
-
-def wanted(error: ErrorDetails) -> str:
-    """Return what should have been given, in the words of a run file."""
-    said = error["msg"].removeprefix("Input should be ")
-    words = {
-        "a valid tuple": "a list, in [brackets]",
-        "a valid list": "a list, in [brackets]",
-        "a valid dictionary": "a section with its settings",
-    }
-    return words.get(said, said)
-
-
-def _without_name(options: Options) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key != "name"}
-
-
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(values))
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    """Return a settings dataclass as TOML and JSON know it; what is None is left out."""
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in dataclasses.asdict(settings).items()
-        if value is not None
-    }

@@ -27,16 +27,10 @@ from pydantic import ValidationError
 
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.spec import (
-    REGISTRIES,
-    CellSpec,
-    RunSpec,
-    cell_of,
-    merge,
-    read_run_file,
-    resolve,
-)
+from fedcrf.experiments.run_file import merge, read_run_file
+from fedcrf.experiments.spec import REGISTRIES, RunSpec, cell_of, resolve
 from fedcrf.files import atomic_write, whole_lines
 from fedcrf.simulation.checkpoint import (
     load_checkpoint,

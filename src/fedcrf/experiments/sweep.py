@@ -67,11 +67,13 @@ class Sweep:
         folder: Holds one run's folder for each point.
         layers: The description that all points share, as for `resolve`.
         axes: What varies.
+        settings: Further layers, of what no axis may vary.
     """
 
     folder: Path
     layers: tuple[Mapping[str, Any], ...]
     axes: tuple[Axis, ...]
+    settings: tuple[Mapping[str, Any], ...] = ()
 
     def points(self) -> list[Point]:
         """Return every combination of the axes' values.
@@ -80,13 +82,18 @@ class Sweep:
             FedcrfError: A key that does not exist, or that none of the methods uses, or a value
                 that cannot be.
         """
+        said = [axis.key for axis in self.axes]
+        for key in said:
+            if said.count(key) > 1:
+                raise FedcrfError(f"--over {key} is said twice: give all its values at once")
+            if any(_at(layer, key) is not None for layer in self.settings):
+                raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
         points = [
             Point(values, self._spec(values), RunStore(self.folder / self._folder_name(values)))
             for values in itertools.product(*(axis.values for axis in self.axes))
         ]
-        check_used(
-            (axis.layer(axis.values[0]) for axis in self.axes), [each.spec for each in points]
-        )
+        varied = [axis.layer(axis.values[0]) for axis in self.axes]
+        check_used([*self.settings, *varied], [each.spec for each in points])
         return points
 
     @cached_property
@@ -100,12 +107,12 @@ class Sweep:
 
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the sweep, axis by axis."""
-        described = resolve(*self.layers).describe()
+        described = resolve(*self.layers, *self.settings).describe()
         return tuple(_at(described, axis.key) for axis in self.axes)
 
     def _spec(self, values: Sequence[Any]) -> RunSpec:
         varied = [axis.layer(value) for axis, value in zip(self.axes, values, strict=True)]
-        return resolve(*self.layers, *varied)
+        return resolve(*self.layers, *self.settings, *varied)
 
     def _folder_name(self, values: Sequence[Any]) -> str:
         pairs = zip(self.axes, values, strict=True)
@@ -126,9 +133,10 @@ def parse_axis(text: str) -> Axis:
         parsed = tomllib.loads(f"values = [{values}]")["values"]
     except tomllib.TOMLDecodeError:
         parsed = [each.strip() for each in values.split(",") if each.strip()]
-    if not parsed:
+    if not parsed or any(isinstance(value, dict) for value in parsed):
         raise FedcrfError(mend)
-    return Axis(key.strip(), tuple(dict.fromkeys(map(_hashable, parsed))))
+    different = {(type(value), value): value for value in map(_hashable, parsed)}  # True is 1
+    return Axis(key.strip(), tuple(different.values()))
 
 
 def value_text(value: Any) -> str:

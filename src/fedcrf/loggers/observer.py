@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.runner import (
     CellFailed,
     CellFinished,
@@ -15,7 +16,6 @@ from fedcrf.experiments.runner import (
     Event,
     RoundFinished,
 )
-from fedcrf.experiments.spec import CellSpec
 from fedcrf.loggers.base import CellLogger, LoggedCell, MakeLogger, result_values, round_values
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.recorded import RecordedRun, readable, recorded_runs
-from fedcrf.experiments.spec import CellSpec, RunSpec
+from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import CellStore, CellSummary, RunStore
 from fedcrf.report.effects import inner_rule
 from fedcrf.report.explanation import ClientCauses

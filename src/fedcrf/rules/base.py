@@ -338,12 +338,22 @@ def check_reports(global_state: State, reports: Sequence[ClientReport]) -> None:
 
     Raises:
         FedcrfError: No reports, or one whose tensors differ in name, shape or dtype; tensors that
-            are no NumPy arrays.
+            are no NumPy arrays; states or evidence that are not by name.
     """
     if not reports:
         raise FedcrfError("there are no reports to aggregate: give at least one")
+    for report in reports:
+        if not isinstance(report, ClientReport):
+            raise FedcrfError(f"a report is a {type(report).__name__}: give ClientReports")
+        if not isinstance(report.evidence, Mapping):
+            raise FedcrfError(
+                f"the evidence of client {report.client} is a {type(report.evidence).__name__}: "
+                'give numbers by name, such as {"residual_loss": 0.3}'
+            )
     states = [(f"client {report.client}", report.state) for report in reports]
     for who, state in [("the global model", global_state), *states]:
+        if not isinstance(state, Mapping):
+            raise FedcrfError(f"{who} is a {type(state).__name__}: give NumPy arrays by name")
         for name, tensor in state.items():
             if not isinstance(tensor, np.ndarray | np.generic):
                 raise FedcrfError(

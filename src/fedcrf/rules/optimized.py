@@ -100,10 +100,12 @@ class Optimized:
         shapes = {name: global_state[name].shape for name in self._trained(global_state)}
         moments = {}
         for moment, initial in self.optimizer.initial.items():
-            arrays = _named(memory, moment)
+            arrays = {name: np.asarray(array) for name, array in _named(memory, moment).items()}
             if not memory:
                 arrays = {name: np.full(shape, initial) for name, shape in shapes.items()}
-            numbers = all(array.dtype.kind == "f" for array in arrays.values())
+            numbers = all(
+                array.dtype.kind == "f" and np.isfinite(array).all() for array in arrays.values()
+            )
             if {name: array.shape for name, array in arrays.items()} != shapes or not numbers:
                 raise FedcrfError(
                     f"the memory holds no '{moment}' of this model's tensors: "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,7 +49,14 @@ class CRFEvidence(EvidenceCRF):
 
 @dataclass(frozen=True)
 class CRFRobust(RobustCRF):
-    """The robust CRF, which remembers its clients; the settings are `RobustCRF`'s."""
+    """The robust CRF, which remembers its clients; the settings are `RobustCRF`'s.
+
+    Of them those of the evidence mean nothing here, since nobody is asked for any.
+    """
+
+    ignores: ClassVar[frozenset[str]] = frozenset(
+        field.name for field in fields(RobustCRF) if field.name.startswith("evidence")
+    )
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Infer the weights of a first round; see `Rule.aggregate`."""
@@ -90,6 +98,8 @@ class CRFRobust(RobustCRF):
 @dataclass(frozen=True)
 class CRFRobustEvidence(CRFRobust):
     """The robust CRF, with the evidence that clients report against themselves."""
+
+    ignores: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def wanted_evidence(self) -> frozenset[str]:

@@ -57,7 +57,7 @@ class Momentum:
 
     @property
     def initial(self) -> Mapping[str, float]:
-        """M = 0; see `ServerOptimizer.initial`."""
+        """Start at m = 0; see `ServerOptimizer.initial`."""
         return {"momentum": 0.0}
 
     def step(
@@ -90,7 +90,7 @@ class _Adaptive:
 
     @property
     def initial(self) -> Mapping[str, float]:
-        """M = 0 and v = τ²; see `ServerOptimizer.initial`."""
+        """Start at m = 0 and v = τ²; see `ServerOptimizer.initial`."""
         return {"first_moment": 0.0, "second_moment": self.tau**2}
 
     def step(

@@ -15,6 +15,11 @@ from fedcrf.errors import FedcrfError, check_whole
 from fedcrf.objectives import Objective
 from fedcrf.simulation.federation import Examples
 
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
+MOST_EXAMPLES = 2**31 - 1
+"""In a step: more than any client has."""
+
 
 @dataclass(frozen=True)
 class LocalTraining:
@@ -35,11 +40,15 @@ class LocalTraining:
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise FedcrfError(f"learning_rate {self.learning_rate}: give a number above 0")
+        if not 0 < self.learning_rate <= LARGEST_FLOAT32:
+            raise FedcrfError(
+                f"learning_rate {self.learning_rate}: give a number above 0 that float32 can hold"
+            )
         if not 0 <= self.momentum < 1:
             raise FedcrfError(f"momentum {self.momentum}: give a number in [0, 1)")
         check_whole("batch_size", self.batch_size, least=1)
+        if self.batch_size > MOST_EXAMPLES:
+            raise FedcrfError(f"batch_size {self.batch_size}: give {MOST_EXAMPLES} at most")
         check_whole("local_epochs", self.local_epochs, least=1)
 
     def effective_steps(self, num_examples: int) -> float:

@@ -40,7 +40,7 @@ def as_numpy(value: Any) -> NDArray[Any]:
     dtype of that name of ``ml_dtypes``, as JAX's arrays do.
     """
     if is_torch_tensor(value):
-        tensor = value.detach().cpu()
+        tensor = value.detach().cpu().resolve_conj().resolve_neg()
         if str(tensor.dtype) == "torch.bfloat16":
             import ml_dtypes
 
@@ -48,6 +48,10 @@ def as_numpy(value: Any) -> NDArray[Any]:
             return np.asarray(bits.view(ml_dtypes.bfloat16))
         return np.asarray(tensor.numpy())
     return np.asarray(value)
+
+
+NO_ARRAY = (TypeError, ValueError, RuntimeError, OverflowError)
+"""What libraries raise where a value cannot be an array of numbers."""
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
@@ -70,6 +74,8 @@ def as_layers(updates: Any) -> list[Layers]:
     Raises:
         FedcrfError: No updates, different lengths or dtypes, or not numbers.
     """
+    if isinstance(updates, memoryview):
+        updates = np.asarray(updates)
     if isinstance(updates, np.ndarray) or is_torch_tensor(updates) or _is_array_like(updates):
         if not is_torch_tensor(updates):
             check_filled(updates, "updates are")
@@ -99,7 +105,7 @@ def _layers_of(update: Any, client: int) -> list[Any]:
     if isinstance(update, list | tuple):
         if any(isinstance(part, np.ndarray) or is_torch_tensor(part) for part in update):
             if all(np.ndim(part) == 0 for part in update):
-                return [[float(part) for part in update]]
+                return [np.stack([as_numpy(part) for part in update])]
             return list(update)
         return [update]
     if isinstance(update, np.ndarray) or is_torch_tensor(update) or _is_array_like(update):
@@ -131,7 +137,7 @@ def _floats(layer: Any, client: int) -> NDArray[Any]:
         return _detached(layer)  # type: ignore[no-any-return]
     try:
         array = as_numpy(layer)
-    except (TypeError, ValueError, NotImplementedError) as error:
+    except NO_ARRAY as error:
         raise FedcrfError(f"the update of client {client} is not a vector: {error}") from None
     if array.dtype.kind in "biu":
         array = array.astype(np.float64)

@@ -1,0 +1,156 @@
+"""Settings of a run, and how a settings dataclass comes of plain values and becomes them again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, to_json
+
+from fedcrf.errors import FedcrfError, check_whole, unknown_name
+from fedcrf.rules import SERVER_OPTIMIZERS
+
+Options = Mapping[str, Any]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which images; where they lie is no part of a run's description.
+
+    Attributes:
+        dataset: Name of a known data set, or of one on the Hugging Face hub.
+        image_column: Its column of images; detected where left out.
+        label_column: Its column of labels; detected where left out.
+        image_size: Resize all images to this many pixels square.
+        limit: Use at most so many images to train on, and as many held out; all where left out.
+    """
+
+    dataset: str = "digits"
+    image_column: str | None = None
+    label_column: str | None = None
+    image_size: int | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How long a run goes on, who takes part in a round, and how it is evaluated.
+
+    Attributes:
+        maximum: Rounds at most.
+        patience: Rounds without improvement of the validation loss before it stops.
+        min_improvement: What counts as an improvement; in units of the loss.
+        evaluation_batch_size: Examples evaluated at once.
+        clients_per_round: Clients drawn for each round; all of them where left out.
+    """
+
+    maximum: int = 150
+    patience: int = 5
+    min_improvement: float = 1e-4
+    evaluation_batch_size: int = 256
+    clients_per_round: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("maximum", "patience", "evaluation_batch_size"):
+            check_whole(name, getattr(self, name), least=1)
+        if not 0 <= self.min_improvement < float("inf"):
+            raise FedcrfError(f"min_improvement {self.min_improvement}: give 0 or more")
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What is said of all methods at once; `resolve` says it of each, and no more is left of it.
+
+    Attributes:
+        optimizer: Server optimizer of every method that names none.
+        learning_rate: Of every server optimizer of the run; each one's own where left out.
+    """
+
+    optimizer: str | None = None
+    learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.optimizer is not None and self.optimizer not in SERVER_OPTIMIZERS:
+            raise unknown_name("server optimizer", self.optimizer, SERVER_OPTIMIZERS)
+
+
+def build(kind: type[T], options: Options, where: str) -> T:
+    """Return a settings dataclass of plain values, as TOML and JSON have them.
+
+    Args:
+        kind: The dataclass.
+        options: Its settings by name; what is left out has its default.
+        where: The section that they stand in, as errors call it.
+
+    Raises:
+        FedcrfError: They are no section, or some is none of its settings or not such.
+    """
+    if not isinstance(options, Mapping):
+        raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for key in options:
+        if key not in known:
+            raise (
+                unknown_name(f"key in [{where}]", key, known)
+                if known
+                else FedcrfError(f"unknown key in [{where}] '{key}': it has no settings")
+            )
+    built: T = convert(kind, dict(options), where)
+    return built
+
+
+@cache  # making one costs a hundred times its use, and there is one for each kind of settings
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def convert(kind: Any, value: Any, where: str) -> Any:
+    """Return a value as some type, which it must already be in the sense of TOML and JSON.
+
+    Raises:
+        FedcrfError: It is none; ``where`` is the place that is named.
+    """
+    try:
+        # As JSON, since there "3" and true are no numbers, and a list may stand for a tuple.
+        return _adapter(kind).validate_json(to_json(value, inf_nan_mode="constants"), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, FedcrfError):
+            raise FedcrfError(f"[{where}] {cause}") from None
+        # Further parts of the place are items, or the types that a value could have had.
+        place = ".".join([where, *(part for part in first["loc"][:1] if isinstance(part, str))])
+        raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None
+
+
+def wanted(error: ErrorDetails) -> str:
+    """Return what should have been given, in the words of a run file."""
+    said = error["msg"].removeprefix("Input should be ")
+    words = {
+        "a valid tuple": "a list, in [brackets]",
+        "a valid list": "a list, in [brackets]",
+        "a valid array": "a list, in [brackets]",
+        "an object": "a section with its settings",
+        "a valid dictionary": "a section with its settings",
+    }
+    return words.get(said, said)
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """Return a settings dataclass as TOML and JSON know it; what is None is left out."""
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in dataclasses.asdict(settings).items()
+        if value is not None
+    }
+
+
+def without_name(options: Options) -> dict[str, Any]:
+    """Return the settings of a section that also says what they are of."""
+    return {key: value for key, value in options.items() if key != "name"}
