@@ -206,7 +206,7 @@ def test_what_the_updates_share_does_not_hide_how_they_differ(clients_of):
     assert_allclose(fast.median_distance, np.sqrt(slow.squared_distance), rtol=1e-6)
 
 
-@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e30, 1e-30, 0.0])
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e30, 1e20, 1e-30])
 def test_what_float32_cannot_square_goes_the_plain_way(special, clients_of):
     generator = np.random.default_rng(0)
     clients = [[generator.normal(size=700).astype(np.float32)] for _ in range(3)]
@@ -216,11 +216,50 @@ def test_what_float32_cannot_square_goes_the_plain_way(special, clients_of):
     finite, sums = one_pass._excluding(
         3, lambda used: one_pass._sum_over_blocks([clients[i] for i in used], origin)
     )
+    assert finite.tolist() == [True, bool(np.isfinite(special)), True]
     assert statistics.finite.tolist() == finite.tolist()
     kept = np.ix_(finite, finite)
     assert_allclose(statistics.gram[kept], sums.gram, rtol=1e-6)
-    assert finite.tolist() == [True, bool(np.isfinite(special)), True]
+    assert_allclose(statistics.median_distance[finite], np.sqrt(sums.squared_distance), rtol=1e-6)
     assert centred_geometry(clients, origin).finite.tolist() == finite.tolist()
+    if np.isfinite(special):
+        assert compiled.sum_columns(clients, origin, None) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("zeros", [1, 2, 3])
+@pytest.mark.parametrize("with_origin", [False, True])
+def test_updates_that_are_zero_keep_no_round_from_the_compiled_pass(
+    dtype, zeros, with_origin, clients_of
+):
+    """One client that did not move must not cost the others the fast way."""
+    generator = np.random.default_rng(0)
+    clients = draw_clients(generator, 3, [700, 5], dtype)
+    origin = draw_clients(generator, 1, [700, 5], dtype)[0] if with_origin else None
+    still = [np.zeros_like(layer) for layer in clients[0]] if origin is None else origin
+    clients[:zeros] = [[layer.copy() for layer in still] for _ in range(zeros)]
+    found = compiled.sum_columns(clients, origin, None)
+    assert found is not None
+    assert found[0].all()
+    assert not found[1].gram[:zeros].any()
+    assert not found[1].squares[:zeros].any()
+    assert not found[1].inner[:zeros].any()
+    assert_same_statistics(clients, origin)
+
+
+def test_updates_whose_squares_alone_are_zero_go_the_plain_way(clients_of):
+    """Squares that vanish in float64, and differences that do in the models' own precision."""
+    generator = np.random.default_rng(0)
+    tiny = draw_clients(generator, 3, [700], np.float64)
+    tiny[1][0] *= 1e-170
+    assert compiled.sum_columns(tiny, None, None) is None
+    origin = [np.ones(700)]
+    near = draw_clients(generator, 3, [700], np.float32)
+    near[1][0][:] = 1.0
+    assert compiled.sum_columns(near, origin, None) is not None
+    origin[0] += 1e-10
+    assert compiled.sum_columns(near, origin, None) is None
+    assert_allclose(update_statistics(near, origin).norms[1], 1e-10 * np.sqrt(700), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -119,8 +119,8 @@ def sum_columns(
 
     Returns:
         (m,) bool, whether each update is finite, and the sums, which count where all are. None
-        where there is no compiler, or where float32 would not do: a product that overflows, or
-        squares that vanish. The plain way then gives the answer.
+        where there is no compiler, or where float32 would not do: a product or a distance that
+        overflows, or squares that vanish. The plain way then gives the answer.
     """
     module = _module(clients) if products else load(None)
     name = "gather" if sketch is None else "gather_sketched"
@@ -134,12 +134,31 @@ def sum_columns(
         if theirs is None:
             return None
         sketches = np.vstack([theirs, sketches])
-    # Squares of float32 below 1e-38 vanish; a mean square of 1e-28 is safely above.
-    large_enough = squares > 1e-28 * num_numbers(clients[0])
-    fits = np.isfinite(gram).all() and np.isfinite(inner).all() and large_enough.all()
-    if finite.all() and not fits:
+    sums = Sums(squares, gram, inner, squared_distance, sketches, float(median_square))
+    if finite.all() and not _would_do(sums, clients, origin):
         return None
-    return finite, Sums(squares, gram, inner, squared_distance, sketches, float(median_square))
+    return finite, sums
+
+
+def _would_do(sums: Sums, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None) -> bool:
+    """Tell whether nothing overflowed in the updates' own precision, and no square vanished."""
+    all_products = sums.gram, sums.inner, sums.squared_distance, sums.median_square
+    if not all(np.isfinite(products).all() for products in all_products):
+        return False
+    # Squares of float32 below 1e-38 vanish; a mean square of 1e-28 is safely above. The products
+    # of an update that is 0 throughout, as of a client that did not move, are exactly 0.
+    small = np.flatnonzero(sums.squares <= 1e-28 * num_numbers(clients[0]))
+    return all(sums.squares[i] == 0.0 and _is_zero(clients[i], origin) for i in small.tolist())
+
+
+def _is_zero(layers: Layers, origin: Sequence[NDArray[Any]] | None) -> bool:
+    """Tell whether an update's numbers are all 0 themselves, and not only what is computed of them.
+
+    Squares of float64 may vanish, and differences to a global model of another precision.
+    """
+    if origin is None:
+        return not any(layer.any() for layer in layers)
+    return all(np.array_equal(*pair) for pair in zip(layers, origin, strict=True))
 
 
 def sum_centred(
