@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-HEAVY = ("torch", "datasets", "sklearn", "matplotlib", "scipy")
+HEAVY = ("torch", "numba", "datasets", "sklearn", "matplotlib", "scipy")
 
 PROGRAM = f"""
 import sys

@@ -24,6 +24,7 @@ from fedcrf.statistics import (
     update_statistics,
     weighted_average,
 )
+from fedcrf.statistics.compiled import columns, passes
 from fedcrf.statistics.compiled.loading import load
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
 
@@ -44,10 +45,10 @@ def small_rounds_too(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Compile into a cache of our own, send rounds of any size through it, in several tasks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDCRF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(compiled, "FEWEST_NUMBERS", 0)
-        patch.setattr(compiled, "CHUNK", 1024)
-        patch.setattr(compiled, "CHUNK_OF_MANY", 1024)
-        patch.setattr(compiled, "CONVERTED", 512)
+        patch.setattr(passes, "FEWEST_NUMBERS", 0)
+        patch.setattr(passes, "CHUNK", 1024)
+        patch.setattr(passes, "CHUNK_OF_MANY", 1024)
+        patch.setattr(columns, "CONVERTED", 512)
         load.cache_clear()
         yield
     load.cache_clear()
@@ -64,7 +65,7 @@ def no_silent_way_out(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def clients_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Send every number of clients through the code for many, or few of them through theirs."""
     if request.param == "many":
-        monkeypatch.setattr(compiled, "MOST_WRITTEN_OUT", 0)
+        monkeypatch.setattr(passes, "MOST_WRITTEN_OUT", 0)
     return request.param
 
 
@@ -176,7 +177,7 @@ def test_medians_are_exact_and_trimmed_means_close(m, size, dtype, kind, trim, s
     arrays = [layers[0] for layers in draw_clients(generator, m, [size], dtype, kind)]
     block = np.stack(arrays).astype(np.float64)
     assert (median_of(arrays) == coordinate_median(block).astype(dtype)).all()
-    trim = min(trim, (m - 1) // 2, trim if m > compiled.MOST_WRITTEN_OUT else 1)
+    trim = min(trim, (m - 1) // 2, trim if m > passes.MOST_WRITTEN_OUT else 1)
     expected = coordinate_trimmed_mean(block, trim).astype(dtype).astype(np.float64)
     got = trimmed_mean_of(arrays, trim).astype(np.float64)
     precision = float(ml_dtypes.finfo(dtype).eps)
@@ -185,7 +186,7 @@ def test_medians_are_exact_and_trimmed_means_close(m, size, dtype, kind, trim, s
 
 @pytest.mark.parametrize("m", [1, 2, 3, 10])
 def test_any_number_of_clients_can_go_the_way_of_many(m, monkeypatch):
-    monkeypatch.setattr(compiled, "MOST_WRITTEN_OUT", 0)
+    monkeypatch.setattr(passes, "MOST_WRITTEN_OUT", 0)
     generator = np.random.default_rng(m)
     for kind in ("normal", "ties"):
         clients = draw_clients(generator, m, [700], np.float32, kind)

@@ -14,6 +14,7 @@ from fedcrf.statistics import (
     sketch,
     update_statistics,
 )
+from fedcrf.statistics.compiled import passes
 from fedcrf.statistics.compiled.loading import load
 from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.estimated import EstimatedCosines, principal_directions
@@ -51,11 +52,11 @@ def test_the_one_pass_sketches_updates_and_their_median(size, way, monkeypatch):
     rows, origin = GENERATOR(0).standard_normal((7, 700)), np.linspace(-1, 1, 700)
     if way != "plain":
         pytest.importorskip("numba", reason="the compiled passes need fedcrf[fast]")
-        monkeypatch.setattr(compiled, "FEWEST_NUMBERS", 0)
-        monkeypatch.setattr(compiled, "CHUNK_WITH_SKETCHES", 300)
+        monkeypatch.setattr(passes, "FEWEST_NUMBERS", 0)
+        monkeypatch.setattr(passes, "CHUNK_WITH_SKETCHES", 300)
         assert load(None) is not None
     if way == "compiled, again":
-        monkeypatch.setattr(compiled, "MOST_SKETCHED_IN_CACHE", 6)
+        monkeypatch.setattr(passes, "MOST_SKETCHED_IN_CACHE", 6)
     layers = [[row[:333], row[333:]] for row in rows + origin]
     draws = CountSketch.of(700, size, seed=3)
     start = [origin[:333], origin[333:]]
@@ -134,8 +135,8 @@ def test_directions_find_more_neighbours_than_the_sketches_alone():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_greatest_places_and_products_are_as_plain(dtype, monkeypatch):
     pytest.importorskip("numba", reason="the compiled passes need fedcrf[fast]")
-    monkeypatch.setattr(compiled, "FEWEST_RANKED", 0)
-    monkeypatch.setattr(compiled, "FEWEST_PRODUCTS", 0)
+    monkeypatch.setattr(passes, "FEWEST_RANKED", 0)
+    monkeypatch.setattr(passes, "FEWEST_PRODUCTS", 0)
     rng = GENERATOR(0)
     for columns in (200, 1000):  # a long row is looked at in groups
         block = rng.integers(0, 30, (20, columns)).astype(dtype)  # many are equal
@@ -155,7 +156,7 @@ def test_greatest_places_and_products_are_as_plain(dtype, monkeypatch):
 @pytest.mark.parametrize("m", [4099, 5000])
 def test_medians_of_very_many_are_exact(m, monkeypatch):
     pytest.importorskip("numba", reason="the compiled passes need fedcrf[fast]")
-    monkeypatch.setattr(compiled, "FEWEST_NUMBERS", 0)
+    monkeypatch.setattr(passes, "FEWEST_NUMBERS", 0)
     rng = GENERATOR(m)
     rows = rng.standard_normal((m, 45)).astype(np.float32)
     rows[:, :9] = rows[:, :9] ** 5  # far from even

@@ -23,6 +23,7 @@ from fedcrf.statistics.one_pass import (
     update_statistics,
 )
 from fedcrf.statistics.sketches import host_blocks
+from fedcrf.statistics.threads import in_order
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -223,7 +224,7 @@ def nearest(
         chosen = _greatest(values, k)
         return np.take_along_axis(places, chosen, 1), np.take_along_axis(values, chosen, 1)
 
-    found = list(compiled.in_order(look, range(0, n, step), threads))
+    found = list(in_order(look, range(0, n, step), threads))
     values = np.concatenate([each for _, each in found]).reshape(-1).astype(np.float64)
     # What was found is numbered from 1 on; a pair that both found goes by the greater number.
     numbered = csr_array(

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcrf.statistics.compiled import Sums
 from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
+from fedcrf.statistics.sums import Sums
 
 BLOCK_NUMBERS = 1 << 24
 """Numbers in a block over all clients: 128 MiB in float64, enough to keep the device busy."""

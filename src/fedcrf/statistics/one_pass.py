@@ -14,6 +14,7 @@ from fedcrf.statistics import compiled
 from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.inputs import Layers, is_on_gpu, num_numbers
 from fedcrf.statistics.median import coordinate_median
+from fedcrf.statistics.sums import Sums
 
 EPSILON = 1e-12
 """The paper's ε, the same everywhere it appears."""
@@ -116,7 +117,7 @@ def finite_sums(
     threads: int | None,
     products: bool = True,
     sketch: CountSketch | None = None,
-) -> tuple[NDArray[np.bool_], compiled.Sums]:
+) -> tuple[NDArray[np.bool_], Sums]:
     """Return (m,) bool, whether each update is finite, and the sums over those that are.
 
     Args:
@@ -221,7 +222,7 @@ def _sums(
     threads: int | None,
     products: bool,
     sketch: CountSketch | None,
-) -> tuple[NDArray[np.bool_], compiled.Sums]:
+) -> tuple[NDArray[np.bool_], Sums]:
     """Return who is finite and the sums over all columns, which count where all are."""
     if clients and is_on_gpu(clients[0][0]):
         from fedcrf.statistics import on_gpu
@@ -239,11 +240,11 @@ def _sum_over_blocks(
     origin: Sequence[NDArray[Any]] | None,
     products: bool = True,
     sketch: CountSketch | None = None,
-) -> tuple[NDArray[np.bool_], compiled.Sums]:
+) -> tuple[NDArray[np.bool_], Sums]:
     m, first = len(clients), 0
     gram = np.zeros((m, m) if products else (0, 0))
     sketches = np.zeros((m + 1, sketch.size) if sketch is not None else (0, 0))
-    sums = compiled.Sums(np.zeros(m), gram, np.zeros(m), np.zeros(m), sketches)
+    sums = Sums(np.zeros(m), gram, np.zeros(m), np.zeros(m), sketches)
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks(clients, origin):
             sums.squares += np.einsum("ij,ij->i", block, block)

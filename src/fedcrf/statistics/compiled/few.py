@@ -21,7 +21,8 @@ CACHE_LINE = 64
 """Bytes that memory gives at once."""
 
 TILE = 5
-"""Rows and columns of a tile of the Gram matrix: 25 sums and 10 rows fit in 32 registers."""
+"""Rows and columns of a tile of the Gram matrix: 25 sums and 10 rows fit in 32 registers. For many
+clients, that matrix is padded to a multiple."""
 
 HEADER = """
 import numpy as np

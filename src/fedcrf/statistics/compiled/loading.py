@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from fedcrf.files import atomic_write, cache_folder
-from fedcrf.statistics.compiled import few
+from fedcrf.statistics.compiled.few import TILE, write_source, write_trimmed_mean
 
 LOGGER = logging.getLogger("fedcrf")
 
@@ -31,10 +31,10 @@ def load(num_clients: int | None, trim: int | None = None) -> ModuleType | None:
     except ImportError:
         return None
     if num_clients is None:
-        return _module("many", (Path(__file__).parent / "many.py").read_text("utf-8"))
+        return _module("many", (Path(__file__).parent / "many.py").read_text("utf-8"), TILE)
     if trim is not None:
-        return _module(f"trimmed_{num_clients}_{trim}", few.write_trimmed_mean(num_clients, trim))
-    return _module(f"few_{num_clients}", few.write_source(num_clients))
+        return _module(f"trimmed_{num_clients}_{trim}", write_trimmed_mean(num_clients, trim))
+    return _module(f"few_{num_clients}", write_source(num_clients))
 
 
 def call(module: ModuleType, name: str, *arguments: Any) -> Any:
@@ -55,9 +55,16 @@ def call(module: ModuleType, name: str, *arguments: Any) -> Any:
     return result
 
 
-def _module(name: str, source: str) -> ModuleType | None:
-    """Write a source beside Numba's compiled code and import it from there."""
-    name = f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+def _module(name: str, source: str, *imported: int) -> ModuleType | None:
+    """Write a source beside Numba's compiled code and import it from there.
+
+    Args:
+        name: Of what it is; what follows it tells the source.
+        source: Python.
+        imported: Constants that it imports. They are compiled in, so that the name must tell them.
+    """
+    told = source + "".join(f"\n{constant}" for constant in imported)
+    name = f"{name}_{hashlib.sha256(told.encode()).hexdigest()[:12]}"
     try:
         path = cache_folder() / "kernels" / f"{name}.py"
         # Whatever lies there otherwise is not what would be run.

@@ -17,6 +17,10 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from fedcrf.statistics.compiled.few import TILE
+
+assert TILE == 5, "add_tile is written out for tiles of five"
+
 BLOCK = 512
 """Columns in a block, at most."""
 
@@ -44,9 +48,6 @@ HALVED, COUNTED = 3, 5
 
 LANES = 32
 """Columns in which a rank is sought at once; their state stays in vector registers."""
-
-TILE = 5
-"""Rows and columns of a tile of the Gram matrix: 25 sums and 10 rows fit in 32 registers."""
 
 PANEL = 20 * TILE
 """Rows of the Gram matrix that are worked through while they lie in the second-level cache."""
@@ -421,7 +422,7 @@ def beside(row, median):
 
 @njit(cache=True, nogil=True)
 def gather(addresses, origin, like, columns, squares, gram, inner, squared_distance):
-    """Add the sums of `fedcrf.statistics.compiled.Sums` over columns; return the median's square.
+    """Add the sums of `fedcrf.statistics.sums.Sums` over columns; return the median's square.
 
     Only squares count, and are not finite, where a number is not. Products are left out where the
     Gram matrix is empty.
