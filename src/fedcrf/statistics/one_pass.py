@@ -94,7 +94,8 @@ def update_statistics(
             does not depend on it.
 
     Returns:
-        The statistics. Memory beyond the result is O(m · block).
+        The statistics. Memory beyond the result does not grow with d: a few blocks of columns, and
+        two (m, m) matrices; in compiled code a block for each of T threads, and 2T + 3 matrices.
 
     Raises:
         FedcrfError: The updates hold no numbers (d = 0).

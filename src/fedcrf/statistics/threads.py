@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from fedcrf.cores import available_cores
+
+AHEAD = 2
+"""Tasks begun for each thread: the one it works on, and one that is done or waits for it."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,10 +26,25 @@ def default_threads() -> int:
 
 
 def in_order(task: Callable[[T], R], items: Sequence[T], threads: int | None) -> Iterable[R]:
-    """Yield the results in the order of the items, whatever the number of threads."""
+    """Yield the results in the order of the items, whatever the number of threads.
+
+    A task begins only when no more than `AHEAD` for each thread are begun and not yet asked for, so
+    that results, which may be large, do not pile up behind one that takes long.
+
+    Args:
+        task: What is done with each item.
+        items: In their order.
+        threads: Tasks at once; `default_threads` where left out.
+    """
     threads = min(threads or default_threads(), len(items))
     if threads <= 1:
         yield from map(task, items)
         return
     with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(task, items)
+        begun: deque[Future[R]] = deque()
+        for item in items:
+            if len(begun) == AHEAD * threads:
+                yield begun.popleft().result()
+            begun.append(pool.submit(task, item))
+        while begun:
+            yield begun.popleft().result()

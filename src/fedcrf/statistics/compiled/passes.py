@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -114,8 +114,8 @@ def _is_zero(layers: Layers, origin: Sequence[NDArray[Any]] | None) -> bool:
     Squares of float64 may vanish, and differences to a global model of another precision.
     """
     if origin is None:
-        return not any(layer.any() for layer in layers)
-    return all(np.array_equal(*pair) for pair in zip(layers, origin, strict=True))
+        return not any(part.any() for part in _parts(layers))
+    return all(np.array_equal(*pair) for pair in zip(_parts(layers), _parts(origin), strict=True))
 
 
 def sum_centred(
@@ -300,7 +300,14 @@ def _gather(
 
 def _holds_not_finite(layers: Layers) -> bool:
     """Tell whether a number is not finite itself, and not only what float32 makes of it."""
-    return not all(np.isfinite(layer).all() for layer in layers)
+    return not all(np.isfinite(part).all() for part in _parts(layers))
+
+
+def _parts(layers: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    """Yield flat layers so many columns at a time that what is told of each needs little memory."""
+    for layer in layers:
+        for start in range(0, layer.size, CHUNK):
+            yield layer[start : start + CHUNK]
 
 
 def _fill(
