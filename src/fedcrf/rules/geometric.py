@@ -24,6 +24,7 @@ from fedcrf.rules.base import (
     weighted_result,
 )
 from fedcrf.statistics import EPSILON
+from fedcrf.statistics.one_pass import scatter
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def weiszfeld(
         weights = weights + step
         if _length(products, step) <= tolerance * np.sqrt(typical):
             break
-    return _spread(weights, used, len(shares))
+    return scatter(weights, shares != 0, 0.0)
 
 
 def smoothed_weiszfeld(
@@ -137,7 +138,7 @@ def smoothed_weiszfeld(
     for _ in range(iterations if len(used) else 0):
         pull = s / np.maximum(smoothing, _distances(products, weights))
         weights = pull / pull.sum()
-    return _spread(weights, used, len(shares))
+    return scatter(weights, shares != 0, 0.0)
 
 
 def _distances(products: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -150,11 +151,3 @@ def _distances(products: NDArray[np.float64], weights: NDArray[np.float64]) -> N
 def _length(products: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
     """Return ‖Σ v_j u_j‖, from the Gram matrix."""
     return float(np.sqrt(max(0.0, float(weights @ products @ weights))))
-
-
-def _spread(
-    weights: NDArray[np.float64], used: NDArray[np.intp], num_clients: int
-) -> NDArray[np.float64]:
-    whole = np.zeros(num_clients)
-    whole[used] = weights
-    return whole

@@ -19,7 +19,7 @@ from fedcrf.statistics.one_pass import (
     UpdateStatistics,
     checked_dimension,
     finite_sums,
-    spread,
+    scatter,
     update_statistics,
 )
 from fedcrf.statistics.sketches import host_blocks
@@ -132,7 +132,7 @@ def crowd_statistics(
     size = None if exact else search.sketch_size
     draws = None if size is None else CountSketch.of(dimension, size, search.sketch_seed)
     finite, sums = finite_sums(clients, origin, threads, products=False, sketch=draws)
-    norms = spread(np.sqrt(sums.squares), finite, finite)
+    norms = scatter(np.sqrt(sums.squares), finite, np.nan)
     if draws is None:
         used = [clients[i] for i in np.flatnonzero(finite).tolist()]
         rows = _exact(used, origin, norms[finite])
@@ -160,8 +160,8 @@ def crowd_statistics(
         finite=finite,
         norms=norms,
         cosines=cosines,
-        median_inner=spread(sums.inner, finite, finite),
-        median_distance=spread(np.sqrt(sums.squared_distance), finite, finite),
+        median_inner=scatter(sums.inner, finite, np.nan),
+        median_distance=scatter(np.sqrt(sums.squared_distance), finite, np.nan),
         median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
     )
 

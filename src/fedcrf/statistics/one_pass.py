@@ -105,9 +105,9 @@ def update_statistics(
     return UpdateStatistics(
         dimension=dimension,
         finite=finite,
-        gram=spread(sums.gram, finite, np.ix_(finite, finite)),
-        median_inner=spread(sums.inner, finite, finite),
-        median_distance=spread(np.sqrt(sums.squared_distance), finite, finite),
+        gram=scatter(sums.gram, finite, np.nan),
+        median_inner=scatter(sums.inner, finite, np.nan),
+        median_distance=scatter(np.sqrt(sums.squared_distance), finite, np.nan),
         median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
     )
 
@@ -161,7 +161,7 @@ def centred_geometry(
     return UpdateGeometry(
         dimension=dimension,
         finite=finite,
-        gram=spread(gram, finite, np.ix_(finite, finite)),
+        gram=scatter(gram, finite, np.nan),
     )
 
 
@@ -294,10 +294,19 @@ def blocks(
             yield block
 
 
-def spread(
-    values: NDArray[np.float64], finite: NDArray[np.bool_], where: Any
+def scatter(
+    values: NDArray[np.float64], chosen: NDArray[np.bool_], fill: float
 ) -> NDArray[np.float64]:
-    """Place the finite clients' values among all clients; NaN elsewhere."""
-    whole = np.full((len(finite),) * values.ndim, np.nan)
-    whole[where] = values
+    """Place some clients' values among those of all.
+
+    Args:
+        values: (n,) a value for each of them, or (n, n) for each pair.
+        chosen: (m,) bool; n of them are True.
+        fill: What the others have.
+
+    Returns:
+        (m,) or (m, m) float64.
+    """
+    whole = np.full((len(chosen),) * values.ndim, fill)
+    whole[np.ix_(*[chosen] * values.ndim)] = values
     return whole
