@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,11 +55,13 @@ class UpdateGeometry:
         """(m,) Euclidean norms ‖u_i‖."""
         return np.asarray(np.sqrt(np.diagonal(self.gram)))
 
-    @property
+    @cached_property
     def cosines(self) -> NDArray[np.float64]:
-        """(m, m) cosines ⟨u_i, u_j⟩ / (‖u_i‖ ‖u_j‖ + ε)."""
+        """(m, m) cosines ⟨u_i, u_j⟩ / (‖u_i‖ ‖u_j‖ + ε), read-only; divided once and kept."""
         norms = self.norms
-        return np.asarray(self.gram / (np.outer(norms, norms) + EPSILON))
+        cosines = np.asarray(self.gram / (np.outer(norms, norms) + EPSILON))
+        cosines.flags.writeable = False  # all who ask get the same
+        return cosines
 
 
 @dataclass(frozen=True)
