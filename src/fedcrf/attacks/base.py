@@ -20,7 +20,7 @@ Vector = NDArray[np.float64]
 """(d,) one update w − w_t over the floating-point tensors of the model, or (k, d) of them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scene:
     """All that attackers can know in a round; how much of it one uses is told with the attack.
 
@@ -121,7 +121,7 @@ class Scene:
         return np.stack(rows) if rows else np.empty((0, size))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Forgery:
     """What the attackers of a round send.
 

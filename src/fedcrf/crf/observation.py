@@ -12,7 +12,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.statistics import CrowdStatistics, Statistics
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Observation:
     """What is known of the m clients of a round.
 

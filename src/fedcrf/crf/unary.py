@@ -29,7 +29,7 @@ Causes = Mapping[str, NDArray[Any]]
 """By name what a part saw: (m,) for each client, or (m, m) between clients."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prior:
     """How probable the labels are by themselves.
 
@@ -42,7 +42,7 @@ class Prior:
     causes: Causes = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Energy:
     """What a part adds to the energy: the probability of a label carries exp(−energy).
 

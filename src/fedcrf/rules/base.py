@@ -34,7 +34,7 @@ BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Last parts of the names of tensors that are not trained: batch norm's."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClientReport:
     """What one client sent back after its local training.
 
@@ -55,7 +55,7 @@ class ClientReport:
     evidence: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AggregationResult:
     """What a rule decided.
 

@@ -27,7 +27,7 @@ FEWEST_COLUMNS = 64
 """Columns in a block at least: fewer numbers of a client are not worth going to it for."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UpdateGeometry:
     """Lengths and angles of the m updates of a round; nothing here has size d.
 
@@ -64,7 +64,7 @@ class UpdateGeometry:
         return cosines
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UpdateStatistics(UpdateGeometry):
     """The geometry of the updates, and how they lie to their coordinate-wise median ũ.
 

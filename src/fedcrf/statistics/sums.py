@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass
+@dataclass(eq=False)
 class Sums:
     """Sums over the columns of m updates; what `update_statistics` is made of.
 

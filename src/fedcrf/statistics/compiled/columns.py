@@ -16,7 +16,7 @@ CONVERTED = 1 << 13
 """Columns that are converted at a time, where layers are not contiguous or of a small dtype."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Columns:
     """Some columns of one layer, as compiled code takes them: contiguous, float32 or float64.
 
@@ -39,7 +39,7 @@ class Columns:
         return np.empty(0, self.rows[0].dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerRows:
     """One layer of all clients, looked at once however many tasks its columns are.
 
