@@ -13,10 +13,12 @@ from fedcrf.statistics import (
     average,
     centred_geometry,
     inputs,
+    median_of,
     on_gpu,
     one_pass,
     sketch,
     sketches,
+    trimmed_mean_of,
     update_statistics,
     weighted_average,
 )
@@ -71,6 +73,23 @@ def test_layers_and_a_global_model_are_taken_as_they_lie(device):
     assert weighted_average([real.to(device) for real in reals], weights).tolist() == [2.0, 3.5]
 
 
+@pytest.mark.parametrize("m", [1, 2, 7, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_medians_and_trimmed_means_are_those_of_the_host(device, dtype, m):
+    generator = torch.Generator().manual_seed(m)
+    tensors = [(9 * torch.randn(30, 50, generator=generator)).to(dtype) for _ in range(m)]
+    host, there = [each.numpy() for each in tensors], [each.to(device) for each in tensors]
+    found = median_of(there)
+    assert (found.device.type, found.dtype) == (device, dtype)
+    assert_array_equal(found.cpu().numpy(), median_of(host))
+    trim = (m - 1) // 3
+    trimmed = trimmed_mean_of(there, trim)
+    assert (trimmed.device.type, trimmed.dtype) == (device, dtype)
+    assert_allclose(trimmed.cpu().numpy(), trimmed_mean_of(host, trim), rtol=1e-6, atol=1e-7)
+
+
 def test_updates_on_two_devices_are_refused(device):
     with pytest.raises(FedcrfError, match="one device"):
         ClientCRF().infer([torch.zeros(3, device=device), torch.zeros(3, device="meta")])
+    with pytest.raises(FedcrfError, match="client 1 lies elsewhere than client 0's"):
+        median_of([torch.zeros(3, device=device), np.zeros(3)])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from fedcrf.errors import FedcrfError
 from fedcrf.statistics import as_layers, one_pass, sketch
 
 
@@ -83,3 +84,17 @@ def test_who_is_not_finite_touches_nobody(value):
     spoilt = np.vstack([updates, updates[:1]])
     spoilt[2, ::7] = value
     assert_array_equal(sketch(as_layers(spoilt), 4, seed=1)[:2], sketch(as_layers(updates), 4, 1))
+
+
+@pytest.mark.parametrize(
+    ("size", "seed", "named"),
+    [
+        (0, 1, "size 0: give a whole number, 1 or more"),
+        (-4, 1, "size -4: give a whole number"),
+        (2.5, 1, "size 2.5: give a whole number"),
+        (4, -1, "seed -1: give a whole number, 0 or more"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(size, seed, named):
+    with pytest.raises(FedcrfError, match=named):
+        sketch(as_layers(np.eye(3)), size, seed)

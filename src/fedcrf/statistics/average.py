@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, check_whole
 from fedcrf.statistics import compiled
 from fedcrf.statistics.inputs import is_floating, is_on_gpu
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
@@ -24,8 +24,8 @@ def weighted_average(
     """Return Σ α_i w_i for one array of the model; accumulates in float64.
 
     Args:
-        arrays: m arrays of one shape and dtype, or tensors on a CUDA device. An array whose weight
-            is zero is never read, so that it may hold NaN.
+        arrays: m NumPy arrays of one shape and dtype, or such tensors on a CUDA device. An array
+            whose weight is zero is never read, so that it may hold NaN.
         weights: (m,) weights α.
         threads: Tasks worked on at once by compiled code; all cores by default. The result does
             not depend on it.
@@ -33,12 +33,13 @@ def weighted_average(
             the arrays.
 
     Returns:
-        An array of the same shape and dtype; integers are rounded to nearest.
+        An array of the same shape and dtype, or a tensor on the same device; integers are rounded
+        to nearest.
 
     Raises:
-        FedcrfError: ``out`` does not fit.
+        FedcrfError: No arrays, others than those, or ``out`` does not fit.
     """
-    if is_on_gpu(arrays[0]):
+    if _are_on_gpu(arrays):
         from fedcrf.statistics import on_gpu
 
         return on_gpu.weighted_average(arrays, weights, out)  # type: ignore[no-any-return]
@@ -55,6 +56,34 @@ def weighted_average(
             return result.reshape(arrays[0].shape)
     _average_blocks([(arrays[i].reshape(-1), weights[i]) for i in used], result)
     return result.reshape(arrays[0].shape)
+
+
+def _are_on_gpu(arrays: Sequence[Any]) -> bool:
+    """Tell whether arrays are tensors on a CUDA device.
+
+    Raises:
+        FedcrfError: They are neither that nor NumPy arrays, differ in shape or dtype, or are none.
+    """
+    if len(arrays) == 0:
+        raise FedcrfError("there are no arrays: give one for each client")
+    first = arrays[0]
+    for client, array in enumerate(arrays):
+        if not (isinstance(array, np.ndarray | np.generic) or is_on_gpu(array)):
+            raise FedcrfError(
+                f"the array of client {client} is a {type(array).__name__}: give NumPy arrays, "
+                "which as_numpy makes, or tensors on a CUDA device"
+            )
+        if type(array) is not type(first) and is_on_gpu(array) != is_on_gpu(first):
+            raise FedcrfError(
+                f"the array of client {client} lies elsewhere than client 0's: "
+                "give NumPy arrays alone, or tensors on a CUDA device alone"
+            )
+        if (array.shape, array.dtype) != (first.shape, first.dtype):
+            raise FedcrfError(
+                f"the array of client {client} is {array.dtype} {tuple(array.shape)}, client 0's "
+                f"{first.dtype} {tuple(first.shape)}: all must have one shape and dtype"
+            )
+    return is_on_gpu(first)
 
 
 def _flat_result(like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:
@@ -87,12 +116,19 @@ def median_of(arrays: Sequence[NDArray[Any]], threads: int | None = None) -> NDA
     """Return the coordinate-wise median of arrays; the mean of the middle two for an even number.
 
     Args:
-        arrays: m finite arrays of one shape and dtype.
+        arrays: As for `weighted_average`, all finite.
         threads: As for `weighted_average`.
 
     Returns:
-        An array of the same shape and dtype; integers are rounded to nearest.
+        As `weighted_average`.
+
+    Raises:
+        FedcrfError: No arrays, or others than those.
     """
+    if _are_on_gpu(arrays):
+        from fedcrf.statistics import on_gpu
+
+        return on_gpu.median_of(arrays)  # type: ignore[no-any-return]
     flats = [array.reshape(-1) for array in arrays]
     result = _flat_result(arrays[0], None)
     suits = compiled.suits([[flat] for flat in flats])
@@ -112,8 +148,22 @@ def trimmed_mean_of(
         threads: As for `weighted_average`.
 
     Returns:
-        An array of the same shape and dtype; integers are rounded to nearest.
+        As `weighted_average`.
+
+    Raises:
+        FedcrfError: No arrays, others than those, or nothing is left after the cut.
     """
+    check_whole("trim", trim, least=0)
+    on_device = _are_on_gpu(arrays)
+    if 2 * trim >= len(arrays):
+        raise FedcrfError(
+            f"trim {trim} on each side leaves nothing of {len(arrays)} clients: "
+            f"give at most {(len(arrays) - 1) // 2}"
+        )
+    if on_device:
+        from fedcrf.statistics import on_gpu
+
+        return on_gpu.trimmed_mean_of(arrays, trim)  # type: ignore[no-any-return]
     flats = [array.reshape(-1) for array in arrays]
     result = _flat_result(arrays[0], None)
     suits = compiled.suits([[flat] for flat in flats])

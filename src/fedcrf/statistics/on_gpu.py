@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,30 @@ def weighted_average(
             total.add_(tensor, alpha=weight)
     result = (total if first.is_floating_point() else total.round_()).to(first.dtype)
     return result if out is None else out.copy_(result)
+
+
+def median_of(tensors: Sequence[Any]) -> Any:
+    """Return the coordinate-wise median; as `fedcrf.statistics.median_of`, on their device."""
+    return _reduced(tensors, coordinate_median)
+
+
+def trimmed_mean_of(tensors: Sequence[Any], trim: int) -> Any:
+    """Return the trimmed mean; as `fedcrf.statistics.trimmed_mean_of`, on their device."""
+    kept = slice(trim, len(tensors) - trim)
+    return _reduced(tensors, lambda block: block.sort(dim=0).values[kept].mean(dim=0))
+
+
+def _reduced(tensors: Sequence[Any], statistic: Callable[[Tensor], Tensor]) -> Any:
+    """Return a statistic of every coordinate, a block at a time."""
+    first = tensors[0]
+    result = torch.empty(first.numel(), dtype=first.dtype, device=first.device)
+    start = 0
+    for block in blocks([[tensor.detach().reshape(-1)] for tensor in tensors], None):
+        reduced = statistic(block)
+        stop = start + len(reduced)
+        result[start:stop] = reduced if first.is_floating_point() else reduced.round_()
+        start = stop
+    return result.reshape(first.shape)
 
 
 def blocks(clients: Sequence[Sequence[Any]], origin: Sequence[Any] | None) -> Iterator[Tensor]:

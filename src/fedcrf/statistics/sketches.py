@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.errors import check_whole
 from fedcrf.statistics import compiled
 from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.inputs import Layers, is_on_gpu, num_numbers
@@ -40,9 +41,14 @@ def sketch(
     Returns:
         (m, k) float64. A row is not finite where a vector is not.
 
+    Raises:
+        FedcrfError: A size below 1, or a seed below 0.
+
     References:
         Charikar, Chen, Farach-Colton, "Finding frequent items in data streams", ICALP 2002.
     """
+    check_whole("size", size, least=1)
+    check_whole("seed", seed, least=0)
     draws = CountSketch.of(num_numbers(clients[0]) if clients else 0, size, seed)
     if clients and not is_on_gpu(clients[0][0]) and compiled.suits(clients):
         fast = compiled.sketch_columns(clients, origin, draws, threads)
