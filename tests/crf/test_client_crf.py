@@ -602,6 +602,18 @@ def test_too_large_an_enumeration_is_refused():
     assert_one_line(caught)
 
 
+def test_the_largest_enumeration_is_as_it_says():
+    labels, small = (0.0, 0.25, 1.0), np.zeros((13, 3))
+    assert_allclose(exact_marginals(small, np.zeros((13, 13)), labels, 0.5), 1 / 3, rtol=1e-9)
+    with pytest.raises(FedcrfError, match="3 labels for 14 clients"):
+        exact_marginals(np.zeros((14, 3)), np.zeros((14, 14)), labels, 0.5)
+
+
+@pytest.mark.parametrize("m", [1, 65])
+def test_one_label_is_certain_for_any_number_of_clients(m):
+    assert exact_marginals(np.ones((m, 1)), np.ones((m, m)), (0.5,), 0.5).tolist() == [[1.0]] * m
+
+
 def test_numpy_numbers_are_fine_as_options():
     crf = ClientCRF(
         labels=(np.float32(0), np.float32(1)),

@@ -39,8 +39,8 @@ def exact_marginals(
         (m, L) float64 marginals; rows sum to 1.
 
     Raises:
-        FedcrfError: Shapes that do not fit together, or too many labellings (more than 2²²:
-            m = 13 at L = 3).
+        FedcrfError: Shapes that do not fit together, or too many labellings (more than 2²²: at
+            L = 3 from m = 14 on).
     """
     psi = np.asarray(unary, dtype=np.float64)
     toarray = getattr(affinity, "toarray", None)  # of a sparse matrix
@@ -59,6 +59,8 @@ def exact_marginals(
             f"{num_labels} labels for {m} clients make {num_labels}^{m} labellings, more than "
             f"{MOST_LABELLINGS}: use mean field, or fewer clients"
         )
+    if num_labels == 1:  # one labelling, of more clients than an array may have dimensions
+        return np.ones((m, 1))
 
     def along(table: NDArray[np.float64], *clients: int) -> NDArray[np.float64]:
         """View a table over some clients' labels as a table over everybody's."""
