@@ -37,9 +37,9 @@ from fedcrf.rules import (
     find_rule,
     wanted_evidence,
 )
-from fedcrf.simulation.engine import check_evidence
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
+from fedcrf.simulation.work import check_evidence
 
 REGISTRIES: Mapping[str, Mapping[str, type[Any]]] = {
     "rules": RULES,

@@ -23,7 +23,7 @@ from fedcrf.rules import (
 )
 from fedcrf.rules.base import num_examples
 from fedcrf.simulation.adversary import Adversary
-from fedcrf.simulation.engine import Engine, Work, check_evidence, engine_for, state_of
+from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
@@ -36,7 +36,9 @@ from fedcrf.simulation.records import (
     evidence_of,
     reasons_of,
 )
+from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.work import Work, check_evidence
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""Where a round's models and scores lie: memory that every round uses again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedcrf.rules import ClientReport, State
+from fedcrf.simulation.evaluation import Scores
+from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.work import Trained, Work
+from fedcrf.statistics import as_numpy
+
+
+@dataclass(frozen=True)
+class RoundMemory:
+    """The global model, the models of a round's clients and the scores, used again every round.
+
+    Attributes:
+        model: The global model.
+        clients: By name of a tensor, one row for each client of a round.
+        scores: By name of a set, every example's score.
+    """
+
+    model: Mapping[str, Tensor]
+    clients: Mapping[str, Tensor]
+    scores: Mapping[str, Scores]
+
+    @classmethod
+    def of(cls, work: Work, shared: bool = False) -> RoundMemory:
+        """Return the memory for so much work; other processes see it where it is shared."""
+        place = _in_shared_memory if shared else _as_it_is
+        tensors = {
+            name: torch.from_numpy(array) for name, array in state_of(work.network()).items()
+        }
+        count = work.most_participants
+        return cls(
+            model={name: place(tensor) for name, tensor in tensors.items()},
+            clients={
+                name: place(torch.empty((count, *tensor.shape), dtype=tensor.dtype))
+                for name, tensor in tensors.items()
+            },
+            scores={
+                name: Scores(place(_numbers(each)), place(_numbers(each)))
+                for name, each in work.evaluated().items()
+            },
+        )
+
+    def publish(self, model: State) -> None:
+        """Make this the global model."""
+        for name, array in model.items():
+            self.model[name].copy_(torch.from_numpy(array))
+
+    def client(self, slot: int) -> list[Tensor]:
+        """Return where the model of one client of the round goes."""
+        return [rows[slot] for rows in self.clients.values()]
+
+    def reports(
+        self, work: Work, clients: Sequence[int], trained: Sequence[Trained]
+    ) -> tuple[list[ClientReport], list[float]]:
+        """Return what `Engine.train` does, of the clients of a round; no model is copied."""
+        rows = {name: tensor.numpy() for name, tensor in self.clients.items()}
+        reports = [
+            work.report(client, {name: each[slot] for name, each in rows.items()}, each_trained)
+            for slot, (client, each_trained) in enumerate(zip(clients, trained, strict=True))
+        ]
+        return reports, [each.loss for each in trained]
+
+
+def state_of(network: nn.Module) -> dict[str, NDArray[Any]]:
+    """Copy a network's tensors out, in its order; bfloat16 becomes float32."""
+    return {
+        name: as_numpy(tensor.float() if tensor.dtype == torch.bfloat16 else tensor).copy()
+        for name, tensor in network.state_dict().items()
+    }
+
+
+def _in_shared_memory(tensor: Tensor) -> Tensor:
+    """Move a tensor to memory that other processes see; it is freed with the last of them."""
+    tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _numbers(examples: Examples) -> Tensor:
+    return torch.empty_like(examples.labels, dtype=torch.float32)

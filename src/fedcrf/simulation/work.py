@@ -1,0 +1,121 @@
+"""What the clients of a round train on, and what they report: all but who carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from fedcrf.errors import unknown_name
+from fedcrf.models import ModelPlan
+from fedcrf.objectives import Objective
+from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
+from fedcrf.simulation.adversary import Adversary
+from fedcrf.simulation.federation import Examples, Federation
+from fedcrf.simulation.local_training import LocalTraining
+from fedcrf.simulation.randomness import Stream, generator, torch_seed
+
+EVIDENCE = (RESIDUAL_LOSS,)
+"""What clients can report of themselves, by name."""
+
+
+def check_evidence(names: Iterable[str]) -> None:
+    """Raise a `FedcrfError` where clients cannot report evidence of one of these names."""
+    for name in names:
+        if name not in EVIDENCE:
+            raise unknown_name("evidence", name, EVIDENCE)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a client's local training came to, besides its model.
+
+    Attributes:
+        loss: Mean cross-entropy over the steps.
+        evidence: What the client reports of itself.
+    """
+
+    loss: float
+    evidence: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that training and evaluating depend on, besides the global model and the round.
+
+    ``clients_per_round`` is how many clients are drawn for a round; None for all of them.
+    ``adversary`` has poisoned the training data of some; None where all are honest.
+    ``evidence`` names what clients report of themselves, of `EVIDENCE`.
+    """
+
+    federation: Federation
+    model: ModelPlan
+    objective: Objective
+    training: LocalTraining
+    evaluation_batch_size: int
+    seed: int
+    clients_per_round: int | None = None
+    adversary: Adversary | None = None
+    evidence: frozenset[str] = frozenset()
+
+    def network(self) -> nn.Module:
+        """Return the seed's initial network, on the federation's device."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(self.seed, Stream.MODEL))
+            network = self.model.build(self.federation.image_shape, self.federation.num_classes)
+        # Convolutions are fastest in this layout; torch types it for tensors only.
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network.to(self.federation.validation.labels.device)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the federation's data lie on a GPU."""
+        return self.federation.validation.labels.device.type == "cuda"
+
+    @cached_property
+    def eligible(self) -> list[int]:
+        """The clients that have examples to train on."""
+        return self.federation.eligible
+
+    @property
+    def most_participants(self) -> int:
+        """How many clients train in a round: all that could, where fewer could than are drawn."""
+        return min(self.clients_per_round or len(self.eligible), len(self.eligible))
+
+    def participants(self, number: int) -> list[int]:
+        """Return the clients that train in a round, in their order; drawn anew each round."""
+        if self.most_participants == len(self.eligible):
+            return self.eligible
+        draw = generator(self.seed, Stream.PARTICIPATION, number)
+        drawn = draw.choice(self.eligible, self.most_participants, replace=False)
+        return sorted(drawn.tolist())
+
+    def examples(self, client: int, number: int) -> Examples:
+        """Return what a client trains on in a round."""
+        if self.adversary is not None and self.adversary.poisons(client, number):
+            return self.adversary.poisoned[client]
+        return self.federation.clients[client]
+
+    def evaluated(self) -> Mapping[str, Examples]:
+        """Return the sets of examples that every global model is evaluated on, by name."""
+        sets: dict[str, Examples] = {
+            "validation": self.federation.validation,
+            "test": self.federation.test,
+        }
+        if self.federation.held_out is not None:
+            sets["held_out"] = self.federation.held_out
+        return sets
+
+    def report(self, client: int, state: State, trained: Trained) -> ClientReport:
+        """Return what a client reports after a round that left it with this model."""
+        num_examples = len(self.federation.clients[client])
+        return ClientReport(
+            client=client,
+            state=state,
+            num_examples=num_examples,
+            effective_steps=self.training.effective_steps(num_examples),
+            evidence=trained.evidence,
+        )
