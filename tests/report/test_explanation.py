@@ -23,10 +23,12 @@ from fedcrf.report.explanation import (
 )
 from fedcrf.report.lookup import Explained, find_cell, find_client, find_round
 from fedcrf.report.words import WORDS
-from fedcrf.rules import CRF, RULES, Adam, ClientReport, Optimized
+from fedcrf.rules import CRF, RULES, Adam, ClientReport, CRFRobust, Optimized
 from fedcrf.simulation.records import ClientMetrics, Metrics, RoundRecord, Seconds, reasons_of
 
 NAN = math.nan
+NOBODY = (0.0, 1e-30)
+"""Labels of which all expected ones are numerically zero."""
 
 
 def one_round(updates: Any, rule: Any = None, counts: Any = None) -> tuple[RoundRecord, Any]:
@@ -115,7 +117,7 @@ def spoilt() -> np.ndarray:
         (np.full((3, 5), NAN), None, 0, "client 0: weight 0; its update is not finite"),
         (honest(), RULES["trimmed-mean"](), 0, "client 0: no weight of its own"),
         (honest(), RULES["fedavg"](), 5, "client 15: weight 0.167, FedAvg's is 0.167; this rule"),
-        (honest(), CRF(labels=(0.0, 1e-30)), 0, "client 0: weight 0.167, its share"),
+        (honest(), CRF(labels=(0.0, 1e-30)), 0, "client 0: weight 0.167, its base weight; the"),
         (honest(1), None, 0, "client 0: weight 1.000 instead of FedAvg's 1.000; points the way"),
         (np.ones((3, 4)) + np.eye(3, 4), None, 0, "usual length (0.0 deviations"),
     ],
@@ -126,6 +128,26 @@ def test_every_case_has_its_words(updates: Any, rule: Any, client: int, words: s
     assert words in told
     assert "{" not in told
     assert "nan" not in told
+
+
+@pytest.mark.parametrize(
+    ("rule", "weight"),
+    [
+        (CRF(labels=NOBODY), 50 / 55),
+        (CRF(labels=NOBODY, weight_by_examples=False), 1 / 6),
+        (CRFRobust(labels=NOBODY), 3 / 8),  # three medians at most
+    ],
+)
+def test_what_a_weight_falls_back_on_is_not_always_the_share_of_examples(
+    rule: Any, weight: float
+) -> None:
+    counts = [1, 1, 1, 1, 1, 50]
+    record, _ = one_round(np.random.default_rng(0).normal(size=(6, 4000)), rule, counts)
+    told = sentence(causes_of(record, rule)[5], record)
+    assert told == (
+        f"client 15: weight {weight:.3f}, its base weight; the expected labels of all clients were "
+        "zero"
+    )
 
 
 @pytest.mark.parametrize("cause", WORDS.causes)

@@ -366,6 +366,26 @@ def test_who_was_left_out_is_told(chromium: Browser, page: Path) -> None:
     assert chromium.errors() == []
 
 
+def test_a_round_that_fell_back_is_told(
+    chromium: Browser, finished_once: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(finished_once, tmp_path / "run"))
+    path = folder / "cells" / "crf-fedavg-seed-0" / "rounds.jsonl"
+    *before, last = path.read_text().splitlines()
+    record = json.loads(last)
+    record["reasons"]["fell_back"] = True
+    path.write_text("\n".join([*before, json.dumps(record)]) + "\n")
+    write_page(read_report([folder]), tmp_path / "report.html")
+    chromium.open(tmp_path / "report.html")
+    chromium.run("choose('2', 2)")
+    assert "its base weight; the expected labels of all clients were zero" in chromium.text(
+        "because"
+    )
+    told = WORDS.round_fell_back.format(round=3)
+    assert chromium.text("excluded") == told
+    assert chromium.errors() == []
+
+
 def test_names_are_only_names(chromium: Browser, page: Path, several: Path) -> None:
     for each in (page, several):
         chromium.open(each)

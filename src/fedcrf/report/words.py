@@ -30,7 +30,9 @@ class Words:
         excluded: Of a client whose update was left out.
         weightless: Of a rule that takes coordinates from different clients.
         unexplained: Of a rule that keeps no reasons.
-        fell_back: Of a round whose expected labels were all zero.
+        fell_back: Of a client of a round whose expected labels were all zero. What its weight is
+            then, the rule's settings say: its share of the examples, or an equal or a capped one.
+        round_fell_back: Of such a round.
         explained: Of a weight with its causes.
         traced: Of a weight by a field past the paper's; ``{told}`` are its causes.
         untraced: Of one whose rule is not known.
@@ -52,6 +54,7 @@ class Words:
     weightless: str
     unexplained: str
     fell_back: str
+    round_fell_back: str
     explained: str
     traced: str
     untraced: str
@@ -73,8 +76,10 @@ WORDS = Words(
     weightless="client {client}: no weight of its own; this rule does not weigh clients",
     unexplained="client {client}: weight {weight}, FedAvg's is {base_weight}; this rule keeps no "
     "reasons",
-    fell_back="client {client}: weight {weight}, its share of the examples; the expected labels "
-    "of all clients were zero",
+    fell_back="client {client}: weight {weight}, its base weight; the expected labels of all "
+    "clients were zero",
+    round_fell_back="Round {round}: all expected labels were zero; the weights are the base "
+    "weights.",
     explained="client {client}: weight {weight} instead of FedAvg's {base_weight}; {cosine}, "
     "{distance}, {norm_anomaly}; reliability {reliability}, expected label {expected_label} "
     "({own_label} on its own evidence)",

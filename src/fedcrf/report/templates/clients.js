@@ -201,9 +201,7 @@ function leftOut(cell) {
     if (round.kept_model)
       lines.push(`Round ${round.round}: no update was usable; the model stayed as it was.`);
     if ((round.reasons ?? round.field)?.fell_back)
-      lines.push(
-        `Round ${round.round}: all expected labels were zero; the weights are the shares of examples.`,
-      );
+      lines.push(filled(DATA.words.round_fell_back, round));
   }
   at("excluded").replaceChildren(
     lines.length
