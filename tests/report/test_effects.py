@@ -13,7 +13,15 @@ import pytest
 
 from fedcrf.crf import FieldPosterior
 from fedcrf.report.effects import LEAST, effects_of
-from fedcrf.report.explanation import causes_of, clients_table, phrases, sentence, terms_table
+from fedcrf.report.explanation import (
+    causes_of,
+    clients_table,
+    columns_of,
+    columns_told,
+    phrases,
+    sentence,
+    terms_table,
+)
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.words import WORDS
 from fedcrf.rules import RULES, Adam, ClientReport, Optimized
@@ -379,6 +387,7 @@ def test_a_cause_that_is_not_known_goes_by_its_own_name() -> None:
     record = by_hand({"share of {me}": [1.0, 2.0]}, [0.5, 0.5])
     causes = causes_of(record, None)
     assert clients_table(causes).header[-1] == "share of {me}"
+    assert columns_told(columns_of(causes)).endswith("; share of {me}: as its rule calls it.")
     assert terms_table(causes[0], causes).rows[0][0] == "share of {me}"
 
 

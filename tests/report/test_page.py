@@ -14,7 +14,14 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fedcrf.experiments.store import RunStore
-from fedcrf.report.explanation import ClientCauses, causes_of, clients_table, sentence
+from fedcrf.report.explanation import (
+    ClientCauses,
+    causes_of,
+    clients_table,
+    columns_of,
+    columns_told,
+    sentence,
+)
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import write_page
 from fedcrf.report.reading import read_report
@@ -220,11 +227,16 @@ def test_the_table_of_a_round_has_the_columns_of_the_terminal(
         choose(chromium, "trust-method", cell.method.title)
         shown = chromium.run(
             f"at('round').value = {len(found.records) - 1}; trust();"
-            "return [...document.querySelectorAll('#round-table thead th')]"
-            "  .map((each) => each.textContent)"
+            "return [...document.querySelectorAll('#round-table tr')]"
+            "  .map((row) => [...row.children].map((each) => each.textContent))"
         )
-        expected = clients_table(causes_of(record, found.rule, found.attackers)).header
-        assert shown == list(expected), cell.name
+        causes = causes_of(record, found.rule, found.attackers)
+        expected = clients_table(causes)
+        assert shown == [list(row) for row in (expected.header, *expected.rows)], cell.name
+        said = chromium.text("round-table-text")
+        assert said == columns_told(columns_of(causes))
+        for title in expected.header[1:]:
+            assert f"{title}: " in said, "every column is described"
 
 
 def test_numbers_are_written_alike(chromium: Browser, page: Path) -> None:
@@ -381,7 +393,7 @@ def test_a_round_that_fell_back_is_told(
     assert "its base weight; the expected labels of all clients were zero" in chromium.text(
         "because"
     )
-    told = WORDS.round_fell_back.format(round=3)
+    told = WORDS.left_out.fell_back.format(round=3)
     assert chromium.text("excluded") == told
     assert chromium.errors() == []
 

@@ -17,7 +17,7 @@ from fedcrf.crf import ClientCRF
 from fedcrf.crf.potentials import label_prior
 from fedcrf.experiments.tables import Table
 from fedcrf.report.effects import CLIP, Effects, Scale, effects_of, inner_rule, scales_of
-from fedcrf.report.words import WORDS
+from fedcrf.report.words import WORDS, Title
 from fedcrf.simulation.records import Reasons, RoundRecord
 
 TERMS: Mapping[str, float] = {"cosine": 2.0, "distance": -1.0, "norm_anomaly": -0.5}
@@ -94,22 +94,6 @@ class ClientCauses:
         factors = self.effects.factors
         return factors[cause][self.place] if cause in factors else math.nan
 
-
-COLUMNS = (
-    ("weight", "weight", 3),
-    ("FedAvg's", "base_weight", 3),
-    ("multiple", "multiple", 2),
-    ("reliability", "reliability", 3),
-    ("cosine", "cosine", 2),
-    ("distance", "distance", 2),
-    ("norm", "norm_anomaly", 2),
-    ("own label", "own_label", 3),
-    ("expected label", "expected_label", 3),
-)
-"""Of a table of clients: title, attribute of `ClientCauses`, digits after the point."""
-
-UNEXPLAINED = 3
-"""So many of them are known without reasons."""
 
 MOST_SENTENCES = 10
 """Clients of one round that are told about in words."""
@@ -219,11 +203,13 @@ def _phrase(causes: ClientCauses, cause: str) -> str:
     )
 
 
-def title_of(cause: str) -> str:
+def title_of(cause: str) -> Title:
     """Return how tables and charts call a cause; one that is not known goes by its own name."""
     kind, _, name = cause.partition(" ")
-    title = WORDS.titles.get(kind)
-    return cause if title is None else title.format(name=name.replace("_", " "))
+    title = WORDS.titles.get(cause if not name else kind)
+    if title is None or bool(name) != ("{name}" in title.name):
+        return Title(cause, WORDS.unknown)
+    return replace(title, name=title.name.format(name=name.replace("_", " ")))
 
 
 def _template(causes: ClientCauses, record: RoundRecord) -> str:
@@ -252,29 +238,47 @@ def most_changed(causes: Sequence[ClientCauses]) -> list[ClientCauses]:
 
 def clients_table(causes: Sequence[ClientCauses]) -> Table:
     """Return the weights of a round and their causes, a row for each client."""
-    explained = any(not math.isnan(each.reliability) for each in causes)
-    traced = [name for name in _effects(causes).values if name not in WORDS.particulars]
-    columns = COLUMNS if explained else COLUMNS[:UNEXPLAINED]
-    columns += COLUMNS[-1:] if traced else ()
-    attacked = any(each.attacker or each.attacks for each in causes)
-    rows = [
-        (
-            str(each.client),
-            str(each.num_examples),
-            *(_number(getattr(each, name), digits) for _, name, digits in columns),
-            *(_number(each.seen(name), 2) for name in traced),
-            *((_attacking(each),) if attacked else ()),
-        )
-        for each in causes
-    ]
-    header = (
-        "client",
-        "examples",
-        *(title for title, _, _ in columns),
-        *map(title_of, traced),
-        *(("attacker",) if attacked else ()),
+    columns = columns_of(causes)
+    header = tuple(title_of(name).column or title_of(name).name for name in columns)
+    return Table(
+        "every client of the round",
+        header,
+        tuple(tuple(_written(each, name) for name in columns) for each in causes),
     )
-    return Table("every client of the round", header, tuple(rows))
+
+
+def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
+    """Return what a table of clients tells, by the names of `Words.titles`."""
+    traced = [name for name in _effects(causes).values if name not in WORDS.particulars]
+    explained = any(not math.isnan(each.reliability) for each in causes)
+    attacked = any(each.attacker or each.attacks for each in causes)
+    return [
+        *WORDS.client_columns,
+        *(WORDS.paper_columns if explained else ()),
+        *(("expected_label", *traced) if traced else ()),
+        *((WORDS.attacker_column,) if attacked else ()),
+    ]
+
+
+def columns_told(columns: Sequence[str]) -> str:
+    """Return what the columns of a table of clients are about, as one sentence."""
+    titles = [title_of(name) for name in columns]
+    told = [
+        WORDS.column.format(title=title.column or title.name, about=title.about)
+        for title in titles
+        if title.about
+    ]
+    return f"{'; '.join(told)}."
+
+
+def _written(causes: ClientCauses, name: str) -> str:
+    """Return what a table of clients tells of one in a column."""
+    if name in ("client", "num_examples"):
+        return str(getattr(causes, name))
+    if name == WORDS.attacker_column:
+        return _attacking(causes)
+    value: float = causes.seen(name) if name in causes.effects.values else getattr(causes, name)
+    return _number(value, title_of(name).digits)
 
 
 def _effects(causes: Sequence[ClientCauses]) -> Effects:
@@ -295,9 +299,8 @@ def terms_table(causes: ClientCauses, everyone: Sequence[ClientCauses]) -> Table
     if math.isnan(causes.cosine):
         return Table("", (), ())
     rows = []
-    for title, cause in (
-        ("agreement (cosine)", "cosine"), ("distance", "distance"), ("norm", "norm_anomaly"),
-    ):  # fmt: skip
+    for cause in TERMS:
+        title = title_of(cause).name
         value: float = getattr(causes, cause)
         median = float(np.nanmedian([getattr(each, cause) for each in everyone]))
         rows.append((title, _number(value, 2), _number(median, 2), _signed(TERMS[cause] * value)))
@@ -312,7 +315,7 @@ def _effects_table(causes: ClientCauses) -> Table:
     effects = causes.effects
     rows = [
         (
-            title_of(name),
+            title_of(name).name,
             _number(seen[causes.place], 2),
             _number(effects.medians[name], 2),
             "" if math.isnan(causes.factor(name)) else f"× {_factor(causes.factor(name))}",

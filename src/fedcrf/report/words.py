@@ -21,6 +21,65 @@ class Wording:
 
 
 @dataclass(frozen=True)
+class Title:
+    """How something about a client is called; ``{name}`` stands for the rest of a cause's name.
+
+    Attributes:
+        name: In charts, and in tables of one client's causes.
+        about: What it is, for the reader of a table of clients; empty where that is plain.
+        column: At the head of its column, where it has another name there.
+        digits: After the point in a column.
+    """
+
+    name: str
+    about: str = ""
+    column: str = ""
+    digits: int = 2
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Who was left out of a ``{round}``, and what else was not as usual in it.
+
+    Attributes:
+        client: Of a ``{client}`` whose update is not finite.
+        node: Of another framework's ``{node}``, with why.
+        kept_model: Of a round without a usable update.
+        fell_back: Of a round whose expected labels were all zero.
+        nobody: Of a run without any of it.
+    """
+
+    client: str
+    node: str
+    kept_model: str
+    fell_back: str
+    nobody: str
+
+
+@dataclass(frozen=True)
+class Undrawn:
+    """Why there is nothing to draw.
+
+    Attributes:
+        absent: Of a ``{client}`` that took no part in the ``{round}``.
+        excluded: Of one whose update was left out.
+        factors: Of causes whose rule is not known.
+        reasons: Of a rule that keeps no reasons.
+        affinities: Of a rule that knows no affinities.
+        neighbours: Of a round of one client.
+        unrecorded: Of affinities that are too many to record.
+    """
+
+    absent: str
+    excluded: str
+    factors: str
+    reasons: str
+    affinities: str
+    neighbours: str
+    unrecorded: str
+
+
+@dataclass(frozen=True)
 class Words:
     """How a client's weight is told; names in braces are `ClientCauses`'s.
 
@@ -32,7 +91,6 @@ class Words:
         unexplained: Of a rule that keeps no reasons.
         fell_back: Of a client of a round whose expected labels were all zero. What its weight is
             then, the rule's settings say: its share of the examples, or an equal or a capped one.
-        round_fell_back: Of such a round.
         explained: Of a weight with its causes.
         traced: Of a weight by a field past the paper's; ``{told}`` are its causes.
         untraced: Of one whose rule is not known.
@@ -42,7 +100,17 @@ class Words:
         told: The same for the causes of a field past the paper's, by their names or the first
             words of them: ``{value}`` and the clients' ``{median}``, the rest of the ``{name}``,
             and by what ``{factor}`` it multiplied the weight.
-        titles: How tables and charts call these causes.
+        titles: How tables and charts call what there is to tell of a client, causes by their names
+            or the first words of them.
+        client_columns: What a table of clients tells of every round.
+        paper_columns: What it tells besides of a round by the paper's field; of another's, the
+            expected label and each cause that is no particular.
+        attacker_column: What it tells at last where there are attackers.
+        column: How a sentence about the table tells the ``{title}`` of a column and what it is
+            ``{about}``.
+        unknown: What a cause is about that has no title here.
+        left_out: Who was left out of a run's rounds.
+        undrawn: Why there is nothing to draw.
         particulars: Those that only say how much of another one counts.
         signed: Those whose numbers have a sign.
         or_more: Of a value that may be larger than is counted.
@@ -54,7 +122,6 @@ class Words:
     weightless: str
     unexplained: str
     fell_back: str
-    round_fell_back: str
     explained: str
     traced: str
     untraced: str
@@ -62,7 +129,14 @@ class Words:
     decimals: Mapping[str, int]
     causes: Mapping[str, Sequence[Wording]]
     told: Mapping[str, Sequence[Wording]]
-    titles: Mapping[str, str]
+    titles: Mapping[str, Title]
+    client_columns: Sequence[str]
+    paper_columns: Sequence[str]
+    attacker_column: str
+    column: str
+    unknown: str
+    left_out: LeftOut
+    undrawn: Undrawn
     particulars: Sequence[str]
     signed: Sequence[str]
     or_more: str
@@ -78,8 +152,6 @@ WORDS = Words(
     "reasons",
     fell_back="client {client}: weight {weight}, its base weight; the expected labels of all "
     "clients were zero",
-    round_fell_back="Round {round}: all expected labels were zero; the weights are the base "
-    "weights.",
     explained="client {client}: weight {weight} instead of FedAvg's {base_weight}; {cosine}, "
     "{distance}, {norm_anomaly}; reliability {reliability}, expected label {expected_label} "
     "({own_label} on its own evidence)",
@@ -185,21 +257,75 @@ WORDS = Words(
         MISSING: (Wording(math.inf, "reported no {name}: neutral"),),
     },
     titles={
-        "response": "answer",
-        "unresponsive": "missing answer",
-        "steadiness": "steadiness",
-        "unsteady": "missing steadiness",
-        "opposition": "opposition",
-        "opposed": "opposition beyond others'",
-        "norm": "excess length",
-        "remembered": "remembered",
-        COUNTED: "examples counted",
-        CLIP: "clipped to",
-        COPIES: "share among copies",
-        VOTE: "vote",
-        REPORTED: "reported {name}",
-        MISSING: "no {name}",
+        "client": Title("client"),
+        "num_examples": Title("examples", "those that it trains on"),
+        "weight": Title("weight", "its share of the new model", digits=3),
+        "base_weight": Title(
+            "FedAvg's weight", "its share of the examples", column="FedAvg's", digits=3
+        ),
+        "multiple": Title("multiple", "its weight in parts of FedAvg's"),
+        "reliability": Title(
+            "reliability ρ", "what its own update earns", column="reliability", digits=3
+        ),
+        "cosine": Title("agreement (cosine)", "with the median update", column="cosine"),
+        "distance": Title("distance", "from the median update, in medians over the clients"),
+        "norm_anomaly": Title(
+            "norm", "its deviation from the median one, in median absolute deviations"
+        ),
+        "own_label": Title("own label", "the label expected on its own evidence", digits=3),
+        "expected_label": Title(
+            "expected label", "the label expected in the end, which multiplies the weight", digits=3
+        ),
+        "response": Title(
+            "answer", "to the model's move (honest clients push back, which is below zero)"
+        ),
+        "unresponsive": Title("missing answer", "what its answer lacks"),
+        "steadiness": Title("steadiness", "the cosine of its update with its last one"),
+        "unsteady": Title("missing steadiness", "what its steadiness lacks"),
+        "opposition": Title("opposition", "how much trusted clients point against it"),
+        "opposed": Title("opposition beyond others'", "what of that is evidence"),
+        "norm": Title(
+            "excess length", "how much longer its update is than its examples explain, a logarithm"
+        ),
+        "remembered": Title("remembered", "the label expected when it last took part"),
+        COUNTED: Title("examples counted", "what part of its examples counts"),
+        CLIP: Title("clipped to", "what is left of its update's length"),
+        COPIES: Title(
+            "share among copies", "of one client's weight, which those share that send the same"
+        ),
+        VOTE: Title("vote", "what of its word against others counts"),
+        REPORTED: Title("reported {name}", "the evidence against it that it reports"),
+        MISSING: Title("no {name}"),
+        "attacker": Title("attacker", "whether it attacks, or does so in other rounds"),
     },
+    client_columns=("client", "num_examples", "weight", "base_weight", "multiple"),
+    paper_columns=(
+        "reliability",
+        "cosine",
+        "distance",
+        "norm_anomaly",
+        "own_label",
+        "expected_label",
+    ),
+    attacker_column="attacker",
+    column="{title}: {about}",
+    unknown="as its rule calls it",
+    left_out=LeftOut(
+        client="Round {round}: client {client}, whose update is not finite (NaN or infinity).",
+        node="Round {round}: {node}.",
+        kept_model="Round {round}: no update was usable; the model stayed as it was.",
+        fell_back="Round {round}: all expected labels were zero; the weights are the base weights.",
+        nobody="No client was left out in any round.",
+    ),
+    undrawn=Undrawn(
+        absent="Client {client} took no part in round {round}.",
+        excluded="Its update is not finite: there is nothing to compare.",
+        factors="What each cause made of the weight is not known.",
+        reasons="This rule keeps no reasons: only the CRF infers reliabilities.",
+        affinities="This rule knows no affinities.",
+        neighbours="A single client has no neighbours.",
+        unrecorded="The affinities are not recorded for a round of so many clients.",
+    ),
     particulars=("unresponsive", "unsteady", "opposed"),
     signed=("response", "steadiness"),
     or_more=" or more",

@@ -1,12 +1,6 @@
 // One cause of every client in every round, and what is remembered of the clients.
 
-const OF_THE_PAPER = {
-  expected_label: "expected label",
-  reliability: "reliability ρ",
-  cosine: "agreement (cosine)",
-  distance: "distance",
-  norm_anomaly: "norm",
-};
+const OF_THE_PAPER = ["expected_label", "reliability", "cosine", "distance", "norm_anomaly"];
 const LABELS = ["expected_label", "remembered"]; // their largest depends on the rule
 const SHARES = [...LABELS, "reliability", "vote", "copies", "clip", "counted"];
 const MISSING = ["unresponsive", "unsteady"];
@@ -17,10 +11,10 @@ const MANY_LINES = 60; // too many to draw every client's memory
 function causeNames(cell) {
   const seen = cell.rounds.flatMap((round) => Object.keys(round.field?.values ?? {}));
   if (seen.length) return ["expected_label", ...new Set(seen)];
-  return cell.rounds.some((round) => round.reasons) ? Object.keys(OF_THE_PAPER) : [];
+  return cell.rounds.some((round) => round.reasons) ? OF_THE_PAPER : [];
 }
 
-const causeTitle = (cause) => OF_THE_PAPER[cause] ?? fieldTitle(cause);
+const causeTitle = (cause) => titleOf(cause).name;
 
 function causeValue(round, cause, i) {
   const { field, reasons } = round;

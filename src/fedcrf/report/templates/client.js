@@ -1,11 +1,5 @@
 // The chosen client: what makes its reliability, and its course over the rounds.
 
-const CAUSES = [
-  ["cosine", "agreement"],
-  ["distance", "distance"],
-  ["norm_anomaly", "norm"],
-];
-
 function causes(round, i, client) {
   const reasons = round.reasons;
   const excluded = round.excluded.includes(client);
@@ -18,13 +12,12 @@ function causes(round, i, client) {
     at("causes-text").textContent = whyNoCauses(round, i, client);
     return;
   }
-  const terms = CAUSES.map(([name, title]) => {
-    const factor = DATA.terms[name];
+  const terms = Object.entries(DATA.terms).map(([name, factor]) => {
     const value = reasons[name][i];
     const adds = factor * value;
     const middle = factor * median(reasons[name].filter(known));
     const product = `${text(factor, 1)} × ${text(value, 2)} = ${text(adds, 2)}`;
-    return { adds, middle, label: `${title}<br>${product}` };
+    return { adds, middle, label: `${titleOf(name).name}<br>${product}` };
   });
   const clip = (value) => Math.max(-12, value); // a huge deviation must not hide the others
   const y = terms.map((term) => term.label);
@@ -50,11 +43,10 @@ function causes(round, i, client) {
 }
 
 function whyNoCauses(round, i, client) {
-  if (i < 0) return `Client ${client} took no part in round ${round.round}.`;
-  if (round.excluded.includes(client) && (round.reasons || round.field))
-    return "Its update is not finite: there is nothing to compare.";
-  if (round.field) return "What each cause made of the weight is not known.";
-  return "This rule keeps no reasons: only the CRF infers reliabilities.";
+  const words = DATA.words.undrawn;
+  if (i < 0) return filled(words.absent, { client, round: round.round });
+  if (round.excluded.includes(client) && (round.reasons || round.field)) return words.excluded;
+  return round.field ? words.factors : words.reasons;
 }
 
 function median(values) {
@@ -96,7 +88,7 @@ function course(cell, place, client) {
         (round) => round.reasons?.[name] ?? round.field?.values[name] ?? round.field?.[name],
       )
     )
-      traces.push(line(name.replace("_", " "), of(name), color, dash, "y2"));
+      traces.push(line(columnName(name), of(name), color, dash, "y2"));
   const layout = {
     height: 300,
     hovermode: "x",

@@ -4,59 +4,38 @@ const FEW_CLIENTS = 12; // all their affinities can be drawn
 const MANY_CLIENTS = 30; // too many to name in the graph
 
 function roundTable(cell, round, chosen) {
-  const columns = roundColumns(round);
-  const attacked = cell.attackers.length > 0;
-  const header = [
-    ...["client", "examples", "weight", "FedAvg's", "multiple"],
-    ...columns.map((column) => column[1]),
-    ...(attacked ? ["attacker"] : []),
+  const columns = roundColumns(cell, round);
+  const rows = round.clients.map((_, i) => columns.map((name) => written(cell, round, name, i)));
+  at("round-table").replaceChildren(table(columns.map(columnName), rows, chosen));
+  at("round-table-text").textContent = columnsTold(columns);
+}
+
+function roundColumns(cell, { reasons, field }) {
+  const words = DATA.words;
+  const seen = Object.keys(field?.values ?? {}).filter((name) => !words.particulars.includes(name));
+  return [
+    ...words.client_columns,
+    ...(reasons ? words.paper_columns : []),
+    ...(field ? ["expected_label", ...seen] : []),
+    ...(cell.attackers.length ? [words.attacker_column] : []),
   ];
-  const rows = round.clients.map((client, i) => [
-    String(client),
-    String(round.examples[i]),
-    text(round.weight[i], 3),
-    text(round.base_weight[i], 3),
-    times(round.weight[i], round.base_weight[i]),
-    ...columns.map(([name, , digits]) => text(causeValue(round, name, i), digits)),
-    ...(attacked ? [attacking(cell, round, client)] : []),
-  ]);
-  at("round-table").replaceChildren(table(header, rows, chosen));
-  at("round-table-text").textContent = roundTableText(round);
 }
 
-function roundColumns({ reasons, field }) {
-  if (reasons)
-    return [
-      ["reliability", "reliability", 3],
-      ["cosine", "cosine", 2],
-      ["distance", "distance", 2],
-      ["norm_anomaly", "norm", 2],
-      ["own_label", "own label", 3],
-      ["expected_label", "expected label", 3],
-    ];
-  if (!field) return [];
-  const seen = Object.keys(field.values)
-    .filter((name) => !DATA.words.particulars.includes(name))
-    .map((name) => [name, fieldTitle(name), 2]);
-  return [["expected_label", "expected label", 3], ...seen];
+function written(cell, round, name, i) {
+  if (name === "client") return String(round.clients[i]);
+  if (name === "num_examples") return String(round.examples[i]);
+  if (name === "multiple") return times(round.weight[i], round.base_weight[i]);
+  if (name === DATA.words.attacker_column) return attacking(cell, round, round.clients[i]);
+  return text((round[name] ?? [])[i] ?? causeValue(round, name, i), titleOf(name).digits);
 }
 
-function roundTableText({ reasons, field }) {
-  if (reasons)
-    return (
-      "Weight, and FedAvg's; reliability ρ and its causes: cosine with the median update, " +
-      "distance from it in medians over the clients, deviation of the norm in median absolute " +
-      "deviations; expected label, alone and with neighbours."
+function columnsTold(columns) {
+  const told = columns
+    .filter((name) => titleOf(name).about)
+    .map((name) =>
+      filled(DATA.words.column, { title: columnName(name), about: titleOf(name).about }),
     );
-  if (field)
-    return (
-      "Weight, and FedAvg's; expected label; and what the field saw, as far as it looked: the " +
-      "answer to the model's move (honest clients push back, below zero), the opposition met, " +
-      "what of its vote against others counts, how much longer the update is than its examples " +
-      "explain, what is remembered of the client, its share among copies, what is left of its " +
-      "update after clipping."
-    );
-  return "Weight, and FedAvg's.";
+  return `${told.join("; ")}.`;
 }
 
 function affinity(reasons, i, j) {
@@ -106,9 +85,9 @@ function graph(round, chosen) {
 }
 
 function whyNoGraph(reasons, m) {
-  if (!reasons) return "This rule knows no affinities.";
-  if (m < 2) return "A single client has no neighbours.";
-  return "The affinities are not recorded for a round of so many clients.";
+  const words = DATA.words.undrawn;
+  if (!reasons) return words.affinities;
+  return m < 2 ? words.neighbours : words.unrecorded;
 }
 
 function nearest(reasons, i, m) {
@@ -191,17 +170,14 @@ function neighbours(round, chosen, near) {
 }
 
 function leftOut(cell) {
+  const words = DATA.words.left_out;
   const lines = [];
-  for (const round of cell.rounds) {
-    for (const client of round.excluded)
-      lines.push(
-        `Round ${round.round}: client ${client}, whose update is not finite (NaN or infinity).`,
-      );
-    for (const node of round.left_out) lines.push(`Round ${round.round}: ${node}.`);
-    if (round.kept_model)
-      lines.push(`Round ${round.round}: no update was usable; the model stayed as it was.`);
-    if ((round.reasons ?? round.field)?.fell_back)
-      lines.push(filled(DATA.words.round_fell_back, round));
+  for (const each of cell.rounds) {
+    const { round } = each;
+    for (const client of each.excluded) lines.push(filled(words.client, { round, client }));
+    for (const node of each.left_out) lines.push(filled(words.node, { round, node }));
+    if (each.kept_model) lines.push(filled(words.kept_model, { round }));
+    if ((each.reasons ?? each.field)?.fell_back) lines.push(filled(words.fell_back, { round }));
   }
   at("excluded").replaceChildren(
     lines.length
@@ -209,6 +185,6 @@ function leftOut(cell) {
           "ul",
           lines.map((line) => element("li", line)),
         )
-      : element("p", "No client was left out in any round."),
+      : element("p", words.nobody),
   );
 }

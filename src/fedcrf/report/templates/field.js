@@ -32,10 +32,18 @@ function phrase(cell, field, i, cause) {
   });
 }
 
-function fieldTitle(cause) {
+// How a cause is called; one that is not known goes by its own name.
+function titleOf(cause) {
   const [kind, ...rest] = cause.split(" ");
   const title = DATA.words.titles[kind];
-  return title === undefined ? cause : filled(title, { name: rest.join(" ").replaceAll("_", " ") });
+  if (title === undefined || rest.length > 0 !== title.name.includes("{name}"))
+    return { name: cause, about: DATA.words.unknown, column: "", digits: 2 };
+  return { ...title, name: filled(title.name, { name: rest.join(" ").replaceAll("_", " ") }) };
+}
+
+function columnName(cause) {
+  const { column, name } = titleOf(cause);
+  return column || name;
 }
 
 function clientName(cell, round, client) {
@@ -81,7 +89,7 @@ function factors(round, i, client) {
   const bars = names.map((name) => ({
     mine: field.factors[name][i],
     middle: median(field.factors[name].filter((value, j) => known(value) && usable[j])),
-    label: `${plain(fieldTitle(name))}<br>× ${factorText(field.factors[name][i])}`,
+    label: `${plain(titleOf(name).name)}<br>× ${factorText(field.factors[name][i])}`,
   }));
   const y = bars.map((bar) => bar.label);
   const [mine, middle] = besideMedian(
