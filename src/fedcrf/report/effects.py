@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf import EvidenceCRF, NormEvidence, RobustCRF
-from fedcrf.rules import Optimized, plain_rule
+from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Reasons, RoundRecord, brief
 
 Vector = NDArray[np.float64]
@@ -88,7 +88,7 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
         return Effects()
     usable = [client not in record.excluded for client in record.clients]
     values = {name: list(seen) for name, seen in reasons.causes.items()}
-    rule = inner_rule(rule)
+    rule = plain_rule(rule)
     if isinstance(rule, RobustCRF):
         counted = _counted(np.asarray(record.base_weight), rule.count_cap)
         if (counted < 1.0).any():
@@ -103,18 +103,13 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
 
 def scales_of(rule: object) -> dict[str, Scale]:
     """Return by cause what its evidence's numbers are to be read with."""
-    rule = inner_rule(rule)
+    rule = plain_rule(rule)
     if isinstance(rule, RobustCRF):
         return {"norm": Scale(limit=NormEvidence.limit), **scales_of(rule.reported)}
     if isinstance(rule, EvidenceCRF):
         scale = Scale(rule.evidence_threshold, rule.evidence_limit, rule.evidence_strength)
         return {f"{REPORTED} {rule.evidence}": scale}
     return {}
-
-
-def inner_rule(rule: object) -> object:
-    """Return the rule behind any server optimizers."""
-    return plain_rule(rule) if isinstance(rule, Optimized) else rule
 
 
 def _factors(

@@ -16,8 +16,9 @@ import numpy as np
 from fedcrf.crf import ClientCRF
 from fedcrf.crf.potentials import label_prior
 from fedcrf.experiments.tables import Table
-from fedcrf.report.effects import CLIP, Effects, Scale, effects_of, inner_rule, scales_of
+from fedcrf.report.effects import CLIP, Effects, Scale, effects_of, scales_of
 from fedcrf.report.words import WORDS, Title
+from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Reasons, RoundRecord
 
 TERMS: Mapping[str, float] = {"cosine": 2.0, "distance": -1.0, "norm_anomaly": -0.5}
@@ -153,7 +154,7 @@ def causes_of(
 
 def own_labels(reasons: Reasons, rule: object) -> list[float]:
     """Return Σ_q P_i(q) q, the expected label of each client's own potential; NaN if unknown."""
-    rule = inner_rule(rule)
+    rule = plain_rule(rule)
     if not isinstance(rule, ClientCRF):
         return [math.nan] * len(reasons.reliability)
     labels = np.asarray(rule.labels)

@@ -12,8 +12,8 @@ from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.recorded import RecordedRun, readable, recorded_runs
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import CellStore, CellSummary, RunStore
-from fedcrf.report.effects import inner_rule
 from fedcrf.report.explanation import ClientCauses
+from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import RoundRecord
 
 
@@ -97,7 +97,7 @@ def _sound(found: Explained) -> Explained:
 
 
 def _infers(rule: object) -> bool:
-    return isinstance(inner_rule(rule), ClientCRF | RobustCRF | EvidenceCRF)
+    return isinstance(plain_rule(rule), ClientCRF | RobustCRF | EvidenceCRF)
 
 
 def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
