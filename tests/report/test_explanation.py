@@ -10,10 +10,9 @@ import pytest
 
 from experiments.runs import small_spec
 from fedcrf.crf import ClientCRF
-from fedcrf.crf.potentials import reliability
+from fedcrf.crf.potentials import SCORE_TERMS, reliability
 from fedcrf.errors import FedcrfError
 from fedcrf.report.explanation import (
-    TERMS,
     ClientCauses,
     causes_of,
     clients_table,
@@ -66,12 +65,11 @@ def honest(m: int = 6, d: int = 400) -> np.ndarray:
 def test_the_terms_make_the_reliability() -> None:
     record, rule = one_round(honest())
     for each in causes_of(record, rule):
-        score = sum(each.term(cause) for cause in TERMS)
+        score = sum(each.term(cause) for cause in SCORE_TERMS)
         assert 1 / (1 + math.exp(-score)) == pytest.approx(each.reliability, rel=1e-4)
     assert reliability(np.array([0.3]), np.array([2.0]), np.array([1.5])) == pytest.approx(
-        1 / (1 + math.exp(-sum(TERMS[name] * value for name, value in
-                               [("cosine", 0.3), ("distance", 2.0), ("norm_anomaly", 1.5)])))
-    )  # fmt: skip
+        1 / (1 + math.exp(-(2 * 0.3 - 2.0 - 0.5 * 1.5)))
+    )
 
 
 def test_causes_are_the_posteriors() -> None:

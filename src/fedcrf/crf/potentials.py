@@ -5,6 +5,7 @@ Every function is m-sized algebra from the paper's Method section; the equation 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 LARGEST_REPORTED = 1e300
 """Numbers beyond it count as it: the sum of two would not be finite."""
+
+SCORE_TERMS: Mapping[str, float] = {"cosine": 2.0, "distance": -1.0, "norm_anomaly": -0.5}
+"""What each cause counts in the score whose logistic function is the reliability ρ."""
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -42,8 +46,15 @@ def norm_anomaly(norms: Vector, finite: NDArray[np.bool_]) -> Vector:
 
 
 def reliability(cosine: Vector, distance: Vector, anomaly: Vector) -> Vector:
-    """Return ρ_i = σ(2c_i − d_i − 0.5h_i); ε where a cause is NaN (a non-finite update)."""
-    score = 2.0 * cosine - distance - 0.5 * anomaly
+    """Return ρ_i = σ(2c_i − d_i − 0.5h_i); ε where a cause is NaN (a non-finite update).
+
+    The coefficients are `SCORE_TERMS`.
+    """
+    score = (
+        SCORE_TERMS["cosine"] * cosine
+        + SCORE_TERMS["distance"] * distance
+        + SCORE_TERMS["norm_anomaly"] * anomaly
+    )
     decay = np.exp(-np.abs(score))  # never overflows, whatever the sign of the score
     rho = np.where(score >= 0.0, 1.0, decay) / (1.0 + decay)
     return np.where(np.isnan(score), EPSILON, rho)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.experiments.tables import Table
 from fedcrf.report.effects import Scale
-from fedcrf.report.explanation import TERMS
 from fedcrf.report.words import WORDS, Words
 
 Series = Sequence[float | None]
@@ -176,4 +176,4 @@ class Report:
     @property
     def drawn(self) -> Drawn:
         """What the page's program draws and says."""
-        return Drawn([run.charts for run in self.runs], WORDS, TERMS)
+        return Drawn([run.charts for run in self.runs], WORDS, SCORE_TERMS)

@@ -14,15 +14,12 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 import numpy as np
 
 from fedcrf.crf import ClientCRF
-from fedcrf.crf.potentials import label_prior
+from fedcrf.crf.potentials import SCORE_TERMS, label_prior
 from fedcrf.experiments.tables import Table
 from fedcrf.report.effects import CLIP, Effects, Scale, effects_of, scales_of
 from fedcrf.report.words import WORDS, Title
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Reasons, RoundRecord
-
-TERMS: Mapping[str, float] = {"cosine": 2.0, "distance": -1.0, "norm_anomaly": -0.5}
-"""What each cause counts in the score whose logistic function is the reliability ρ."""
 
 LARGEST_WRITTEN = 9999.0
 """Values above are not written out: where most norms are equal, a deviation is 10¹² of nothing."""
@@ -84,7 +81,7 @@ class ClientCauses:
     def term(self, cause: str) -> float:
         """Return what a cause adds to the score of the reliability."""
         value: float = getattr(self, cause)
-        return TERMS[cause] * value
+        return SCORE_TERMS[cause] * value
 
     def seen(self, cause: str) -> float:
         """Return what the field saw of a cause; NaN where that is not known."""
@@ -300,12 +297,14 @@ def terms_table(causes: ClientCauses, everyone: Sequence[ClientCauses]) -> Table
     if math.isnan(causes.cosine):
         return Table("", (), ())
     rows = []
-    for cause in TERMS:
+    for cause in SCORE_TERMS:
         title = title_of(cause).name
         value: float = getattr(causes, cause)
         median = float(np.nanmedian([getattr(each, cause) for each in everyone]))
-        rows.append((title, _number(value, 2), _number(median, 2), _signed(TERMS[cause] * value)))
-    rows.append(("score", "", "", _signed(sum(causes.term(cause) for cause in TERMS))))
+        rows.append(
+            (title, _number(value, 2), _number(median, 2), _signed(SCORE_TERMS[cause] * value))
+        )
+    rows.append(("score", "", "", _signed(sum(causes.term(cause) for cause in SCORE_TERMS))))
     rows.append(("reliability = σ(score)", _number(causes.reliability, 3), "", ""))
     header = ("cause", "value", "median", "adds to the score")
     return Table("what makes its reliability", header, tuple(rows))
