@@ -214,6 +214,23 @@ def test_opposition(crowd):
     assert_allclose(found.values, 3.0 * np.outer(opposed, LABELS), atol=1e-9)
 
 
+def test_linear_parts_tell_their_energies():
+    field = RobustCRF().field
+    known = np.linspace(-0.9, 0.9, 7)
+    seen = observe(updates(), response=known, steadiness=known[::-1])
+    marginals = np.full((7, 3), 1 / 3)
+    energies = [part.energy(seen, LABELS) for part in field.evidence]
+    energies += [part.message(seen, LABELS)(marginals) for part in field.pairwise]
+    causes = [part.cause for part in field.linear_parts]
+    assert causes == ["norm", "response", "steadiness", "opposition"]
+    for part, energy in zip(field.linear_parts, energies, strict=True):
+        assert part.cause in energy.causes
+        evidence = energy.causes[part.evidence]
+        assert evidence.any()
+        assert_array_equal(energy.values, part.slope * np.outer(evidence, LABELS))
+    assert Field(LABELS, Reliability(), pairwise=(Attraction(),)).linear_parts == ()
+
+
 def test_chain():
     prior, before = np.full((3, 2), 0.5), np.array([[1.0, 0.0], [np.nan, np.nan], [0.25, 0.75]])
     found = Chain(0.8).transition(prior, before)

@@ -18,6 +18,7 @@ from fedcrf.crf.temporal import Chain
 from fedcrf.crf.unary import (
     Energy,
     Inclination,
+    LinearPart,
     NormEvidence,
     Prior,
     Reliability,
@@ -36,6 +37,7 @@ __all__ = [
     "FieldPosterior",
     "Inclination",
     "Inference",
+    "LinearPart",
     "NormEvidence",
     "Observation",
     "Opposition",

@@ -56,11 +56,33 @@ def capped_weights(
         usable: (m,) bool.
         cap: The most, in medians over the usable clients that have weight.
     """
-    held = base[usable & (base > 0)]
-    if not len(held):
+    most = _most_counted(base, usable, cap)
+    if most is None:
         return base
-    capped = np.minimum(base, cap * np.median(held))
+    capped = np.minimum(base, most)
     return np.asarray(capped / capped.sum())
+
+
+def counted_parts(
+    base: NDArray[np.float64], usable: NDArray[np.bool_], cap: float
+) -> NDArray[np.float64]:
+    """Return what part of each weight counts in `capped_weights`, before they sum to 1 again.
+
+    Arguments are those of `capped_weights`.
+
+    Returns:
+        (m,) in (0, 1]; 1 for a client without weight.
+    """
+    most = _most_counted(base, usable, cap)
+    if most is None:
+        return np.ones(len(base))
+    return np.asarray(np.minimum(1.0, most / np.where(base > 0, base, most)))
+
+
+def _most_counted(base: NDArray[np.float64], usable: NDArray[np.bool_], cap: float) -> float | None:
+    """Return the most that a weight counts as; None where nobody has one."""
+    held = base[usable & (base > 0)]
+    return cap * float(np.median(held)) if len(held) else None
 
 
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:

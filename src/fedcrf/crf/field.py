@@ -13,7 +13,7 @@ from fedcrf.crf.pairwise import PairwisePart
 from fedcrf.crf.potentials import unary_energy
 from fedcrf.crf.settings import check_share, checked_labels
 from fedcrf.crf.temporal import TemporalPart
-from fedcrf.crf.unary import Causes, EvidencePart, PriorPart
+from fedcrf.crf.unary import Causes, EvidencePart, LinearPart, PriorPart
 from fedcrf.errors import check_whole
 
 
@@ -85,6 +85,12 @@ class Field:
         object.__setattr__(self, "labels", checked_labels(self.labels))
         check_whole("iterations", self.iterations, least=0)
         check_share(self, "damping")
+
+    @property
+    def linear_parts(self) -> tuple[LinearPart, ...]:
+        """The parts whose energies are their evidence times the label."""
+        parts = (*self.evidence, *self.pairwise)
+        return tuple(part for part in parts if isinstance(part, LinearPart))
 
     def infer(self, seen: Observation) -> Inference:
         """Infer the marginals of a round's clients by mean field."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,9 @@ class Opposition:
         spread: In a crowd so many usual deviations above the median are nothing yet.
     """
 
+    cause: ClassVar[str] = "opposition"
+    evidence: ClassVar[str] = "opposed"
+
     strength: float = 2.0
     tolerance: float = 0.3
     vote_power: float = 32.0
@@ -100,6 +103,11 @@ class Opposition:
     def __post_init__(self) -> None:
         check_not_negative(self, "strength", "tolerance", "spread")
         check_positive(self, "vote_power", "crowd")
+
+    @property
+    def slope(self) -> float:
+        """2λ; see `LinearPart.slope`."""
+        return 2.0 * self.strength
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
@@ -114,7 +122,7 @@ class Opposition:
             usual, deviation = potentials.usual(met[credited]) if credited.any() else (0.0, 0.0)
             tolerated = (1.0 - crowded) * self.tolerance + crowded * self.spread * deviation
             evidence = np.maximum(0.0, met - usual - tolerated)
-            causes = {"opposition": met, "opposed": evidence, "vote": votes}
-            return Energy(2.0 * self.strength * np.outer(evidence, labels), causes)
+            causes = {self.cause: met, self.evidence: evidence, "vote": votes}
+            return Energy(self.slope * np.outer(evidence, labels), causes)
 
         return energy

@@ -189,6 +189,11 @@ def excess(values: Vector, softening: float) -> Vector:
     return np.asarray(deviations / (_median(np.abs(deviations)) + softening))
 
 
+def trust(reported: Vector) -> Vector:
+    """Return f_i = exp(−e_i), the reliability that reported evidence leaves; 1 where e is NaN."""
+    return np.where(np.isnan(reported), 1.0, np.exp(-reported))
+
+
 def clip_factors(norms: Vector, finite: NDArray[np.bool_], clip: float) -> Vector:
     """Return s_i = min(1, c · median_j ‖u_j‖ / ‖u_i‖); NaN for a non-finite update.
 

@@ -187,6 +187,17 @@ class RobustCRF:
             damping=self.damping,
         )
 
+    def prior_label(self, remembered: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return p_i = s·E_Q[q] + (1 − s)·p₀, the label expected before a round's evidence.
+
+        Args:
+            remembered: (m,) labels expected when the clients last took part, the posterior's
+                cause; NaN for who is new, whose p_i is p₀.
+        """
+        labels = np.asarray(self.labels)
+        unknown = Inclination(self.inclination).probabilities(labels) @ labels
+        return Chain(self.persistence).transition(np.asarray(unknown), remembered)
+
     @property
     def reported(self) -> EvidenceCRF:
         """What weighs the evidence that clients report."""

@@ -40,6 +40,9 @@ class Chain:
         check_share(self, "persistence")
 
     def transition(self, prior: Matrix, before: Matrix) -> Matrix:
-        """Return P_t; P₀ for a client that is new. See `TemporalPart.transition`."""
+        """Return P_t; P₀ for a client that is new. See `TemporalPart.transition`.
+
+        It is linear, and so also goes from expected labels to expected labels.
+        """
         stay = self.persistence
         return np.where(np.isnan(before), prior, stay * before + (1.0 - stay) * prior)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 Causes = Mapping[str, NDArray[Any]]
 """By name what a part saw: (m,) for each client, or (m, m) between clients."""
+
+REPORTED = "reported"
+"""Stands before the name of evidence that clients report, as the name of a cause."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,30 @@ class EvidencePart(Protocol):
         ...
 
 
+@runtime_checkable
+class LinearPart(Protocol):
+    """A part whose energy is its evidence times the label: ψ(q) = slope·q·e_i.
+
+    The energies of such parts add up in one exponent, so that it can be told what each of them
+    made of an expected label.
+    """
+
+    @property
+    def cause(self) -> str:
+        """The name of the cause that it looks at."""
+        ...
+
+    @property
+    def evidence(self) -> str:
+        """The name, among its causes, of the (m,) evidence e against each client."""
+        ...
+
+    @property
+    def slope(self) -> float:
+        """The energy that one of evidence is at label 1; 0 or more."""
+        ...
+
+
 @dataclass(frozen=True)
 class Reliability:
     """The paper's: P_i(q) ∝ 1 − ρ_i at the smallest label, ρ_i at the largest, 1 at any other.
@@ -100,8 +127,12 @@ class Inclination:
 
     def prior(self, seen: Observation, labels: Vector) -> Prior:
         """Return the prior; see `PriorPart.prior`."""
+        return Prior(np.tile(self.probabilities(labels), (seen.num_clients, 1)))
+
+    def probabilities(self, labels: Vector) -> Vector:
+        """Return P(q) of the (L,) labels."""
         factors = np.exp(self.strength * labels - (self.strength * labels).max())
-        return Prior(np.tile(factors / factors.sum(), (seen.num_clients, 1)))
+        return np.asarray(factors / factors.sum())
 
 
 @dataclass(frozen=True)
@@ -158,8 +189,8 @@ class ReportedReliability:
         excess = np.full(seen.num_clients, np.nan)
         excess[usable] = potentials.excess(values[usable], self.softening)
         excess = np.clip(self.strength * (excess - self.threshold), 0.0, self.limit)
-        trust = np.where(usable, np.exp(-excess), 1.0)
-        return Prior(potentials.label_prior(trust, labels), {f"reported {self.name}": excess})
+        prior = potentials.label_prior(potentials.trust(excess), labels)
+        return Prior(prior, {f"{REPORTED} {self.name}": excess})
 
 
 @dataclass(frozen=True)
@@ -178,6 +209,9 @@ class NormEvidence:
         spread: So many usual deviations are nothing yet either.
     """
 
+    cause: ClassVar[str] = "norm"
+    evidence: ClassVar[str] = "norm"
+
     strength: float = 8.0
     exponent: float = 0.7
     threshold: float = 1.0
@@ -186,6 +220,11 @@ class NormEvidence:
 
     def __post_init__(self) -> None:
         check_not_negative(self, "strength", "exponent", "threshold", "limit", "spread")
+
+    @property
+    def slope(self) -> float:
+        """κ; see `LinearPart.slope`."""
+        return self.strength
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies and the evidence by ``norm``; see `EvidencePart.energy`."""
@@ -196,7 +235,7 @@ class NormEvidence:
         deviation = potentials.usual(known)[1] if len(known) else 0.0
         tolerated = max(self.threshold, self.spread * deviation)
         evidence = np.clip(excess - tolerated, 0.0, self.limit)
-        return Energy(self.strength * np.outer(evidence, labels), {"norm": evidence})
+        return Energy(self.slope * np.outer(evidence, labels), {self.evidence: evidence})
 
 
 @dataclass(frozen=True)
@@ -217,6 +256,9 @@ class ResponseEvidence:
         crowd: Clients of a round beyond which it is a crowd.
     """
 
+    cause: ClassVar[str] = "response"
+    evidence: ClassVar[str] = "unresponsive"
+
     strength: float = 10.0
     share: float = 0.5
     spread: float = 4.0
@@ -226,6 +268,11 @@ class ResponseEvidence:
         check_not_negative(self, "strength", "spread")
         check_fraction(self, "share")
         check_positive(self, "crowd")
+
+    @property
+    def slope(self) -> float:
+        """κ; see `LinearPart.slope`."""
+        return self.strength
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies, and by ``response`` r and by ``unresponsive`` the evidence."""
@@ -238,8 +285,8 @@ class ResponseEvidence:
         spread = self.spread * potentials.crowdedness(seen.finite, self.crowd)
         expected = max(self.share * typical, typical + spread * deviation)
         evidence = np.where(known, np.maximum(0.0, response - expected), 0.0)
-        causes = {"response": response, "unresponsive": evidence}
-        return Energy(self.strength * np.outer(evidence, labels), causes)
+        causes = {self.cause: response, self.evidence: evidence}
+        return Energy(self.slope * np.outer(evidence, labels), causes)
 
 
 @dataclass(frozen=True)
@@ -262,6 +309,9 @@ class SteadinessEvidence:
         crowd: Clients of a round beyond which it is a crowd.
     """
 
+    cause: ClassVar[str] = "steadiness"
+    evidence: ClassVar[str] = "unsteady"
+
     strength: float = 10.0
     share: float = 0.5
     spread: float = 4.0
@@ -271,6 +321,11 @@ class SteadinessEvidence:
         check_not_negative(self, "strength", "spread")
         check_fraction(self, "share")
         check_positive(self, "crowd")
+
+    @property
+    def slope(self) -> float:
+        """κ; see `LinearPart.slope`."""
+        return self.strength
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies, and by ``steadiness`` c and by ``unsteady`` the evidence."""
@@ -284,5 +339,5 @@ class SteadinessEvidence:
         missing = (1.0 - 0.5 * crowded) * (1.0 - self.share) * abs(turned)
         expected = -turned - max(missing, crowded * self.spread * deviation)
         evidence = np.where(known, np.maximum(0.0, expected - steadiness), 0.0)
-        causes = {"steadiness": steadiness, "unsteady": evidence}
-        return Energy(self.strength * np.outer(evidence, labels), causes)
+        causes = {self.cause: steadiness, self.evidence: evidence}
+        return Energy(self.slope * np.outer(evidence, labels), causes)

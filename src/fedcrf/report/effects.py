@@ -21,13 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf import EvidenceCRF, NormEvidence, RobustCRF
+from fedcrf.crf.base_weights import counted_parts
+from fedcrf.crf.potentials import trust
+from fedcrf.crf.unary import REPORTED
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Reasons, RoundRecord, brief
 
 Vector = NDArray[np.float64]
 
-REPORTED, MISSING = "reported", "missing"
-"""Stand before the name of evidence that clients report, or do not."""
+MISSING = "missing"
+"""Stands before the name of evidence that clients do not report."""
+
+OF_THIS_ROUND = ("response", "steadiness", "opposition", "norm")
+"""Causes whose evidence adds up in the exponent of the robust field, in the order of telling."""
 
 COUNTED, CLIP, VOTE, COPIES = "counted", "clip", "vote", "copies"
 
@@ -90,7 +96,8 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
     values = {name: list(seen) for name, seen in reasons.causes.items()}
     rule = plain_rule(rule)
     if isinstance(rule, RobustCRF):
-        counted = _counted(np.asarray(record.base_weight), rule.count_cap)
+        base = np.asarray(record.base_weight)
+        counted = counted_parts(base, base > 0, rule.count_cap)
         if (counted < 1.0).any():
             values[COUNTED] = brief(counted)
     medians = {name: _median(np.asarray(seen)[usable]) for name, seen in values.items()}
@@ -117,9 +124,7 @@ def _factors(
 ) -> dict[str, list[float]]:
     seen = {name: np.asarray(each, dtype=np.float64) for name, each in values.items()}
     factors = {
-        name: np.exp(-np.nan_to_num(evidence))
-        for name, evidence in seen.items()
-        if name.startswith(f"{REPORTED} ")
+        name: trust(evidence) for name, evidence in seen.items() if name.startswith(f"{REPORTED} ")
     }
     if isinstance(rule, RobustCRF):
         reported = np.prod(list(factors.values()), axis=0)
@@ -138,20 +143,13 @@ def _of_the_field(
     seen: Mapping[str, Vector], expected_label: Vector, rule: RobustCRF
 ) -> dict[str, Vector]:
     """Return the factors of what is remembered and of this round's evidence."""
-    labels = np.asarray(rule.labels)
-    odds = np.exp(rule.inclination * (labels - labels.max()))
-    unknown = float(odds @ labels / odds.sum())
-    stay, remembered = rule.persistence, seen["remembered"]
-    prior = np.where(np.isnan(remembered), unknown, stay * remembered + (1.0 - stay) * unknown)
+    prior = rule.prior_label(seen["remembered"])
+    unknown = rule.prior_label(np.array(np.nan))
+    parts = {part.cause: part for part in rule.field.linear_parts}
     energies = {
-        cause: strength * seen[evidence]
-        for cause, evidence, strength in (
-            ("response", "unresponsive", rule.response_strength),
-            ("steadiness", "unsteady", rule.steadiness_strength),
-            ("opposition", "opposed", 2.0 * rule.opposition_strength),
-            ("norm", "norm", rule.norm_strength),
-        )
-        if evidence in seen
+        cause: parts[cause].slope * seen[parts[cause].evidence]
+        for cause in OF_THIS_ROUND
+        if parts[cause].evidence in seen
     }
     total = np.sum(list(energies.values()), axis=0)
     left = np.maximum(expected_label / prior, np.finfo(np.float64).tiny)
@@ -160,15 +158,6 @@ def _of_the_field(
         for cause, energy in energies.items()
     }
     return {"remembered": prior / unknown, **factors}
-
-
-def _counted(base: Vector, cap: float) -> Vector:
-    """Return what part of each client's share of the examples counts."""
-    held = base[base > 0]
-    if not len(held):
-        return np.ones(len(base))
-    most = cap * np.median(held)
-    return np.asarray(np.minimum(1.0, most / np.where(base > 0, base, most)))
 
 
 def _told(

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedcrf.report.effects import CLIP, COPIES, COUNTED, MISSING, REPORTED, VOTE
+from fedcrf.crf.unary import REPORTED
+from fedcrf.report.effects import CLIP, COPIES, COUNTED, MISSING, VOTE
 
 
 @dataclass(frozen=True)
