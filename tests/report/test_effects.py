@@ -15,12 +15,12 @@ from fedcrf.crf import FieldPosterior
 from fedcrf.report.effects import LEAST, effects_of
 from fedcrf.report.explanation import (
     causes_of,
+    causes_table,
     clients_table,
     columns_of,
     columns_told,
     phrases,
     sentence,
-    terms_table,
 )
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.words import WORDS
@@ -376,7 +376,7 @@ def test_tables_hold_the_causes() -> None:
     ]
     assert "attacker" not in table.header
     assert all(len(row) == len(table.header) for row in table.rows)
-    terms = {row[0]: row for row in terms_table(causes[4], causes).rows}
+    terms = {row[0]: row for row in causes_table(causes[4], causes).rows}
     factor = math.exp(-posterior.causes["reported residual_loss"][4])
     assert terms["reported residual loss"][3] == f"× {factor:.3f}"
     assert terms["all but the clipping"][3].startswith("× ")
@@ -388,7 +388,7 @@ def test_a_cause_that_is_not_known_goes_by_its_own_name() -> None:
     causes = causes_of(record, None)
     assert clients_table(causes).header[-1] == "share of {me}"
     assert columns_told(columns_of(causes)).endswith("; share of {me}: as its rule calls it.")
-    assert terms_table(causes[0], causes).rows[0][0] == "share of {me}"
+    assert causes_table(causes[0], causes).rows[0][0] == "share of {me}"
 
 
 @pytest.mark.parametrize("cause", WORDS.told)

@@ -15,10 +15,10 @@ from fedcrf.errors import FedcrfError
 from fedcrf.report.explanation import (
     ClientCauses,
     causes_of,
+    causes_table,
     clients_table,
     most_changed,
     sentence,
-    terms_table,
 )
 from fedcrf.report.lookup import Explained, find_cell, find_client, find_round
 from fedcrf.report.words import WORDS
@@ -160,7 +160,7 @@ def test_tables_leave_out_what_is_not_known() -> None:
     record, rule = one_round(honest(), RULES["fedavg"]())
     causes = causes_of(record, rule)
     assert clients_table(causes).header == ("client", "examples", "weight", "FedAvg's", "multiple")
-    assert terms_table(causes[0], causes).rows == ()
+    assert causes_table(causes[0], causes).rows == ()
     record, rule = one_round(spoilt())
     table = clients_table(causes_of(record, rule))
     assert table.rows[1][2:] == ("0.000", "0.000", "–", "0.000", "–", "–", "–", *table.rows[1][-2:])

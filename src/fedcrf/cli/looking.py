@@ -146,11 +146,11 @@ def explain(
     """Explain the clients' weights in one round: in words, and the causes as a table."""
     from fedcrf.report.explanation import (
         causes_of,
+        causes_table,
         clients_table,
         most_changed,
         neighbours_table,
         sentence,
-        terms_table,
     )
     from fedcrf.report.lookup import find_client, find_round, find_rounds, remarks
 
@@ -166,7 +166,7 @@ def explain(
     say("")
     tables = [clients_table(causes)]
     if client is not None:
-        tables = [terms_table(told[0], causes), neighbours_table(told[0])]
+        tables = [causes_table(told[0], causes), neighbours_table(told[0])]
     for table in tables:
         if table.rows:
             print_table(table)

@@ -290,8 +290,12 @@ def _attacking(causes: ClientCauses) -> str:
     return "not now" if causes.attacker else ""
 
 
-def terms_table(causes: ClientCauses, everyone: Sequence[ClientCauses]) -> Table:
-    """Return what makes one client's reliability, beside the median over the round's clients."""
+def causes_table(causes: ClientCauses, everyone: Sequence[ClientCauses]) -> Table:
+    """Return one client's causes beside the medians over the round's clients, and their effect.
+
+    A cause of the paper's field adds to the score of the reliability; one of another field
+    multiplies the weight. Without a row where the causes are not known.
+    """
     if causes.effects.values and not causes.excluded:
         return _effects_table(causes)
     if math.isnan(causes.cosine):

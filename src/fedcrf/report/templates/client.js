@@ -1,4 +1,4 @@
-// The chosen client: what makes its reliability, and its course over the rounds.
+// The chosen client: what makes its reliability or its weight, and its course over the rounds.
 
 function causes(round, i, client) {
   const reasons = round.reasons;
