@@ -168,7 +168,7 @@ def test_what_is_wrong_is_said_and_the_rest_shown(
     assert remark.replace("'", "&#39;") in page
     (run,) = page_data(page)["runs"]
     assert len(run["cells"]) == cells
-    assert "FedAvg" in report.runs[0].tables[0].rows[0]
+    assert "FedAvg" in report.runs[0].results.rows[0]
 
 
 @pytest.mark.parametrize("line", [2, 3])
@@ -232,7 +232,7 @@ def test_a_page_does_not_grow_without_bound(
     report = read_report([finished])
     assert any("the page would be too large" in line for line in report.all_remarks())
     assert len(report.runs[0].charts.cells) < 4
-    assert report.runs[0].tables[0].rows
+    assert report.runs[0].results.rows
 
 
 NASTY = "</script><script>document.title='taken'</script><img src=x onerror=\"throw 1\">&amp;"

@@ -131,7 +131,9 @@ class RunContent:
         title: What it is about, in one line.
         facts: What was run, as terms and what stands behind them.
         remarks: What is not as it should be, a line each.
-        tables: Results, what stands behind them, and the curves in numbers.
+        results: What came of it; without a row where nothing is finished.
+        details: What stands behind the results; None where that is not known.
+        curves: Accuracy and loss over the rounds, in numbers.
         damaged: Whether files of it are damaged or do not belong to it.
         description: The resolved run file.
         charts: What is drawn.
@@ -141,7 +143,9 @@ class RunContent:
     title: str
     facts: Sequence[tuple[str, str]]
     remarks: Sequence[str]
-    tables: Sequence[Table]
+    results: Table
+    details: Table | None
+    curves: Sequence[Table]
     damaged: bool
     description: str
     charts: Charts

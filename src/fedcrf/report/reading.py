@@ -155,13 +155,15 @@ def _run_content(name: str, store: RunStore, run: RunStanding, room: _Room) -> R
             for each in shown
         ],
     )
+    results, details = run.tables()
     return RunContent(
         name=name,
         title=run.title,
         facts=_facts(run),
         remarks=remarks,
-        tables=[
-            *run.tables(),
+        results=results,
+        details=details,
+        curves=[
             _curves_table("Validation accuracy over the rounds", charts.accuracy),
             _curves_table("Validation loss over the rounds", charts.loss),
         ],
@@ -196,9 +198,9 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
             ("Not recorded", "data, model and local training, of which the server is not told"),
         ],
         remarks=remarks,
-        tables=[
-            recorded_table({name: run}),
-            Table("", (), ()),
+        results=recorded_table({name: run}),
+        details=None,
+        curves=[
             _curves_table("Accuracy over the rounds", accuracy),
             _curves_table("Loss over the rounds", loss),
         ],
