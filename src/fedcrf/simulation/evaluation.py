@@ -10,32 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedcrf.simulation.federation import Examples
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How a model does on a set of examples.
-
-    Attributes:
-        loss: Mean cross-entropy; NaN without examples.
-        accuracy: Share classified right, in [0, 1]; NaN without examples.
-    """
-
-    loss: float
-    accuracy: float
-
-
-@dataclass(frozen=True)
-class ClientEvaluation(Evaluation):
-    """How a model does on the union of the clients' parts, and client by client.
-
-    Attributes:
-        client_mean: Unweighted mean of the accuracies of the clients that have examples here.
-        worst_client: Lowest of them.
-    """
-
-    client_mean: float
-    worst_client: float
+from fedcrf.simulation.records import ClientMetrics, Metrics
 
 
 @dataclass(frozen=True)
@@ -51,18 +26,18 @@ class Scores:
     correct: Tensor
 
 
-def evaluation_of(scores: Scores) -> Evaluation:
+def evaluation_of(scores: Scores) -> Metrics:
     """Return loss and accuracy from every example's score."""
-    return Evaluation(_mean(scores.losses), _mean(scores.correct))
+    return Metrics(loss=_mean(scores.losses), accuracy=_mean(scores.correct))
 
 
-def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientEvaluation:
+def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
     """Return loss and accuracy from every example's score, and by the client that owns it."""
     counts = torch.bincount(owners)
     right = torch.bincount(owners, weights=scores.correct.double(), minlength=len(counts))
     accuracies = (right / counts)[counts > 0]
     some = len(accuracies) > 0
-    return ClientEvaluation(
+    return ClientMetrics(
         loss=_mean(scores.losses),
         accuracy=_mean(scores.correct),
         client_mean=float(accuracies.mean()) if some else math.nan,

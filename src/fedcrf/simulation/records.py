@@ -13,7 +13,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from fedcrf.crf import FieldPosterior
 from fedcrf.crf.potentials import Pairs
 from fedcrf.rules import AggregationResult, ClientReport, reported_evidence
-from fedcrf.simulation.evaluation import ClientEvaluation, Evaluation
 
 LARGEST_AFFINITY = 100
 """Clients up to which the whole affinity matrix is kept: 4,950 numbers a round."""
@@ -29,33 +28,27 @@ class Record(BaseModel):
 
 
 class Metrics(Record):
-    """Loss and accuracy on a set of examples."""
+    """How a model does on a set of examples.
+
+    Attributes:
+        loss: Mean cross-entropy; NaN without examples.
+        accuracy: Share classified right, in [0, 1]; NaN without examples.
+    """
 
     loss: Number
     accuracy: Number
 
-    @classmethod
-    def of(cls, evaluation: Evaluation) -> Metrics:
-        """Take over an evaluation."""
-        return cls(loss=evaluation.loss, accuracy=evaluation.accuracy)
-
 
 class ClientMetrics(Metrics):
-    """Loss and accuracy on the clients' examples, and accuracy client by client."""
+    """How a model does on the union of the clients' parts, and client by client.
+
+    Attributes:
+        client_mean: Unweighted mean of the accuracies of the clients that have examples here.
+        worst_client: Lowest of them.
+    """
 
     client_mean: Number
     worst_client: Number
-
-    @classmethod
-    def of(cls, evaluation: Evaluation) -> ClientMetrics:
-        """Take over an evaluation."""
-        assert isinstance(evaluation, ClientEvaluation)
-        return cls(
-            loss=evaluation.loss,
-            accuracy=evaluation.accuracy,
-            client_mean=evaluation.client_mean,
-            worst_client=evaluation.worst_client,
-        )
 
 
 class Seconds(Record):

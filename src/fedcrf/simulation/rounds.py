@@ -28,8 +28,6 @@ from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import (
-    ClientMetrics,
-    Metrics,
     RoundRecord,
     Seconds,
     brief,
@@ -179,9 +177,9 @@ class Simulation:
         record = RoundRecord(
             round=number,
             training_loss=float(np.average(losses, weights=num_examples(trained_reports))),
-            validation=Metrics.of(validation),
-            test=ClientMetrics.of(test),
-            held_out=None if held_out is None else Metrics.of(held_out),
+            validation=validation,
+            test=test,
+            held_out=held_out,
             clients=[report.client for report in reports],
             num_examples=num_examples(reports),
             client_training_loss=brief(losses),
