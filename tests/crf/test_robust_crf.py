@@ -214,6 +214,22 @@ def test_nobody_finite_keeps_everything():
         assert_array_equal(later.memory[name], first.memory[name])
 
 
+def test_of_an_excluded_client_nothing_is_seen_but_what_is_remembered():
+    spoilt = play(SMALL, ROUNDS["everybody"], spoilt=[(3, 2)])[-1]
+    assert spoilt.excluded.tolist() == [client == 2 for client in range(9)]
+    for name, values in spoilt.causes.items():
+        known = [client != 2 or name == "remembered" for client in range(9)]
+        assert_array_equal(np.isfinite(values), known, err_msg=name)
+
+
+def test_arrays_are_read_only_but_for_the_memory():
+    posterior = SMALL.infer(np.eye(3, D))
+    for values in (posterior.weights, posterior.marginals, posterior.causes["vote"]):
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 1.0
+    assert all(array.flags.writeable for array in posterior.memory.values())
+
+
 def test_reported_evidence_multiplies_what_is_inferred():
     rows = np.stack([update(client, np.zeros(D), 0) for client in range(5)])
     losses = [0.1, 0.2, 3.0, math.nan, 0.4]

@@ -69,7 +69,8 @@ class Posterior:
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
         if not isinstance(self.affinity, np.ndarray):
-            self.affinity.data.flags.writeable = False
+            for part in (self.affinity.data, self.affinity.indices, self.affinity.indptr):
+                part.flags.writeable = False
 
 
 @dataclass(frozen=True)

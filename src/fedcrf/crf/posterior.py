@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class FieldPosterior:
-    """What was inferred about the m clients of a round, and the causes. Arrays are read-only.
+    """What was inferred about the m clients of a round, and the causes.
+
+    Arrays are read-only, but for those of the memory, which are for the caller to keep.
 
     Attributes:
         weights: (m,) aggregation weights α ∝ βq̄. They sum to 1; where no client with a finite
@@ -25,7 +27,9 @@ class FieldPosterior:
         marginals: (m, L) mean-field marginals Q.
         excluded: (m,) bool; True where the update is not finite, which gives weight exactly 0.
         fell_back: True where Σβq̄ is numerically zero and the weights are the base weights.
-        causes: By name (m,) numbers that each part of the field saw; NaN where it saw nothing.
+        causes: By name (m,) numbers that each part of the field saw; NaN where it saw nothing. Of
+            an excluded client it is told what is remembered, and nothing else. Evidence against a
+            client is 0 where nothing speaks against it.
         memory: What to hand over in the next round, as plain arrays by name; empty where the
             field remembers nothing.
     """

@@ -337,7 +337,8 @@ class RobustCRF:
             excluded=~finite,
             fell_back=fell_back,
             causes={
-                **found.causes,
+                # Of who is excluded nothing was seen, though the parts have numbers for it.
+                **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
                 "remembered": before @ np.asarray(field.labels),
                 "clip": clip,
                 "copies": copies,
