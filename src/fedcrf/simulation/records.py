@@ -52,7 +52,11 @@ class ClientMetrics(Metrics):
 
 
 class Seconds(Record):
-    """Wall time of a round by phase, in seconds."""
+    """Wall time of a round by phase, in seconds.
+
+    What it takes to forge the attackers' reports is in none of them: it is the simulation's alone,
+    and an adaptive attacker's may be many times the server's.
+    """
 
     training: Number
     aggregation: Number
@@ -60,7 +64,7 @@ class Seconds(Record):
 
     @property
     def total(self) -> float:
-        """The whole round."""
+        """All phases: the whole round, but for what the attack takes."""
         return self.training + self.aggregation + self.evaluation
 
 
