@@ -147,6 +147,8 @@ def test_damage_is_named_and_the_rounds_before_it_shown(
     assert (
         f"flower: {shown}: {folder / 'rounds.jsonl'}, line {sound + 1}" in (report.all_remarks()[0])
     )
+    assert "take it and the lines after it away" in report.all_remarks()[0]
+    assert "cell" not in report.all_remarks()[0], "it has none"
     cells = page_data(render(report))["runs"][1]["cells"]
     assert [len(cell["rounds"]) for cell in cells] == ([sound] if sound else [])
     if sound:

@@ -23,7 +23,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
-from fedcrf.experiments.store import CellStore
+from fedcrf.experiments.store import append_record, read_records
 from fedcrf.experiments.tables import Table
 from fedcrf.files import atomic_write
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, ByzFLRule, Optimized, Rule, byzfl_rule
@@ -31,6 +31,9 @@ from fedcrf.rules.byzfl import PREFIX
 from fedcrf.simulation.records import Record, RoundRecord, reported_round
 
 T = TypeVar("T")
+
+MEND = "take it and the lines after it away to keep the rounds before, or record the run anew"
+"""What can be done about a damaged record; the server did it once, and nothing does it again."""
 
 BEHIND = "+"
 """Stands before the name of a server optimizer."""
@@ -100,11 +103,14 @@ class RecordedRun:
         Raises:
             FedcrfError: A line that is no record.
         """
-        return CellStore(self.path).records()
+        records, damage = self.sound_records()
+        if damage is not None:
+            raise FedcrfError(damage)
+        return records
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
-        return CellStore(self.path).sound_records()
+        return read_records(self._rounds, mend=MEND)
 
     def rule(self) -> Rule | None:
         """Return the rule with its settings; None where it is none of this version's."""
@@ -116,7 +122,11 @@ class RecordedRun:
 
     def append(self, record: RoundRecord) -> None:
         """Keep one more round."""
-        CellStore(self.path).append_record(record)
+        append_record(self._rounds, record)
+
+    @property
+    def _rounds(self) -> Path:
+        return self.path / "rounds.jsonl"
 
     @property
     def _description(self) -> Path:

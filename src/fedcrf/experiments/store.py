@@ -128,22 +128,7 @@ class CellStore:
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
-        try:
-            lines = whole_lines(self._rounds)
-        except FileNotFoundError:
-            return [], None
-        except OSError as error:
-            return [], f"records {self._rounds} cannot be read: {error}"
-        records: list[RoundRecord] = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                records.append(RoundRecord.model_validate_json(line))
-            except ValidationError:
-                return records, (
-                    f"{self._rounds}, line {number}, is not a round's record: "
-                    "move the cell's folder away to run it anew"
-                )
-        return records, None
+        return read_records(self._rounds, mend="move the cell's folder away to run it anew")
 
     def summary(self) -> CellSummary | None:
         """Return the cell's result where it is finished.
@@ -215,13 +200,8 @@ class CellStore:
 
     def append(self, state: RunState, record: RoundRecord) -> None:
         """Keep one more round: its record first, then the state that makes it count."""
-        self.append_record(record)
+        append_record(self._rounds, record)
         save_checkpoint(self.checkpoint, state)
-
-    def append_record(self, record: RoundRecord) -> None:
-        """Keep the record of one more round."""
-        with self._rounds.open("ab") as file:
-            file.write(_line(record))
 
     def finish(self, state: RunState, summary: CellSummary) -> None:
         """Keep the result and the reported model; the checkpoint is no longer needed."""
@@ -353,6 +333,39 @@ class RunStore:
     @property
     def _description(self) -> Path:
         return self.path / "run.toml"
+
+
+def read_records(path: Path, mend: str) -> tuple[list[RoundRecord], str | None]:
+    """Return the rounds in a file before its first damaged line, and what is wrong with that.
+
+    Args:
+        path: One record a line; a line still being written is left out. Where there is no file,
+            there are no rounds.
+        mend: What can be done about a damaged line.
+
+    Returns:
+        The rounds, and which line is no record, with the mend, or why the file cannot be read;
+        None where nothing is wrong.
+    """
+    try:
+        lines = whole_lines(path)
+    except FileNotFoundError:
+        return [], None
+    except OSError as error:
+        return [], f"records {path} cannot be read: {error}"
+    records: list[RoundRecord] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(RoundRecord.model_validate_json(line))
+        except ValidationError:
+            return records, f"{path}, line {number}, is not a round's record: {mend}"
+    return records, None
+
+
+def append_record(path: Path, record: RoundRecord) -> None:
+    """Keep the record of one more round as the last line of a file."""
+    with path.open("ab") as file:
+        file.write(_line(record))
 
 
 def partition_record(
