@@ -60,6 +60,21 @@ def test_the_reference_lists_every_attack_and_no_other() -> None:
     assert sorted(listed) == sorted(ATTACKS)
 
 
+def test_what_an_attack_is_listed_with_names_its_paper() -> None:
+    """The list shows the first line of what is said of a class."""
+    source, papers = "", 0
+    for row in REFERENCE.read_text(encoding="utf-8").splitlines():
+        cells = row.strip("| ").split(" | ")
+        if len(cells) != 4 or not cells[0].startswith("`"):
+            continue
+        source = source if cells[3] == "the same" else cells[3]
+        year = re.search(r"20\d\d", source)
+        first = (ATTACKS[cells[0].strip("`")].__doc__ or "").splitlines()[0]
+        assert year is None or f"{year.group()})" in first, first
+        papers += year is not None
+    assert papers == 9
+
+
 # --- one row an attack ------------------------------------------------------------------------
 
 

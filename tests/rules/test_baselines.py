@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,6 +69,11 @@ BASELINES = [
 ]
 BY_COORDINATE = (CoordinateMedian, TrimmedMean)
 EVERY_RULE = [*BASELINES, *(RULES[name]() for name in ("fedavg", "uniform", "crf"))]
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if not name.startswith("crf")])
+def test_every_rule_names_its_paper(name):
+    assert re.search(r"\b(19|20)\d\d\b", RULES[name].__doc__), name
 
 
 def tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:

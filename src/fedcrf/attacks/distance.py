@@ -17,11 +17,12 @@ Deviation = Literal["unit", "sign", "std"]
 
 @dataclass(frozen=True)
 class MinMax(OmniscientAttack):
-    """Sends g + γp with the largest γ that no honest client is further from than from another.
+    """Sends g + γp, no further off than honest clients are (Shejwalkar and Houmansadr, NDSS 2021).
 
-    max_i ‖g + γp − u_i‖ ≤ max_{i,j} ‖u_i − u_j‖ (Shejwalkar and Houmansadr, NDSS 2021, the
-    aggregation-agnostic attack that knows the honest updates). The paper halves steps until γ is
-    near; here it is the root of a quadratic for each client.
+    γ is the largest with max_i ‖g + γp − u_i‖ ≤ max_{i,j} ‖u_i − u_j‖: no honest client is further
+    from it than from another. It is the paper's aggregation-agnostic attack that knows the honest
+    updates. The paper halves steps until γ is near; here it is the root of a quadratic for each
+    client.
 
     Attributes:
         deviation: The direction p: ``unit``, ``sign`` or ``std``.
@@ -49,10 +50,11 @@ class MinMax(OmniscientAttack):
 
 @dataclass(frozen=True)
 class MinSum(OmniscientAttack):
-    """Sends g + γp with the largest γ whose squared distances sum to no more than a client's.
+    """Sends g + γp as min-max, by sums of squares (Shejwalkar and Houmansadr, NDSS 2021).
 
-    Σ_i ‖g + γp − u_i‖² ≤ max_i Σ_j ‖u_i − u_j‖² (Shejwalkar and Houmansadr, NDSS 2021, the
-    aggregation-agnostic attack that knows the honest updates). γ is the root of a quadratic.
+    γ is the largest with Σ_i ‖g + γp − u_i‖² ≤ max_i Σ_j ‖u_i − u_j‖²: its squared distances sum to
+    no more than an honest client's. It is the paper's aggregation-agnostic attack that knows the
+    honest updates. γ is the root of a quadratic.
 
     Attributes:
         deviation: The direction p: ``unit``, ``sign`` or ``std``.

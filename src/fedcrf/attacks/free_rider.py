@@ -21,10 +21,10 @@ class FreeRider(ModelAttack):
 
 @dataclass(frozen=True)
 class StaleFreeRider(ModelAttack):
-    """Sends the global model's last step w_t − w_{t−1} as its update, in the first round zero.
+    """Sends the global model's last step w_t − w_{t−1} as its update (Lin, Du and Liu, 2019).
 
-    The delta-weights attack of Lin, Du and Liu, "Free-riders in federated learning: attacks and
-    defenses" (2019).
+    In the first round it is zero. The delta-weights attack of "Free-riders in federated learning:
+    attacks and defenses".
     """
 
     remembers: ClassVar[bool] = True

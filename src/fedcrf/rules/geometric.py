@@ -29,7 +29,11 @@ from fedcrf.statistics.one_pass import scatter
 
 @dataclass(frozen=True)
 class GeometricMedian:
-    """Point of least total distance to the updates, unweighted, by Weiszfeld's iterations.
+    """Point of least total distance to the updates, unweighted (Chen, Su and Xu, POMACS 2017).
+
+    It is sought by Weiszfeld's iterations (Tôhoku Mathematical Journal, 1937). The paper,
+    "Distributed statistical machine learning in adversarial settings", first takes the means of
+    batches of clients; here every client is a batch.
 
     Attributes:
         iterations: At most so many.

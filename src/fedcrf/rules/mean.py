@@ -29,7 +29,7 @@ class FedAvg:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Weights 1/m; a report that is not finite gets none."""
+    """Weights 1/m (Zinkevich et al., NeurIPS 2010); a report that is not finite gets none."""
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the plain mean of the clients' models; see `Rule.aggregate`."""
