@@ -42,11 +42,11 @@ def test_the_page_holds_the_records(finished: Path) -> None:
             assert (shown["round"], shown["clients"]) == (record.round, record.clients)
             assert (shown["weight"], shown["base_weight"]) == (record.weight, record.base_weight)
             if record.reasons is None:
-                assert shown["reasons"] is None
+                assert shown["causes"] is None
                 continue
             for name in ("reliability", "cosine", "distance", "norm_anomaly", "expected_label"):
-                assert shown["reasons"][name] == getattr(record.reasons, name)
-            assert [len(row) for row in shown["reasons"]["affinity"]] == [3, 2, 1]
+                assert shown["causes"]["values"][name] == getattr(record.reasons, name)
+            assert [len(row) for row in shown["causes"]["affinities"]] == [3, 2, 1]
     partition = store.partition(1)
     assert partition is not None
     assert run["holdings"][1]["counts"] == [each.labels for each in partition.clients]

@@ -148,7 +148,7 @@ def test_a_count_counts_as_so_many_medians(cap: float) -> None:
     assert effects.factors["counted"] == pytest.approx(
         [min(1.0, cap * 10 / count) for count in (10, 10, 10, 20, 900)]
     )
-    told = sentence(causes_of(record, rule)[4], record)
+    told = sentence(causes_of(record, rule)[4])
     assert f"counts for no more than {cap * 10 / 900:.2f} of the examples it claims" in told
     # Together the factors make the weights out of the examples.
     raw = [
@@ -304,10 +304,10 @@ def test_every_cause_has_its_words(
     first, second = causes_of(record, made_by)
     assert phrases(first) == [words]
     assert phrases(second) == []
-    assert sentence(first, record) == (
+    assert sentence(first) == (
         f"client 7: weight 0.200 instead of FedAvg's 0.500; {words}; expected label {label:.2f}"
     )
-    assert "; nothing speaks against it; " in sentence(second, record)
+    assert "; nothing speaks against it; " in sentence(second)
     optimized = causes_of(record, Optimized(made_by, Adam()))
     assert [phrases(each) for each in optimized] == [[words], []]
 
@@ -342,7 +342,7 @@ def test_other_cases_have_their_words(
     record = by_hand(QUIET, [0.0, 0.0], **changes.pop("reasons", {}))
     record = record.model_copy(update=changes)
     causes = causes_of(record, rule)
-    told = sentence(causes[client], record)
+    told = sentence(causes[client])
     assert words in told
     assert "{" not in told
     assert "nan" not in told
@@ -361,7 +361,7 @@ def test_attackers_are_named(
 ) -> None:
     record = by_hand(QUIET, [TRUSTED, TRUSTED]).model_copy(update={"attackers": attacking})
     causes = causes_of(record, ROBUST, attackers)
-    assert sentence(causes[0], record).startswith(name)
+    assert sentence(causes[0]).startswith(name)
     table = clients_table(causes)
     assert (table.header[-1], table.rows[0][-1]) == ("attacker", cell)
 
@@ -376,7 +376,7 @@ def test_tables_hold_the_causes() -> None:
     ]
     assert "attacker" not in table.header
     assert all(len(row) == len(table.header) for row in table.rows)
-    terms = {row[0]: row for row in causes_table(causes[4], causes).rows}
+    terms = {row[0]: row for row in causes_table(causes[4]).rows}
     factor = math.exp(-posterior.causes["reported residual_loss"][4])
     assert terms["reported residual loss"][3] == f"× {factor:.3f}"
     assert terms["all but the clipping"][3].startswith("× ")
@@ -388,7 +388,7 @@ def test_a_cause_that_is_not_known_goes_by_its_own_name() -> None:
     causes = causes_of(record, None)
     assert clients_table(causes).header[-1] == "share of {me}"
     assert columns_told(columns_of(causes)).endswith("; share of {me}: as its rule calls it.")
-    assert causes_table(causes[0], causes).rows[0][0] == "share of {me}"
+    assert causes_table(causes[0]).rows[0][0] == "share of {me}"
 
 
 @pytest.mark.parametrize("cause", WORDS.told)

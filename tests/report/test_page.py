@@ -201,7 +201,7 @@ def test_it_says_what_the_terminal_says(
     for cell in spec.cells():
         found = find_rounds(shown, cell.method.name, cell.seed)
         expected.append(
-            [[sentence(each, record) for each in causes_of(record, found.rule, found.attackers)]
+            [[sentence(each) for each in causes_of(record, found.rule, found.attackers)]
              for record in found.records]
         )  # fmt: skip
     # The page has its cells seed by seed, as the run.

@@ -60,8 +60,8 @@ def test_it_is_explained_with_its_own_rule(tmp_path: Path) -> None:
     assert isinstance(rule, ClientCRF)
     assert rule.bandwidth == BANDWIDTH
     for each in causes_of(records[0], rule):
-        assert np.isfinite(each.own_label)
-        assert "on its own evidence" in sentence(each, records[0])
+        assert np.isfinite(each.seen("own_label"))
+        assert "on its own evidence" in sentence(each)
     assert causes_of(records[2], rule) == []
 
 

@@ -162,11 +162,11 @@ def explain(
     for line in remarks(found):
         say(line)
     for each in told:
-        say(sentence(each, record))
+        say(sentence(each))
     say("")
     tables = [clients_table(causes)]
     if client is not None:
-        tables = [causes_table(told[0], causes), neighbours_table(told[0])]
+        tables = [causes_table(told[0]), neighbours_table(told[0])]
     for table in tables:
         if table.rows:
             print_table(table)

@@ -27,28 +27,15 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class TrustReasons:
-    """Why the clients of a round got their weights; see `fedcrf.simulation.records.Reasons`."""
+class RoundCauses:
+    """Why the clients of a round got their weights; see `fedcrf.report.effects.Effects`."""
 
-    reliability: Series
-    cosine: Series
-    distance: Series
-    norm_anomaly: Series
-    own_label: Series
-    expected_label: Series
-    affinity: Sequence[Series] | None
-    fell_back: bool
-
-
-@dataclass(frozen=True)
-class FieldReasons:
-    """Why by a field past the paper's; see `fedcrf.report.effects.Effects`."""
-
-    expected_label: Series
     values: Mapping[str, Series]
     medians: Mapping[str, float | None]
     factors: Mapping[str, Series]
     told: Sequence[Sequence[str]]
+    scored: bool
+    affinities: Sequence[Series] | None
     fell_back: bool
 
 
@@ -57,7 +44,7 @@ class RoundTrust:
     """Who was trusted in one round; the lists run over ``clients``.
 
     ``left_out`` says of another framework's nodes why they have no part in the round,
-    ``attackers`` who attacked in it. ``reasons`` are the paper's field's, ``field`` another's.
+    ``attackers`` who attacked in it. ``causes`` are those that the record has, if any.
     """
 
     round: int
@@ -69,8 +56,7 @@ class RoundTrust:
     left_out: Sequence[str]
     kept_model: bool
     attackers: Sequence[int]
-    reasons: TrustReasons | None
-    field: FieldReasons | None
+    causes: RoundCauses | None
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.crf import EvidenceCRF, NormEvidence, RobustCRF
+from fedcrf.crf import ClientCRF, EvidenceCRF, NormEvidence, RobustCRF
 from fedcrf.crf.base_weights import counted_parts
-from fedcrf.crf.potentials import trust
+from fedcrf.crf.potentials import label_prior, trust
 from fedcrf.crf.unary import REPORTED
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Reasons, RoundRecord, brief
@@ -34,6 +34,9 @@ MISSING = "missing"
 
 OF_THIS_ROUND = ("response", "steadiness", "opposition", "norm")
 """Causes whose evidence adds up in the exponent of the robust field, in the order of telling."""
+
+EXPECTED = "expected_label"
+"""What all causes lead to."""
 
 COUNTED, CLIP, VOTE, COPIES = "counted", "clip", "vote", "copies"
 
@@ -65,47 +68,52 @@ class Scale:
 
 @dataclass(frozen=True)
 class Effects:
-    """The causes of a round's weights; the lists run over its clients.
+    """The causes of a round's weights, by name and whatever the field; lists run over its clients.
 
     Attributes:
-        values: By cause what the field saw, as in the record; and by ``counted`` what part of a
-            client's examples counts, where that is not all of somebody's.
+        values: By cause what the field saw and inferred, as in the record. Of the paper's field
+            there is ``own_label`` too, what a client would get without its neighbours; NaN where
+            the rule is not known. ``counted`` is what part of a client's examples counts, where
+            that is not all of somebody's.
         medians: By cause the median over the clients that were not excluded.
         factors: By cause what it made of each client's weight; of its update, for ``clip``. Empty
-            where the rule is not known.
+            of the paper's field, and where the rule is not known.
         told: For each client the causes that are worth a word, the most effective first.
+        scored: Whether the field is the paper's: causes add up, by `SCORE_TERMS`, to the score of
+            a reliability, and affinities tie the clients.
+        affinities: Row i of their matrix from column i + 1 on, where the record has them.
+        fell_back: Whether all expected labels were zero, so that weights are the base weights.
     """
 
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
     medians: Mapping[str, float] = field(default_factory=dict)
     factors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     told: Sequence[Sequence[str]] = ()
+    scored: bool = False
+    affinities: Sequence[Sequence[float]] | None = None
+    fell_back: bool = False
 
 
-def effects_of(record: RoundRecord, rule: object) -> Effects:
-    """Return what the causes of a round made of its clients' weights.
+def effects_of(record: RoundRecord, rule: object) -> Effects | None:
+    """Return what the causes of a round made of its clients' weights; None without reasons.
 
     Args:
-        record: The round; its reasons are those of a field past the paper's.
-        rule: That made it; `RobustCRF` or `EvidenceCRF`, else there are no factors.
+        record: The round.
+        rule: That made it. Factors are known of `RobustCRF` and `EvidenceCRF`, and of the paper's
+            `ClientCRF` what a client would get by itself.
     """
     reasons = record.reasons
-    if reasons is None or not reasons.causes:
-        return Effects()
+    if reasons is None or not reasons.expected_label:
+        return None
+    rule, scored = plain_rule(rule), bool(reasons.reliability)
+    values = _of_the_paper(reasons, rule) if scored else _of_another(record, reasons, rule)
     usable = [client not in record.excluded for client in record.clients]
-    values = {name: list(seen) for name, seen in reasons.causes.items()}
-    rule = plain_rule(rule)
-    if isinstance(rule, RobustCRF):
-        base = np.asarray(record.base_weight)
-        counted = counted_parts(base, base > 0, rule.count_cap)
-        if (counted < 1.0).any():
-            values[COUNTED] = brief(counted)
     medians = {name: _median(np.asarray(seen)[usable]) for name, seen in values.items()}
-    factors = {} if reasons.fell_back else _factors(values, reasons, rule)
+    factors = {} if scored or reasons.fell_back else _factors(values, rule)
     told = [
         _told(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
     ]
-    return Effects(values, medians, factors, told)
+    return Effects(values, medians, factors, told, scored, reasons.affinities, reasons.fell_back)
 
 
 def scales_of(rule: object) -> dict[str, Scale]:
@@ -119,16 +127,39 @@ def scales_of(rule: object) -> dict[str, Scale]:
     return {}
 
 
-def _factors(
-    values: Mapping[str, Sequence[float]], reasons: Reasons, rule: object
-) -> dict[str, list[float]]:
+def _of_the_paper(reasons: Reasons, rule: object) -> dict[str, Sequence[float]]:
+    own = [math.nan] * len(reasons.reliability)
+    if isinstance(rule, ClientCRF):
+        labels = np.asarray(rule.labels)
+        own = (label_prior(np.asarray(reasons.reliability), labels) @ labels).tolist()
+    return {
+        "reliability": reasons.reliability,
+        "cosine": reasons.cosine,
+        "distance": reasons.distance,
+        "norm_anomaly": reasons.norm_anomaly,
+        "own_label": own,
+        EXPECTED: reasons.expected_label,
+    }
+
+
+def _of_another(record: RoundRecord, reasons: Reasons, rule: object) -> dict[str, Sequence[float]]:
+    values: dict[str, Sequence[float]] = {EXPECTED: reasons.expected_label, **reasons.causes}
+    if isinstance(rule, RobustCRF):
+        base = np.asarray(record.base_weight)
+        counted = counted_parts(base, base > 0, rule.count_cap)
+        if (counted < 1.0).any():
+            values[COUNTED] = brief(counted)
+    return values
+
+
+def _factors(values: Mapping[str, Sequence[float]], rule: object) -> dict[str, list[float]]:
     seen = {name: np.asarray(each, dtype=np.float64) for name, each in values.items()}
     factors = {
         name: trust(evidence) for name, evidence in seen.items() if name.startswith(f"{REPORTED} ")
     }
     if isinstance(rule, RobustCRF):
         reported = np.prod(list(factors.values()), axis=0)
-        factors |= _of_the_field(seen, np.asarray(reasons.expected_label) / reported, rule)
+        factors |= _of_the_field(seen, seen[EXPECTED] / reported, rule)
         factors |= {
             name: np.nan_to_num(seen[name], nan=1.0)
             for name in (CLIP, COPIES, COUNTED)

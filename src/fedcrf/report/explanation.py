@@ -1,7 +1,7 @@
 """Why a client got its weight, in words: the causes of one round, read off its record.
 
-The words themselves are in `fedcrf.report.words`. What the causes of a field past the paper's did
-to a weight is `fedcrf.report.effects`.
+The words themselves are in `fedcrf.report.words`. Which causes there are, and what they did to a
+weight, is `fedcrf.report.effects`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 
-import numpy as np
-
-from fedcrf.crf import ClientCRF
-from fedcrf.crf.potentials import SCORE_TERMS, label_prior
+from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.experiments.tables import Table
-from fedcrf.report.effects import CLIP, Effects, Scale, effects_of, scales_of
+from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, effects_of, scales_of
 from fedcrf.report.words import WORDS, Title
-from fedcrf.rules import plain_rule
-from fedcrf.simulation.records import Reasons, RoundRecord
+from fedcrf.simulation.records import RoundRecord
 
 LARGEST_WRITTEN = 9999.0
 """Values above are not written out: where most norms are equal, a deviation is 10¹² of nothing."""
@@ -41,14 +37,8 @@ class ClientCauses:
         weight: α_i, its share of the new model.
         base_weight: Its FedAvg share.
         excluded: Whether its update was left out because it is not finite.
-        reliability: ρ_i.
-        cosine: c_i, agreement with the median update.
-        distance: d_i, distance from the median update, in medians over the clients.
-        norm_anomaly: h_i, how far its norm is from the median norm, in median absolute deviations.
-        own_label: Expected label of its own potential alone, before its neighbours count.
-        expected_label: q̄_i, with its neighbours.
         neighbours: The clients that it has affinities A_ij with, the largest first.
-        effects: Of a field past the paper's, what its causes made of the round's weights.
+        effects: The round's causes and what they made of its weights; None where it has none.
         place: The client's place in the effects' lists.
         scales: What the evidence's numbers are to be read with, by cause.
         attacks: Whether it attacked in this round.
@@ -60,14 +50,8 @@ class ClientCauses:
     weight: float
     base_weight: float
     excluded: bool = False
-    reliability: float = math.nan
-    cosine: float = math.nan
-    distance: float = math.nan
-    norm_anomaly: float = math.nan
-    own_label: float = math.nan
-    expected_label: float = math.nan
     neighbours: tuple[tuple[int, float], ...] = ()
-    effects: Effects = field(default_factory=Effects)
+    effects: Effects | None = None
     place: int = 0
     scales: Mapping[str, Scale] = field(default_factory=dict)
     attacks: bool = False
@@ -78,18 +62,27 @@ class ClientCauses:
         """The weight as a multiple of FedAvg's; NaN where that is 0."""
         return self.weight / self.base_weight if self.base_weight > 0 else math.nan
 
-    def term(self, cause: str) -> float:
-        """Return what a cause adds to the score of the reliability."""
-        value: float = getattr(self, cause)
-        return SCORE_TERMS[cause] * value
+    @property
+    def told(self) -> Sequence[str]:
+        """The causes of its weight that are worth a word, the most effective first."""
+        return self.effects.told[self.place] if self.effects else ()
 
     def seen(self, cause: str) -> float:
         """Return what the field saw of a cause; NaN where that is not known."""
-        return self.effects.values[cause][self.place] if cause in self.effects.values else math.nan
+        values = self.effects.values if self.effects else {}
+        return values[cause][self.place] if cause in values else math.nan
+
+    def median(self, cause: str) -> float:
+        """Return the median of a cause over the round's clients; NaN where that is not known."""
+        return self.effects.medians.get(cause, math.nan) if self.effects else math.nan
+
+    def term(self, cause: str) -> float:
+        """Return what a cause adds to the score of the reliability."""
+        return SCORE_TERMS[cause] * self.seen(cause)
 
     def factor(self, cause: str) -> float:
         """Return what a cause made of the weight; NaN where that is not known."""
-        factors = self.effects.factors
+        factors = self.effects.factors if self.effects else {}
         return factors[cause][self.place] if cause in factors else math.nan
 
 
@@ -110,15 +103,16 @@ def causes_of(
         rule: The server rule that made it; the CRF's labels tell what a client got by itself.
         attackers: Of the run, where it had some.
     """
-    reasons = record.reasons
     effects, scales = effects_of(record, rule), scales_of(rule)
-    causes = [
+    affinities = effects.affinities if effects else None
+    return [
         ClientCauses(
             client=client,
             num_examples=record.num_examples[i],
             weight=record.weight[i],
             base_weight=record.base_weight[i],
             excluded=client in record.excluded,
+            neighbours=_neighbours(record.clients, affinities, i),
             effects=effects,
             place=i,
             scales=scales,
@@ -127,50 +121,25 @@ def causes_of(
         )
         for i, client in enumerate(record.clients)
     ]
-    if reasons is None or not reasons.expected_label:
-        return causes
-    if not reasons.reliability:
-        return [
-            replace(each, expected_label=reasons.expected_label[i]) for i, each in enumerate(causes)
-        ]
-    own, affinities = own_labels(reasons, rule), reasons.affinities
-    return [
-        replace(
-            each,
-            reliability=reasons.reliability[i],
-            cosine=reasons.cosine[i],
-            distance=reasons.distance[i],
-            norm_anomaly=reasons.norm_anomaly[i],
-            own_label=own[i],
-            expected_label=reasons.expected_label[i],
-            neighbours=_neighbours(record.clients, affinities, i),
-        )
-        for i, each in enumerate(causes)
-    ]
 
 
-def own_labels(reasons: Reasons, rule: object) -> list[float]:
-    """Return Σ_q P_i(q) q, the expected label of each client's own potential; NaN if unknown."""
-    rule = plain_rule(rule)
-    if not isinstance(rule, ClientCRF):
-        return [math.nan] * len(reasons.reliability)
-    labels = np.asarray(rule.labels)
-    expected: list[float] = (label_prior(np.asarray(reasons.reliability), labels) @ labels).tolist()
-    return expected
-
-
-def sentence(causes: ClientCauses, record: RoundRecord) -> str:
+def sentence(causes: ClientCauses) -> str:
     """Return why a client of a round got its weight, as one sentence."""
-    values = {
-        name: _number(getattr(causes, name), digits) for name, digits in WORDS.decimals.items()
-    }
+    numbers = {name: _value(causes, name) for name in WORDS.decimals}
+    values = {name: _number(numbers[name], digits) for name, digits in WORDS.decimals.items()}
     for cause, wordings in WORDS.causes.items():
-        value: float = getattr(causes, cause)
-        chosen = next((each.words for each in wordings if value < each.below), "")
+        chosen = next((each.words for each in wordings if numbers[cause] < each.below), "")
         values[cause] = chosen.replace("{}", values[cause])
     values["told"] = "; ".join(phrases(causes)) or WORDS.nothing
     values["client"] = client_name(causes)
-    return _template(causes, record).format(**values)
+    return _template(causes).format(**values)
+
+
+def _value(causes: ClientCauses, name: str) -> float:
+    """Return a number that is told of a client: what it got, or what was seen of a cause."""
+    if name in ("weight", "base_weight", "multiple"):
+        return float(getattr(causes, name))
+    return causes.seen(name)
 
 
 def client_name(causes: ClientCauses) -> str:
@@ -183,8 +152,7 @@ def client_name(causes: ClientCauses) -> str:
 
 def phrases(causes: ClientCauses) -> list[str]:
     """Return the causes of a client's weight in words, the most effective first."""
-    told = causes.effects.told[causes.place] if causes.effects.told else ()
-    return [_phrase(causes, cause) for cause in told]
+    return [_phrase(causes, cause) for cause in causes.told]
 
 
 def _phrase(causes: ClientCauses, cause: str) -> str:
@@ -195,7 +163,7 @@ def _phrase(causes: ClientCauses, cause: str) -> str:
     chosen = next((each.words for each in wordings if value < each.below), wordings[-1].words)
     return chosen.format(
         value=number(scale.measured(value), 2) + (WORDS.or_more if value >= scale.limit else ""),
-        median=number(causes.effects.medians.get(cause, math.nan), 2),
+        median=number(causes.median(cause), 2),
         name=name.replace("_", " "),
         factor=_factor(causes.factor(cause)),
     )
@@ -210,18 +178,19 @@ def title_of(cause: str) -> Title:
     return replace(title, name=title.name.format(name=name.replace("_", " ")))
 
 
-def _template(causes: ClientCauses, record: RoundRecord) -> str:
+def _template(causes: ClientCauses) -> str:
+    effects = causes.effects
     if causes.excluded:
         return WORDS.excluded
     if math.isnan(causes.weight):
         return WORDS.weightless
-    if record.reasons is None or math.isnan(causes.expected_label):
+    if effects is None:
         return WORDS.unexplained
-    if record.reasons.fell_back:
+    if effects.fell_back:
         return WORDS.fell_back
-    if record.reasons.reliability:
+    if effects.scored:
         return WORDS.explained
-    return WORDS.traced if causes.effects.factors else WORDS.untraced
+    return WORDS.traced if effects.factors else WORDS.untraced
 
 
 def most_changed(causes: Sequence[ClientCauses]) -> list[ClientCauses]:
@@ -247,15 +216,18 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
 
 def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
     """Return what a table of clients tells, by the names of `Words.titles`."""
-    traced = [name for name in _effects(causes).values if name not in WORDS.particulars]
-    explained = any(not math.isnan(each.reliability) for each in causes)
     attacked = any(each.attacker or each.attacks for each in causes)
     return [
         *WORDS.client_columns,
-        *(WORDS.paper_columns if explained else ()),
-        *(("expected_label", *traced) if traced else ()),
+        *_shown(causes[0].effects if causes else None),
         *((WORDS.attacker_column,) if attacked else ()),
     ]
+
+
+def _shown(effects: Effects | None) -> list[str]:
+    """Return the causes that tables show; not those that say how much of another one counts."""
+    seen = effects.values if effects else ()
+    return [name for name in seen if name not in WORDS.particulars]
 
 
 def columns_told(columns: Sequence[str]) -> str:
@@ -275,13 +247,7 @@ def _written(causes: ClientCauses, name: str) -> str:
         return str(getattr(causes, name))
     if name == WORDS.attacker_column:
         return _attacking(causes)
-    value: float = causes.seen(name) if name in causes.effects.values else getattr(causes, name)
-    return _number(value, title_of(name).digits)
-
-
-def _effects(causes: Sequence[ClientCauses]) -> Effects:
-    """Return the effects of a round, which its clients share."""
-    return causes[0].effects if causes else Effects()
+    return _number(_value(causes, name), title_of(name).digits)
 
 
 def _attacking(causes: ClientCauses) -> str:
@@ -290,42 +256,47 @@ def _attacking(causes: ClientCauses) -> str:
     return "not now" if causes.attacker else ""
 
 
-def causes_table(causes: ClientCauses, everyone: Sequence[ClientCauses]) -> Table:
+def causes_table(causes: ClientCauses) -> Table:
     """Return one client's causes beside the medians over the round's clients, and their effect.
 
     A cause of the paper's field adds to the score of the reliability; one of another field
     multiplies the weight. Without a row where the causes are not known.
     """
-    if causes.effects.values and not causes.excluded:
-        return _effects_table(causes)
-    if math.isnan(causes.cosine):
+    if causes.effects is None or causes.excluded:
         return Table("", (), ())
-    rows = []
-    for cause in SCORE_TERMS:
-        title = title_of(cause).name
-        value: float = getattr(causes, cause)
-        median = float(np.nanmedian([getattr(each, cause) for each in everyone]))
-        rows.append(
-            (title, _number(value, 2), _number(median, 2), _signed(SCORE_TERMS[cause] * value))
+    if causes.effects.scored:
+        return _terms_table(causes)
+    return _factors_table(causes, causes.effects)
+
+
+def _terms_table(causes: ClientCauses) -> Table:
+    """Return what each cause of the paper's field adds to the score of the reliability."""
+    rows = [
+        (
+            title_of(cause).name,
+            _number(causes.seen(cause), 2),
+            _number(causes.median(cause), 2),
+            _signed(causes.term(cause)),
         )
+        for cause in SCORE_TERMS
+    ]
     rows.append(("score", "", "", _signed(sum(causes.term(cause) for cause in SCORE_TERMS))))
-    rows.append(("reliability = σ(score)", _number(causes.reliability, 3), "", ""))
+    rows.append(("reliability = σ(score)", _number(causes.seen("reliability"), 3), "", ""))
     header = ("cause", "value", "median", "adds to the score")
     return Table("what makes its reliability", header, tuple(rows))
 
 
-def _effects_table(causes: ClientCauses) -> Table:
+def _factors_table(causes: ClientCauses, effects: Effects) -> Table:
     """Return what each cause of a field past the paper's made of one client's weight."""
-    effects = causes.effects
     rows = [
         (
             title_of(name).name,
-            _number(seen[causes.place], 2),
-            _number(effects.medians[name], 2),
+            _number(causes.seen(name), 2),
+            _number(causes.median(name), 2),
             "" if math.isnan(causes.factor(name)) else f"× {_factor(causes.factor(name))}",
         )
-        for name, seen in effects.values.items()
-        if name not in WORDS.particulars
+        for name in _shown(effects)
+        if name != EXPECTED
     ]
     if effects.factors:
         of_weight = [causes.factor(name) for name in effects.factors if name != CLIP]
@@ -341,7 +312,7 @@ def neighbours_table(causes: ClientCauses) -> Table:
 
 
 def _neighbours(
-    clients: Sequence[int], rows: list[list[float]] | None, i: int
+    clients: Sequence[int], rows: Sequence[Sequence[float]] | None, i: int
 ) -> tuple[tuple[int, float], ...]:
     """Return those that have an affinity by it; row i is told from column i + 1 on."""
     if rows is None:

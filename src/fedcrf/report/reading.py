@@ -21,17 +21,15 @@ from fedcrf.report.content import (
     CellTrust,
     Charts,
     Curve,
-    FieldReasons,
     Holdings,
     Report,
+    RoundCauses,
     RoundTrust,
     RunContent,
-    TrustReasons,
 )
-from fedcrf.report.effects import effects_of, scales_of
-from fedcrf.report.explanation import own_labels
+from fedcrf.report.effects import Effects, effects_of, scales_of
 from fedcrf.report.lookup import attackers_of
-from fedcrf.simulation.records import Reasons, RoundRecord
+from fedcrf.simulation.records import RoundRecord
 
 MOST_NUMBERS = 4_000_000
 """Numbers about clients and rounds in one page; about 30 MB."""
@@ -368,7 +366,6 @@ def _cell_trust(
 
 
 def _round_trust(record: RoundRecord, rule: object) -> RoundTrust:
-    reasons = record.reasons
     return RoundTrust(
         round=record.round,
         clients=record.clients,
@@ -379,35 +376,23 @@ def _round_trust(record: RoundRecord, rule: object) -> RoundTrust:
         left_out=[f"node {each.node}: {each.reason}" for each in record.left_out or ()],
         kept_model=record.kept_model,
         attackers=record.attackers or [],
-        reasons=_trust_reasons(reasons, rule) if reasons and reasons.reliability else None,
-        field=_field_reasons(record, reasons, rule) if reasons and reasons.causes else None,
+        causes=_round_causes(effects_of(record, rule)),
     )
 
 
-def _field_reasons(record: RoundRecord, reasons: Reasons, rule: object) -> FieldReasons:
-    effects = effects_of(record, rule)
+def _round_causes(effects: Effects | None) -> RoundCauses | None:
+    if effects is None:
+        return None
     medians = zip(effects.medians, _series(effects.medians.values()), strict=True)
-    return FieldReasons(
-        expected_label=_series(reasons.expected_label),
+    rows = effects.affinities
+    return RoundCauses(
         values={name: _series(values) for name, values in effects.values.items()},
         medians=dict(medians),
         factors={name: _series(values) for name, values in effects.factors.items()},
         told=effects.told,
-        fell_back=reasons.fell_back,
-    )
-
-
-def _trust_reasons(reasons: Reasons, rule: object) -> TrustReasons:
-    rows = reasons.affinities
-    return TrustReasons(
-        reliability=_series(reasons.reliability),
-        cosine=_series(reasons.cosine),
-        distance=_series(reasons.distance),
-        norm_anomaly=_series(reasons.norm_anomaly),
-        own_label=_series(own_labels(reasons, rule)),
-        expected_label=_series(reasons.expected_label),
-        affinity=None if rows is None else [_series(row, digits=3) for row in rows],
-        fell_back=reasons.fell_back,
+        scored=effects.scored,
+        affinities=None if rows is None else [_series(row, digits=3) for row in rows],
+        fell_back=effects.fell_back,
     )
 
 

@@ -103,9 +103,8 @@ class Words:
             and by what ``{factor}`` it multiplied the weight.
         titles: How tables and charts call what there is to tell of a client, causes by their names
             or the first words of them.
-        client_columns: What a table of clients tells of every round.
-        paper_columns: What it tells besides of a round by the paper's field; of another's, the
-            expected label and each cause that is no particular.
+        client_columns: What a table of clients tells of every round, before the causes that are no
+            particulars.
         attacker_column: What it tells at last where there are attackers.
         column: How a sentence about the table tells the ``{title}`` of a column and what it is
             ``{about}``.
@@ -132,7 +131,6 @@ class Words:
     told: Mapping[str, Sequence[Wording]]
     titles: Mapping[str, Title]
     client_columns: Sequence[str]
-    paper_columns: Sequence[str]
     attacker_column: str
     column: str
     unknown: str
@@ -300,14 +298,6 @@ WORDS = Words(
         "attacker": Title("attacker", "whether it attacks, or does so in other rounds"),
     },
     client_columns=("client", "num_examples", "weight", "base_weight", "multiple"),
-    paper_columns=(
-        "reliability",
-        "cosine",
-        "distance",
-        "norm_anomaly",
-        "own_label",
-        "expected_label",
-    ),
     attacker_column="attacker",
     column="{title}: {about}",
     unknown="as its rule calls it",

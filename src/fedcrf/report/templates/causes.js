@@ -1,7 +1,6 @@
 // One cause of every client in every round, and what is remembered of the clients.
 
-const OF_THE_PAPER = ["expected_label", "reliability", "cosine", "distance", "norm_anomaly"];
-const LABELS = ["expected_label", "remembered"]; // their largest depends on the rule
+const LABELS = ["expected_label", "own_label", "remembered"]; // their largest depends on the rule
 const SHARES = [...LABELS, "reliability", "vote", "copies", "clip", "counted"];
 const MISSING = ["unresponsive", "unsteady"];
 const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", ...MISSING];
@@ -9,17 +8,13 @@ const SIGNED = [...DATA.words.signed, "cosine"];
 const MANY_LINES = 60; // too many to draw every client's memory
 
 function causeNames(cell) {
-  const seen = cell.rounds.flatMap((round) => Object.keys(round.field?.values ?? {}));
-  if (seen.length) return ["expected_label", ...new Set(seen)];
-  return cell.rounds.some((round) => round.reasons) ? OF_THE_PAPER : [];
+  const seen = cell.rounds.flatMap((round) => Object.keys(round.causes?.values ?? {}));
+  return seen.length ? [...new Set(["expected_label", ...seen])] : [];
 }
 
 const causeTitle = (cause) => titleOf(cause).name;
 
-function causeValue(round, cause, i) {
-  const { field, reasons } = round;
-  return (field?.values[cause] ?? field?.[cause] ?? reasons?.[cause])?.[i] ?? null;
-}
+const causeValue = (round, cause, i) => round.causes?.values[cause]?.[i] ?? null;
 
 // Orange is what speaks against a client, whatever its sign.
 function causeScale(cause, values) {
@@ -95,8 +90,8 @@ function causeMap(cell, place, client) {
 
 function causeHover(round, cause, i) {
   const value = `${plain(causeTitle(cause))} ${text(causeValue(round, cause, i), 3)}`;
-  const middle = round.field?.medians[cause];
-  const factor = round.field?.factors[cause]?.[i];
+  const middle = round.causes?.medians[cause];
+  const factor = round.causes?.factors[cause]?.[i];
   return [
     value,
     ...(known(middle) ? [`median ${text(middle, 3)}`] : []),
@@ -110,7 +105,7 @@ function causeSummary(cell, cause, values) {
   const lowered = [];
   for (const round of cell.rounds)
     round.clients.forEach((client, i) => {
-      if (round.field?.told[i].includes(cause)) lowered.push(client);
+      if (round.causes?.told[i].includes(cause)) lowered.push(client);
     });
   const counts = [...new Set(lowered)]
     .sort((a, b) => a - b)
@@ -123,7 +118,7 @@ function causeSummary(cell, cause, values) {
 }
 
 function memory(cell, place, client) {
-  const remembers = cell.rounds.some((round) => round.field?.values.remembered);
+  const remembers = cell.rounds.some((round) => round.causes?.values.remembered);
   at("memory-figure").hidden = !remembers;
   if (!remembers) return;
   const clients = clientsOf(cell);
@@ -151,7 +146,7 @@ function memory(cell, place, client) {
       showlegend: n === 0,
     }));
   const soft = { line: { color: colour("soft"), width: 1 }, opacity: 0.6 };
-  const middle = cell.rounds.map((round) => round.field?.medians.remembered ?? null);
+  const middle = cell.rounds.map((round) => round.causes?.medians.remembered ?? null);
   const traces = [
     ...(few
       ? group(others, cell.attackers.length ? "who does not attack" : "the others", soft)

@@ -1,52 +1,21 @@
 // The chosen client: what makes its reliability or its weight, and its course over the rounds.
 
-function causes(round, i, client) {
-  const reasons = round.reasons;
-  const excluded = round.excluded.includes(client);
-  if (i >= 0 && !excluded && Object.keys(round.field?.factors ?? {}).length) {
-    factors(round, i, client);
-    return;
-  }
-  if (!reasons || i < 0 || !known(reasons.cosine[i])) {
+// What each cause adds to the score, or makes of the weight.
+function effects(round, i, client) {
+  const seen = i >= 0 && !round.excluded.includes(client) ? round.causes : null;
+  if (seen?.scored) terms(seen, i, client);
+  else if (Object.keys(seen?.factors ?? {}).length) factors(round, i, client);
+  else {
     clear("causes");
     at("causes-text").textContent = whyNoCauses(round, i, client);
-    return;
   }
-  const terms = Object.entries(DATA.terms).map(([name, factor]) => {
-    const value = reasons[name][i];
-    const adds = factor * value;
-    const middle = factor * median(reasons[name].filter(known));
-    const product = `${text(factor, 1)} × ${text(value, 2)} = ${text(adds, 2)}`;
-    return { adds, middle, label: `${titleOf(name).name}<br>${product}` };
-  });
-  const clip = (value) => Math.max(-12, value); // a huge deviation must not hide the others
-  const y = terms.map((term) => term.label);
-  const [mine, middle] = besideMedian(
-    client,
-    y,
-    terms.map((term) => clip(term.adds)),
-    terms.map((term) => clip(term.middle)),
-    terms.map((term) => text(term.middle, 2)),
-  );
-  const layout = {
-    height: 300,
-    legend: LEGEND,
-    xaxis: { title: { text: "adds to the score" }, zeroline: true, zerolinewidth: 2 },
-    yaxis: { autorange: "reversed", showgrid: false },
-  };
-  const score = sum(terms.map((term) => term.adds));
-  const added = terms.map((term) => text(term.adds, 2)).join(" + ");
-  const summary =
-    `Score ${added.replaceAll("+ −", "− ")} = ${text(score, 2)}; ` +
-    `its logistic function is the reliability ρ = ${text(reasons.reliability[i], 3)}.`;
-  draw("causes", [mine, middle], layout, summary);
 }
 
 function whyNoCauses(round, i, client) {
   const words = DATA.words.undrawn;
   if (i < 0) return filled(words.absent, { client, round: round.round });
-  if (round.excluded.includes(client) && (round.reasons || round.field)) return words.excluded;
-  return round.field ? words.factors : words.reasons;
+  if (!round.causes) return words.reasons;
+  return round.excluded.includes(client) ? words.excluded : words.factors;
 }
 
 function median(values) {
@@ -76,18 +45,14 @@ function course(cell, place, client) {
     line("weight", (round, i) => round.weight[i], blue, "solid"),
     line("FedAvg's weight", (round, i) => round.base_weight[i], colour("soft"), "dash"),
   ];
-  const reasoned = cell.rounds.some((round) => round.reasons || round.field);
+  const reasoned = cell.rounds.some((round) => round.causes);
   const of = (name) => (round, i) => causeValue(round, name, i);
   for (const [name, color, dash] of [
     ["reliability", orange, "dot"],
     ["remembered", orange, "dot"],
     ["expected_label", green, "dashdot"],
   ])
-    if (
-      cell.rounds.some(
-        (round) => round.reasons?.[name] ?? round.field?.values[name] ?? round.field?.[name],
-      )
-    )
+    if (cell.rounds.some((round) => round.causes?.values[name]))
       traces.push(line(columnName(name), of(name), color, dash, "y2"));
   const layout = {
     height: 300,

@@ -10,13 +10,11 @@ function roundTable(cell, round, chosen) {
   at("round-table-text").textContent = columnsTold(columns);
 }
 
-function roundColumns(cell, { reasons, field }) {
+function roundColumns(cell, { causes }) {
   const words = DATA.words;
-  const seen = Object.keys(field?.values ?? {}).filter((name) => !words.particulars.includes(name));
   return [
     ...words.client_columns,
-    ...(reasons ? words.paper_columns : []),
-    ...(field ? ["expected_label", ...seen] : []),
+    ...Object.keys(causes?.values ?? {}).filter((name) => !words.particulars.includes(name)),
     ...(cell.attackers.length ? [words.attacker_column] : []),
   ];
 }
@@ -38,20 +36,20 @@ function columnsTold(columns) {
   return `${told.join("; ")}.`;
 }
 
-function affinity(reasons, i, j) {
-  return reasons.affinity[Math.min(i, j)][Math.abs(i - j) - 1] ?? 0;
+function affinity({ affinities }, i, j) {
+  return affinities[Math.min(i, j)][Math.abs(i - j) - 1] ?? 0;
 }
 
 function graph(round, chosen) {
-  const reasons = round.reasons;
+  const { causes } = round;
   const m = round.clients.length;
-  if (!reasons?.affinity || m < 2) {
+  if (!causes?.affinities || m < 2) {
     clear("graph");
     at("neighbours").replaceChildren();
-    at("graph-text").textContent = whyNoGraph(reasons, m);
+    at("graph-text").textContent = whyNoGraph(causes, m);
     return;
   }
-  const near = round.clients.map((_, i) => nearest(reasons, i, m));
+  const near = round.clients.map((_, i) => nearest(causes, i, m));
   const edges = [];
   for (let i = 0; i < m; i++)
     for (let j = i + 1; j < m; j++)
@@ -60,7 +58,7 @@ function graph(round, chosen) {
           ? near[i].includes(j)
           : near[i].slice(0, 3).includes(j) || near[j].slice(0, 3).includes(i)
       )
-        edges.push([i, j, affinity(reasons, i, j)]);
+        edges.push([i, j, affinity(causes, i, j)]);
   const strongest = largest(
     edges.map(([, , value]) => value),
     1e-12,
@@ -84,15 +82,15 @@ function graph(round, chosen) {
   at("neighbours").replaceChildren(neighbours(round, chosen, near));
 }
 
-function whyNoGraph(reasons, m) {
+function whyNoGraph(causes, m) {
   const words = DATA.words.undrawn;
-  if (!reasons) return words.affinities;
+  if (!causes?.scored) return words.affinities;
   return m < 2 ? words.neighbours : words.unrecorded;
 }
 
-function nearest(reasons, i, m) {
-  const others = [...Array(m).keys()].filter((j) => j !== i && affinity(reasons, i, j) > 0);
-  return others.sort((a, b) => affinity(reasons, i, b) - affinity(reasons, i, a));
+function nearest(causes, i, m) {
+  const others = [...Array(m).keys()].filter((j) => j !== i && affinity(causes, i, j) > 0);
+  return others.sort((a, b) => affinity(causes, i, b) - affinity(causes, i, a));
 }
 
 const onCircle = (i, m) => [Math.sin((2 * Math.PI * i) / m), Math.cos((2 * Math.PI * i) / m)];
@@ -161,7 +159,7 @@ function circles(round, chosen, near) {
 
 function neighbours(round, chosen, near) {
   const named = (i, j) =>
-    j === undefined ? "–" : `${round.clients[j]} (${affinity(round.reasons, i, j).toPrecision(2)})`;
+    j === undefined ? "–" : `${round.clients[j]} (${affinity(round.causes, i, j).toPrecision(2)})`;
   const rows = round.clients.map((client, i) => [
     String(client),
     ...[0, 1, 2].map((place) => named(i, near[i][place])),
@@ -177,7 +175,7 @@ function leftOut(cell) {
     for (const client of each.excluded) lines.push(filled(words.client, { round, client }));
     for (const node of each.left_out) lines.push(filled(words.node, { round, node }));
     if (each.kept_model) lines.push(filled(words.kept_model, { round }));
-    if ((each.reasons ?? each.field)?.fell_back) lines.push(filled(words.fell_back, { round }));
+    if (each.causes?.fell_back) lines.push(filled(words.fell_back, { round }));
   }
   at("excluded").replaceChildren(
     lines.length

@@ -1,4 +1,4 @@
-// The causes of a field past the paper's, in the words of the terminal.
+// The causes of a round in the words of the terminal, and as bars.
 
 const SMALLEST_FACTOR = 0.001;
 
@@ -14,21 +14,21 @@ function factorText(value) {
 }
 
 function phrases(cell, round, i) {
-  return round.field.told[i].map((cause) => phrase(cell, round.field, i, cause));
+  return (round.causes?.told[i] ?? []).map((cause) => phrase(cell, round.causes, i, cause));
 }
 
-function phrase(cell, field, i, cause) {
+function phrase(cell, causes, i, cause) {
   const words = DATA.words;
   const [kind, ...rest] = cause.split(" ");
   const scale = cell.scales[cause] ?? { tolerance: 0, limit: null, strength: 1 };
-  const value = field.values[cause]?.[i] ?? null;
+  const value = causes.values[cause]?.[i] ?? null;
   const number = words.signed.includes(cause) ? signed : text;
   const more = scale.limit !== null && known(value) && value >= scale.limit;
   return filled(wording(words.told[cause] ?? words.told[kind], value ?? Infinity), {
     value: number(known(value) ? scale.tolerance + value / scale.strength : null, 2) + (more ? words.or_more : ""),
-    median: number(field.medians[cause], 2),
+    median: number(causes.medians[cause], 2),
     name: rest.join(" ").replaceAll("_", " "),
-    factor: factorText(field.factors[cause]?.[i]),
+    factor: factorText(causes.factors[cause]?.[i]),
   });
 }
 
@@ -80,16 +80,48 @@ function besideMedian(client, y, x, medians, shown) {
   return [mine, middle];
 }
 
+// Terms add up: as bars, what each cause adds to the score of the client's reliability.
+function terms({ values, medians }, i, client) {
+  const bars = Object.entries(DATA.terms).map(([name, factor]) => {
+    const value = values[name][i];
+    const adds = factor * value;
+    const middle = factor * medians[name];
+    const product = `${text(factor, 1)} × ${text(value, 2)} = ${text(adds, 2)}`;
+    return { adds, middle, label: `${titleOf(name).name}<br>${product}` };
+  });
+  const clip = (value) => Math.max(-12, value); // a huge deviation must not hide the others
+  const y = bars.map((bar) => bar.label);
+  const [mine, middle] = besideMedian(
+    client,
+    y,
+    bars.map((bar) => clip(bar.adds)),
+    bars.map((bar) => clip(bar.middle)),
+    bars.map((bar) => text(bar.middle, 2)),
+  );
+  const layout = {
+    height: 300,
+    legend: LEGEND,
+    xaxis: { title: { text: "adds to the score" }, zeroline: true, zerolinewidth: 2 },
+    yaxis: { autorange: "reversed", showgrid: false },
+  };
+  const score = sum(bars.map((bar) => bar.adds));
+  const added = bars.map((bar) => text(bar.adds, 2)).join(" + ");
+  const summary =
+    `Score ${added.replaceAll("+ −", "− ")} = ${text(score, 2)}; ` +
+    `its logistic function is the reliability ρ = ${text(values.reliability[i], 3)}.`;
+  draw("causes", [mine, middle], layout, summary);
+}
+
 // Factors multiply: as bars on a logarithmic scale, what each cause made of the client's weight.
 function factors(round, i, client) {
-  const { field } = round;
-  const names = Object.keys(field.factors);
+  const { causes } = round;
+  const names = Object.keys(causes.factors);
   const log = (value) => Math.log2(Math.max(value, SMALLEST_FACTOR));
   const usable = round.clients.map((each) => !round.excluded.includes(each));
   const bars = names.map((name) => ({
-    mine: field.factors[name][i],
-    middle: median(field.factors[name].filter((value, j) => known(value) && usable[j])),
-    label: `${plain(titleOf(name).name)}<br>× ${factorText(field.factors[name][i])}`,
+    mine: causes.factors[name][i],
+    middle: median(causes.factors[name].filter((value, j) => known(value) && usable[j])),
+    label: `${plain(titleOf(name).name)}<br>× ${factorText(causes.factors[name][i])}`,
   }));
   const y = bars.map((bar) => bar.label);
   const [mine, middle] = besideMedian(
@@ -118,12 +150,12 @@ function factors(round, i, client) {
   };
   const product = names
     .filter((name) => name !== "clip")
-    .reduce((all, name) => all * field.factors[name][i], 1);
+    .reduce((all, name) => all * causes.factors[name][i], 1);
   const summary =
     `All but the clipping together: × ${factorText(product)} of what a client gets for as many ` +
     "examples that nothing speaks against" +
-    (known(field.values.clip?.[i])
-      ? `; its update counts ${text(field.values.clip[i], 2)} of its length.`
+    (known(causes.values.clip?.[i])
+      ? `; its update counts ${text(causes.values.clip[i], 2)} of its length.`
       : ".");
   draw("causes", [mine, middle], layout, summary);
 }

@@ -4,9 +4,7 @@ const trustRun = () => DATA.runs[at("trust-run") ? Number(at("trust-run").value)
 
 function chooseRun() {
   const methods = [...new Set(trustRun().cells.map((cell) => cell.method))];
-  const reasoned = trustRun().cells.find((cell) =>
-    cell.rounds.some((round) => round.reasons || round.field),
-  );
+  const reasoned = trustRun().cells.find((cell) => cell.rounds.some((round) => round.causes));
   fill(at("trust-method"), methods, chosenName(at("trust-method")) ?? reasoned?.method);
   chooseMethod();
 }
@@ -77,11 +75,11 @@ function leastTrustedRound(cell, client) {
 
 function sentence(cell, round, i) {
   const words = DATA.words;
-  const { reasons, field } = round;
+  const { causes } = round;
   const values = {};
   const shown = { client: clientName(cell, round, round.clients[i]) };
   for (const [name, digits] of Object.entries(words.decimals)) {
-    values[name] = (round[name] ?? reasons?.[name] ?? field?.[name])?.[i];
+    values[name] = (round[name] ?? causes?.values[name])?.[i];
     shown[name] = text(values[name], digits);
   }
   for (const [cause, wordings] of Object.entries(words.causes)) {
@@ -89,13 +87,14 @@ function sentence(cell, round, i) {
     const chosen = known(value) ? wording(wordings, value) : "";
     shown[cause] = chosen.replace("{}", shown[cause]);
   }
-  shown.told = (field ? phrases(cell, round, i) : []).join("; ") || words.nothing;
-  let template = reasons ? words.explained : words.traced;
+  shown.told = phrases(cell, round, i).join("; ") || words.nothing;
+  let template = words.traced;
   if (round.excluded.includes(round.clients[i])) template = words.excluded;
   else if (!known(round.weight[i])) template = words.weightless;
-  else if (!reasons && !field) template = words.unexplained;
-  else if ((reasons ?? field).fell_back) template = words.fell_back;
-  else if (field && !Object.keys(field.factors).length) template = words.untraced;
+  else if (!causes) template = words.unexplained;
+  else if (causes.fell_back) template = words.fell_back;
+  else if (causes.scored) template = words.explained;
+  else if (!Object.keys(causes.factors).length) template = words.untraced;
   return filled(template, shown);
 }
 
@@ -111,7 +110,7 @@ function trust() {
   const because = i < 0 ? `client ${client} took no part` : sentence(cell, round, i);
   at("because").textContent = `Round ${round.round}, ${because}.`.replaceAll("× ", "×\u00a0");
   weights(cell, place, client);
-  causes(round, i, client);
+  effects(round, i, client);
   course(cell, place, client);
   causeMap(cell, place, client);
   memory(cell, place, client);
