@@ -1,6 +1,7 @@
 """The sentences about a client's weight, as data, which the terminal and the page fill in alike.
 
-Names in braces are those of `fedcrf.report.explanation.ClientCauses`.
+Names in braces are what `fedcrf.report.explanation.ClientCauses` knows of a client: what it got,
+and its causes by name.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Undrawn:
 
 @dataclass(frozen=True)
 class Words:
-    """How a client's weight is told; names in braces are `ClientCauses`'s.
+    """How a client's weight is told; names in braces are what `ClientCauses` knows of it.
 
     Attributes:
         attacks: Of the name of a client that attacked in the round.
@@ -97,7 +98,8 @@ class Words:
         untraced: Of one whose rule is not known.
         nothing: Where no cause is worth a word.
         decimals: Digits after the point of each value.
-        causes: Words for the values of each cause; the first bound above the value counts.
+        causes: Words for the values of each of the paper's causes; the first bound above the value
+            counts.
         told: The same for the causes of a field past the paper's, by their names or the first
             words of them: ``{value}`` and the clients' ``{median}``, the rest of the ``{name}``,
             and by what ``{factor}`` it multiplied the weight.
