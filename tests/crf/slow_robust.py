@@ -68,6 +68,7 @@ class SlowRobust:
     opposition_strength: float = 2.0
     opposition_tolerance: float = 0.3
     vote_power: float = 32.0
+    crowd: float = 10.0
     copy_power: float = 100.0
     spread: float = 4.0
     norm_strength: float = 8.0
@@ -124,17 +125,18 @@ class SlowRobust:
                 + self.steadiness_strength * q * turned[c]
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
-        belief = dict(start)
+        belief, few = dict(start), self._few(present)
         for _ in range(self.iterations):
             trust = {c: dot(belief[c], self.labels) for c in present}
-            met = {
-                i: sum(max(0.0, -alike[i, j]) * own[j] * vote[j] * trust[j] for j in present)
-                for i in present
-            }
-            usual = median(met[i] for i in credited) if credited else 0.0
+            met = dict.fromkeys(present, 0.0)
+            for i, j in ((i, j) for i in present for j in present if i != j):
+                against = -alike[i, j] if alike[i, j] < 0 else -(1 - few) * alike[i, j]
+                met[i] += few * against * own[j] * vote[j] * trust[j]
+            middle, deviation = usual(met[i] for i in credited)
+            tolerated = few * self.opposition_tolerance + (1 - few) * self.spread * deviation
             renewed = {}
             for i in present:
-                opposed = max(0.0, met[i] - usual - self.opposition_tolerance)
+                opposed = max(0.0, met[i] - middle - tolerated)
                 fresh = self._normalised(
                     [
                         math.exp(-e - 2 * self.opposition_strength * q * opposed)
@@ -157,6 +159,10 @@ class SlowRobust:
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
         return weights, after
+
+    def _few(self, present: list) -> float:
+        """The share of what counts of one client; less than all of it in a crowd."""
+        return min(1.0, self.crowd / max(1, len(present)))
 
     def _capped(self, counts: dict[Any, float]) -> dict[Any, float]:
         held = [count for count in counts.values() if count]
@@ -182,8 +188,9 @@ class SlowRobust:
                 moved = minus(model, before)
                 if norm(moved):
                     self.response[c] = cosine(minus(updates[c], update), moved)
-        typical = min(0.0, usual(self.response.values())[0])
-        expected = self.response_share * typical  # of rounds that are no crowd
+        middle, deviation = usual(self.response.values())
+        typical, crowded = min(0.0, middle), 1 - self._few(present)
+        expected = max(self.response_share * typical, typical + crowded * self.spread * deviation)
         return {
             c: max(0.0, self.response[c] - expected) if c in self.response else 0.0 for c in present
         }
@@ -192,10 +199,12 @@ class SlowRobust:
         self.steadiness = {
             c: cosine(updates[c], self.last[c][1]) for c in present if c in self.last
         }
-        typical = median(self.steadiness.values()) if self.steadiness else 0.0
-        share = self.steadiness_share if typical > 0 else 2 - self.steadiness_share
+        middle, deviation = usual(-value for value in self.steadiness.values())
+        crowded = 1 - self._few(present)
+        missing = (1 - self.steadiness_share) * (1 - crowded / 2) * abs(middle)
+        expected = -middle - max(missing, crowded * self.spread * deviation)
         return {
-            c: max(0.0, share * typical - self.steadiness[c]) if c in self.steadiness else 0.0
+            c: max(0.0, expected - self.steadiness[c]) if c in self.steadiness else 0.0
             for c in present
         }
 

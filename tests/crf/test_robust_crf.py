@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,12 +69,16 @@ def play(
 
 @pytest.mark.parametrize("rounds", ROUNDS.values(), ids=ROUNDS)
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
-def test_against_the_slow_version(rounds, value):
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"crowd": 2.5, "spread": 0.5, "response_share": 0.9, "steadiness_share": 0.99}],
+    ids=["no crowd", "crowd"],
+)
+def test_against_the_slow_version(rounds, value, settings):
     spoilt = () if value is None else ((0, 7), (1, 3), (2, 0))
-    slow, model = SlowRobust(), [0.0] * D
-    for number, (clients, found) in enumerate(
-        zip(rounds, play(SMALL, rounds, spoilt, value), strict=True)
-    ):
+    slow, model = SlowRobust(**settings), [0.0] * D
+    played = play(replace(SMALL, **settings), rounds, spoilt, value)
+    for number, (clients, found) in enumerate(zip(rounds, played, strict=True)):
         updates = {c: update(c, np.array(model), number).tolist() for c in clients}
         for client in clients:
             if (number, client) in spoilt:
