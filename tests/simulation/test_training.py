@@ -201,18 +201,22 @@ def test_dropout_is_on_in_training() -> None:
     assert len(losses) == 2
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize(("examples_", "batch", "epochs"), [(1, 64, 1), (65, 64, 1), (100, 10, 3)])
-def test_effective_steps_are_those_of_the_optimiser(
-    momentum: float, examples_: int, batch: int, epochs: int
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize(
+    ("count", "epochs", "steps"),
+    [(1, 1, 1), (11, 1, 2), (30, 1, 3), (25, 3, 9), (161, 1, 17), (1500, 1, 150)],
+)
+def test_effective_steps_are_how_far_torchs_optimizer_goes_on_a_constant_slope(
+    momentum: float, count: int, epochs: int, steps: int
 ) -> None:
-    # With a gradient of 1 in every step, how far the parameter goes in units of the step size.
-    settings = LocalTraining(1.0, momentum, batch, epochs)
-    position = velocity = 0.0
-    for _ in range(epochs * -(-examples_ // batch)):
-        velocity = momentum * velocity + 1.0
-        position += velocity
-    assert settings.effective_steps(examples_) == pytest.approx(position, rel=1e-12)
+    weight = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=momentum)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (-2.0 * weight).sum().backward()
+        optimizer.step()
+    training = LocalTraining(0.5, momentum, batch_size=10, local_epochs=epochs)
+    assert_allclose(weight.item(), 0.5 * 2.0 * training.effective_steps(count), rtol=1e-10)
 
 
 @pytest.mark.parametrize(
