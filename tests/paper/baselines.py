@@ -62,12 +62,12 @@ def weighted_mean(
     )
 
 
-def shares(counts: Sequence[int]) -> list[float]:
+def shares(counts: Sequence[float]) -> list[float]:
     """n_i / Σ n_j."""
     return [count / sum(counts) for count in counts]
 
 
-def fedavg(states: Sequence[State], counts: Sequence[int]) -> dict[str, NDArray[np.float64]]:
+def fedavg(states: Sequence[State], counts: Sequence[float]) -> dict[str, NDArray[np.float64]]:
     """The mean of the clients' models by their numbers of examples."""
     return weighted_mean(states, shares(counts))
 
@@ -75,36 +75,22 @@ def fedavg(states: Sequence[State], counts: Sequence[int]) -> dict[str, NDArray[
 # --- FedNova --------------------------------------------------------------------------------
 
 
-def accumulated_gradients(steps: int, momentum: float) -> list[float]:
-    """The vector a_i: how often each step's gradient has entered the model after all the steps.
-
-    The momentum buffer and the model are kept as coefficients of the gradients and moved step by
-    step, as SGD does: b ← ρ b + g, w ← w − η b.
-    """
-    buffer = [0.0] * steps
-    moved = [0.0] * steps
-    for step in range(steps):
-        buffer = [momentum * coefficient for coefficient in buffer]
-        buffer[step] += 1.0
-        moved = [x + b for x, b in zip(moved, buffer, strict=True)]
-    return moved
-
-
-def effective_steps(steps: int, momentum: float) -> float:
-    """‖a_i‖₁."""
-    return math.fsum(abs(a) for a in accumulated_gradients(steps, momentum))
+def fednova_weights(counts: Sequence[float], steps: Sequence[float]) -> list[float]:
+    """What each update counts for: τ_eff p_i / a_i with τ_eff = Σ p_i a_i."""
+    p = shares(counts)
+    tau = math.fsum(p_i * a_i for p_i, a_i in zip(p, steps, strict=True))
+    return [tau * p_i / a_i for p_i, a_i in zip(p, steps, strict=True)]
 
 
 def fednova(
     before: State,
     states: Sequence[State],
-    counts: Sequence[int],
+    counts: Sequence[float],
     steps: Sequence[float],
     normalise_buffers: bool = False,
 ) -> dict[str, NDArray[np.float64]]:
-    """w + τ_eff Σ p_i u_i / a_i with τ_eff = Σ p_i a_i; buffers as FedAvg does, or likewise."""
-    p = shares(counts)
-    tau = math.fsum(p_i * a_i for p_i, a_i in zip(p, steps, strict=True))
+    """w + Σ (τ_eff p_i / a_i) u_i; buffers as FedAvg does, or likewise."""
+    weights = fednova_weights(counts, steps)
     averaged = fedavg(states, counts)
     result = {}
     for name, array in before.items():
@@ -115,8 +101,7 @@ def fednova(
         for k in range(array.size):
             w = float(array.reshape(-1)[k])
             moves = [float(state[name].reshape(-1)[k]) - w for state in states]
-            terms = [p_i * u / a_i for p_i, u, a_i in zip(p, moves, steps, strict=True)]
-            flat[k] = w + tau * math.fsum(terms)
+            flat[k] = w + math.fsum(c * u for c, u in zip(weights, moves, strict=True))
         result[name] = flat.reshape(array.shape)
     return result
 
@@ -206,7 +191,7 @@ def geometric_median(vectors: Sequence[Vector]) -> Vector:
 
 def rfa(
     vectors: Sequence[Vector],
-    counts: Sequence[int],
+    counts: Sequence[float],
     iterations: int = 3,
     smoothing: float = 1e-6,
 ) -> tuple[Vector, list[float]]:
