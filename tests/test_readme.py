@@ -14,7 +14,7 @@ from fedcrf.experiments.findings_tables import write_findings
 from fedcrf.experiments.ledger import Ledger
 from fedcrf.experiments.reproduce import columns, write_tables
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.store import CellSummary
+from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite_file import SUITES as SUITE_NAMES
 from fedcrf.experiments.suite_file import read_suite
 from fedcrf.rules import RULES, AggregationResult, ClientReport
@@ -94,6 +94,11 @@ def test_the_published_tables_follow_from_the_records(tmp_path: Path) -> None:
 SUITES = sorted(path.parent for path in (ROOT / "results" / "robustness").glob("*/cells.jsonl"))
 
 
+def test_the_published_suites_are_those_spoken_of() -> None:
+    page = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    assert {folder.name for folder in SUITES} == set(re.findall(r"robustness/([\w.-]+)", page))
+
+
 @pytest.mark.parametrize("folder", SUITES, ids=lambda path: path.name)
 def test_the_published_suites_follow_from_their_cells(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,6 +133,10 @@ def test_the_suites_shown_are_the_published_ones() -> None:
 
 
 def test_published_cells_say_what_made_them() -> None:
-    for path in (ROOT / "results").rglob("summary.json"):
-        summary = CellSummary.model_validate_json(path.read_bytes())
-        assert re.fullmatch("[0-9a-f]{40}", summary.provenance.commit or ""), path
+    runs = [RunStore(path.parent) for path in (ROOT / "results").rglob("run.toml")]
+    assert len(runs) > 10
+    for run in runs:
+        for cell in run.read().cells():
+            summary = run.cell(cell).summary()
+            assert summary is not None, (run.folder, cell)
+            assert re.fullmatch("[0-9a-f]{40}", summary.provenance.commit or ""), (run.folder, cell)
