@@ -25,8 +25,6 @@ from experiments.runs import carry_out, small_spec
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.spec import cell_of, resolve
-from fedcrf.models import MLP
-from fedcrf.objectives import Plain
 from fedcrf.rules import (
     BYZFL_RULES,
     AggregationResult,
@@ -41,10 +39,7 @@ from fedcrf.rules import (
     find_rule,
 )
 from fedcrf.rules.byzfl import bucket_size, byzfl_aggregators
-from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
-from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.rounds import Simulation
-from simulation.small import federation, same_state
+from simulation.small import assert_resumes, federation, simulation
 
 CHAINS = ("byzfl-arc-nnm-trmean", "byzfl-clipping-bucketing-geometric-median")
 every_name = pytest.mark.parametrize("name", [*BYZFL_RULES, *CHAINS])
@@ -360,20 +355,12 @@ def test_what_is_random_is_of_the_seed_and_the_round_alone(
 def test_a_run_goes_on_from_its_checkpoint_to_the_bit(
     byzfl: SimpleNamespace, name: str, tmp_path: Path
 ) -> None:
-    whole = Simulation(
+    whole = simulation(
         federation=federation((20, 7, 33, 9, 12)),
-        model=MLP((6,)),
-        objective=Plain(),
         rule=rule_of(name, attackers=1, tau=0.5, seed=3),
-        training=LocalTraining(learning_rate=0.1),
-        max_rounds=4,
     )
-    states = [state for state, _ in whole.rounds(whole.start())]
-    save_checkpoint(tmp_path / "checkpoint.pt", states[1])
-    *_, (last, _) = whole.rounds(load_checkpoint(tmp_path / "checkpoint.pt"))
-    assert same_state(last.model, states[-1].model)
-    assert same_state(last.memory, states[-1].memory)
-    assert last.memory["rounds"] == 4
+    states, _ = assert_resumes(whole, tmp_path)
+    assert states[-1].memory["rounds"] == 4
 
 
 @pytest.mark.parametrize("name", ["byzfl-krum", "byzfl-bucketing-centered-clipping"])

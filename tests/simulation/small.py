@@ -1,17 +1,20 @@
-"""A federation small enough to run in milliseconds, and models of every awkward kind."""
+"""Runs small enough to take milliseconds, with models and rules of every awkward kind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedcrf.models import ImageShape
+from fedcrf.models import MLP, ImageShape
+from fedcrf.objectives import Plain
 from fedcrf.rules import (
+    CRF,
     RESIDUAL_LOSS,
     AggregationResult,
     ClientReport,
@@ -21,7 +24,11 @@ from fedcrf.rules import (
     reported_evidence,
     wanted_evidence,
 )
+from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
+from fedcrf.simulation.local_training import LocalTraining
+from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.rounds import RunState, Simulation
 
 SHAPE = (1, 4, 4)
 CLASSES = 3
@@ -180,3 +187,48 @@ def same_state(state: State, other: State) -> bool:
         and array.tobytes() == other[name].tobytes()
         for name, array in state.items()
     )
+
+
+def simulation(**changes: Any) -> Simulation:
+    given: dict[str, Any] = {
+        "federation": federation(),
+        "model": MLP((6,)),
+        "objective": Plain(),
+        "rule": CRF(),
+        "training": LocalTraining(0.05, 0.9, batch_size=8, local_epochs=2),
+        "max_rounds": 4,
+        "seed": 5,
+    }
+    return Simulation(**(given | changes))
+
+
+def run(
+    chosen: Simulation, state: RunState | None = None, workers: int = 1
+) -> tuple[list[RunState], list[RoundRecord]]:
+    steps = list(chosen.rounds(state or chosen.start(), workers))
+    return [state for state, _ in steps], [record for _, record in steps]
+
+
+def without_seconds(records: Sequence[RoundRecord]) -> list[str]:
+    return [record.model_dump_json(exclude={"seconds"}) for record in records]
+
+
+def same_progress(one: RunState, other: RunState) -> bool:
+    """Tell whether two runs have come to the same, to the bit."""
+    return (one.round, one.stopping) == (other.round, other.stopping) and all(
+        same_state(getattr(one, arrays), getattr(other, arrays))
+        for arrays in ("model", "best_model", "memory", "attack_memory")
+    )
+
+
+def assert_resumes(whole: Simulation, folder: Path) -> tuple[list[RunState], list[RoundRecord]]:
+    """Carry out a run; from its checkpoint after any of its rounds it goes on to the bit."""
+    states, records = run(whole)
+    for done, state in enumerate([whole.start(), *states[:-1]]):
+        save_checkpoint(folder / "checkpoint.pt", state)
+        restored = load_checkpoint(folder / "checkpoint.pt")
+        later, rest = run(whole, restored)
+        assert without_seconds(rest) == without_seconds(records[done:])
+        assert same_progress(restored, state)
+        assert same_progress(later[-1], states[-1])
+    return states, records

@@ -28,14 +28,20 @@ from fedcrf.attacks import (
     Threat,
 )
 from fedcrf.models import MLP
-from fedcrf.objectives import Plain
-from fedcrf.rules import CRF, FedAvg
-from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
+from fedcrf.rules import FedAvg
 from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.rounds import RunState, Simulation
-from simulation.small import BatchNormPlan, Recording, federation, same_state
+from simulation import small
+from simulation.small import (
+    BatchNormPlan,
+    Recording,
+    assert_resumes,
+    federation,
+    run,
+    same_state,
+    without_seconds,
+)
 
 SIZES = (20, 9, 0, 33, 12, 15)  # number 2 has nothing to train on
 
@@ -46,26 +52,10 @@ def simulation(attack: Any = None, **changes: Any) -> Simulation:
     )
     given: dict[str, Any] = {
         "federation": federation(SIZES),
-        "model": MLP((6,)),
-        "objective": Plain(),
-        "rule": CRF(),
         "training": LocalTraining(0.05, 0.9, batch_size=8),
-        "max_rounds": 4,
-        "seed": 5,
         "threat": None if attack is None else Threat(attack, schedule),
     }
-    return Simulation(**(given | changes))
-
-
-def run(
-    chosen: Simulation, state: RunState | None = None, workers: int = 1
-) -> tuple[list[RunState], list[RoundRecord]]:
-    steps = list(chosen.rounds(state or chosen.start(), workers))
-    return [state for state, _ in steps], [record for _, record in steps]
-
-
-def lines(records: list[RoundRecord]) -> list[str]:
-    return [record.model_dump_json(exclude={"seconds"}) for record in records]
+    return small.simulation(**(given | changes))
 
 
 def attackers_of(chosen: Simulation) -> list[int]:
@@ -242,7 +232,7 @@ def test_what_attackers_hold_for_validation_and_test_does_not_matter() -> None:
     other = replace(whole, validation=spoilt[0], test=spoilt[1])
     assert not torch.equal(whole.validation.labels, other.validation.labels)
     again = simulation(ALIE(1.0), attackers=2, federation=other)
-    assert lines(run(again)[1]) == lines(run(chosen)[1])
+    assert without_seconds(run(again)[1]) == without_seconds(run(chosen)[1])
 
 
 def test_honest_clients_without_validation_examples() -> None:
@@ -267,16 +257,8 @@ def test_honest_clients_without_validation_examples() -> None:
 @pytest.mark.parametrize("drawn", [None, 3])
 def test_resumed_after_any_round_it_ends_the_same(kind: Any, drawn: int | None, tmp_path: Path):
     chosen = simulation(kind(), attackers=2, clients_per_round=drawn, start_round=2)
-    states, records = run(chosen)
+    _, records = assert_resumes(chosen, tmp_path)
     assert any(record.attackers for record in records)
-    for done in (1, 2, 3):
-        save_checkpoint(tmp_path / "checkpoint.pt", states[done - 1])
-        restored = load_checkpoint(tmp_path / "checkpoint.pt")
-        assert same_state(restored.attack_memory, states[done - 1].attack_memory)
-        later, rest = run(chosen, restored)
-        assert lines(rest) == lines(records[done:])
-        assert same_state(later[-1].model, states[-1].model)
-        assert same_state(later[-1].attack_memory, states[-1].attack_memory)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +269,7 @@ def test_resumed_after_any_round_it_ends_the_same(kind: Any, drawn: int | None, 
 def test_any_number_of_workers_gives_the_same_bits(attack: Any) -> None:
     chosen = simulation(attack, attackers=2, every=2, max_rounds=3)
     (alone, first), (shared, second) = run(chosen), run(chosen, workers=2)
-    assert lines(first) == lines(second)
+    assert without_seconds(first) == without_seconds(second)
     assert same_state(alone[-1].model, shared[-1].model)
 
 

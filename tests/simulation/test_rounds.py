@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain, Proximal
 from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized
-from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
 from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import LocalTraining, train_client
 from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.rounds import RunState, Simulation
 from fedcrf.simulation.stopping import EarlyStopping
 from simulation.small import (
     Asking,
@@ -32,8 +29,13 @@ from simulation.small import (
     FrozenPlan,
     PartlyUsedPlan,
     Recording,
+    assert_resumes,
     federation,
+    run,
+    same_progress,
     same_state,
+    simulation,
+    without_seconds,
 )
 
 PLANS: dict[str, Any] = {
@@ -49,39 +51,6 @@ every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 FIVE = (9, 4, 0, 6, 12, 5)  # number 2 has nothing to train on
 
 
-def simulation(**changes: Any) -> Simulation:
-    given: dict[str, Any] = {
-        "federation": federation(),
-        "model": MLP((6,)),
-        "objective": Plain(),
-        "rule": CRF(),
-        "training": LocalTraining(0.05, 0.9, batch_size=8, local_epochs=2),
-        "max_rounds": 4,
-        "seed": 5,
-    }
-    return Simulation(**(given | changes))
-
-
-def run(
-    simulation: Simulation, state: RunState | None = None
-) -> tuple[list[RunState], list[RoundRecord]]:
-    steps = list(simulation.rounds(state or simulation.start()))
-    return [state for state, _ in steps], [record for _, record in steps]
-
-
-def without_seconds(records: Sequence[RoundRecord]) -> list[str]:
-    return [record.model_dump_json(exclude={"seconds"}) for record in records]
-
-
-def same(state: RunState, other: RunState) -> bool:
-    return (
-        state.round == other.round
-        and state.stopping == other.stopping
-        and same_state(state.model, other.model)
-        and same_state(state.best_model, other.best_model)
-    )
-
-
 @every_plan
 @pytest.mark.parametrize("objective", [Plain(), Proximal(0.1)])
 def test_two_runs_are_one_to_the_bit_and_learn(plan: Any, objective: Any) -> None:
@@ -91,20 +60,21 @@ def test_two_runs_are_one_to_the_bit_and_learn(plan: Any, objective: Any) -> Non
     torch.manual_seed(123)
     second = run(simulation(model=plan, objective=objective))
     assert without_seconds(first[1]) == without_seconds(second[1])
-    assert all(map(same, first[0], second[0]))
+    assert all(map(same_progress, first[0], second[0]))
     assert [record.round for record in first[1]] == [1, 2, 3, 4]
     assert first[1][-1].validation.loss < math.log(3), "better than a guess among three"
 
 
 @every_plan
-def test_resumed_after_any_round_it_ends_the_same(plan: Any, tmp_path: Path) -> None:
-    whole = simulation(model=plan)
-    states, records = run(whole)
-    for done, state in enumerate([whole.start(), *states[:-1]]):
-        save_checkpoint(tmp_path / "checkpoint.pt", state)
-        later_states, later = run(whole, load_checkpoint(tmp_path / "checkpoint.pt"))
-        assert without_seconds(later) == without_seconds(records[done:])
-        assert same(later_states[-1], states[-1])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"federation": federation(FIVE), "clients_per_round": 2}],
+    ids=["all clients", "two of five"],
+)
+def test_resumed_after_any_round_it_ends_the_same(
+    plan: Any, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    assert_resumes(simulation(model=plan, **changes), tmp_path)
 
 
 def test_a_finished_run_has_no_more_rounds() -> None:
@@ -325,7 +295,7 @@ def test_asking_for_evidence_changes_nothing_else(plan: Any) -> None:
     (states, records), (asked_states, asked_records) = (
         run(simulation(model=plan, rule=rule)) for rule in (FedAvg(), Curious())
     )
-    assert all(map(same, states, asked_states))
+    assert all(map(same_progress, states, asked_states))
     for record, asked in zip(records, asked_records, strict=True):
         assert record.evidence is None
         assert asked.evidence is not None
@@ -401,22 +371,12 @@ def test_a_client_trains_the_same_whoever_else_is_drawn() -> None:
         assert same_state(report.state, everybody[client].state)
 
 
-@every_plan
-def test_a_run_of_some_clients_resumes_to_the_bit(plan: Any, tmp_path: Path) -> None:
-    whole = simulation(model=plan, federation=federation(FIVE), clients_per_round=2)
-    states, records = run(whole)
-    save_checkpoint(tmp_path / "checkpoint.pt", states[1])
-    later_states, later = run(whole, load_checkpoint(tmp_path / "checkpoint.pt"))
-    assert without_seconds(later) == without_seconds(records[2:])
-    assert same(later_states[-1], states[-1])
-
-
 @pytest.mark.parametrize("count", [5, 6])
 def test_as_many_as_can_train_are_all_of_them(count: int) -> None:
     everybody = run(simulation(federation=federation(FIVE)))
     drawn = run(simulation(federation=federation(FIVE), clients_per_round=count))
     assert without_seconds(drawn[1]) == without_seconds(everybody[1])
-    assert same(drawn[0][-1], everybody[0][-1])
+    assert same_progress(drawn[0][-1], everybody[0][-1])
 
 
 @pytest.mark.parametrize("count", [7, 0, -1, 1.5])
@@ -458,15 +418,9 @@ def test_what_a_rule_remembers_is_handed_on_and_kept_in_the_checkpoint(
     rule: Any, tmp_path: Path
 ) -> None:
     whole = simulation(rule=rule, model=BatchNormPlan())
-    states, records = run(whole)
+    states, _ = assert_resumes(whole, tmp_path)
     forgetful = replace(states[1], memory={})
     assert not same_state(states[2].model, run(whole, forgetful)[0][0].model)
-    save_checkpoint(tmp_path / "checkpoint.pt", states[1])
-    restored = load_checkpoint(tmp_path / "checkpoint.pt")
-    assert same_state(restored.memory, states[1].memory)
-    later_states, later = run(whole, restored)
-    assert same_state(later_states[-1].model, states[-1].model)
-    assert without_seconds(later) == without_seconds(records[2:])
 
 
 @pytest.mark.parametrize("name", ["crf-robust", "crf-robust-evidence"])
@@ -477,13 +431,7 @@ def test_a_robust_run_killed_after_any_round_goes_on_to_the_bit(
     whole = simulation(
         rule=RULES[name](), federation=federation(FIVE), clients_per_round=clients_per_round
     )
-    states, records = run(whole)
-    for done, state in enumerate([whole.start(), *states[:-1]]):
-        save_checkpoint(tmp_path / "checkpoint.pt", state)
-        later_states, later = run(whole, load_checkpoint(tmp_path / "checkpoint.pt"))
-        assert without_seconds(later) == without_seconds(records[done:])
-        assert same(later_states[-1], states[-1])
-        assert same_state(later_states[-1].memory, states[-1].memory)
+    _, records = assert_resumes(whole, tmp_path)
     last = records[-1].reasons
     assert last is not None
     assert {"opposition", "response", "norm", "remembered", "clip"} <= set(last.causes)
