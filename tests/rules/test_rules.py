@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -317,7 +318,7 @@ def test_signs_that_all_can_know_become_secret_ones(rule: Rule, secret: Rule) ->
 
 
 @pytest.mark.parametrize(
-    ("layout", "seed"), [([24, 64, 3], 3), ([24, 64], 9), ([0.5, 1.0, 2.0], 9), (None, 9)]
+    ("layout", "seed"), [([24, 64, 3, 1], 3), ([24, 64], 9), ([0.5, 1.0, 2.0, 1.0], 9), (None, 9)]
 )
 def test_signs_stay_those_of_the_memory(layout: Any, seed: int) -> None:
     rule, memory = CRFRobust(), {"layout": np.array(layout)}
@@ -375,3 +376,24 @@ def test_the_order_of_names_in_a_report_does_not_matter(rule: Rule) -> None:
     before, reports = round_ = sample(5)
     turned = [replace(each, state=dict(reversed(each.state.items()))) for each in reports]
     assert_same(Round(before, turned).aggregate(rule).state, round_.aggregate(rule).state, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if not name.startswith("crf")])
+def test_every_rule_names_its_paper(name: str) -> None:
+    assert re.search(r"\b(19|20)\d\d\b", RULES[name].__doc__ or ""), name
+
+
+@pytest.mark.parametrize(
+    ("report", "message"),
+    [
+        (3, "a report is a int: give ClientReports"),
+        (ClientReport(7, None, 10), "client 7 is a NoneType: give NumPy arrays by name"),  # type: ignore[arg-type]
+        (
+            ClientReport(7, {"w": np.zeros(2)}, 10, evidence=[1.0]),  # type: ignore[arg-type]
+            "the evidence of client 7 is a list: give numbers by name",
+        ),
+    ],
+)
+def test_reports_that_are_none(report: Any, message: str) -> None:
+    with pytest.raises(FedcrfError, match=message):
+        FedAvg().aggregate({"w": np.zeros(2)}, [report])
