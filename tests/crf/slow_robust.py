@@ -8,22 +8,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-Vector = Sequence[float]
-
-
-def dot(a: Vector, b: Vector) -> float:
-    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+from paper.reference import Vector, dot, norm
 
 
 def minus(a: Vector, b: Vector) -> list[float]:
     return [x - y for x, y in zip(a, b, strict=True)]
 
 
-def norm(a: Vector) -> float:
-    return math.sqrt(dot(a, a))
-
-
 def cosine(a: Vector, b: Vector) -> float:
+    """Return the cosine; 0 where a vector is 0."""
     lengths = norm(a) * norm(b)
     return dot(a, b) / lengths if lengths else 0.0
 

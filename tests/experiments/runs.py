@@ -42,6 +42,15 @@ def carry_out(spec: RunSpec, folder: Path, jobs: int = 1) -> tuple[Log, list[Any
     return log, failed
 
 
+def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return every file of a folder with its time of change and content; empty where none is."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
 def record(number: int, loss: float, accuracy: float = 0.5, crf: bool = False) -> RoundRecord:
     return RoundRecord(
         round=number,

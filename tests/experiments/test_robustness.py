@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.runs import Log
+from experiments.runs import Log, record
 from fedcrf import FedcrfError
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.findings_tables import (
@@ -30,7 +30,6 @@ from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import Suite, default_folder
 from fedcrf.experiments.suite_file import SUITES, read_suite
-from fedcrf.simulation.records import RoundRecord
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
 
@@ -340,20 +339,6 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path, log: Log) -> None:
         run(small(), tmp_path, log)
 
 
-def record(weights: Sequence[float], attackers: Sequence[int]) -> RoundRecord:
-    m = len(weights)
-    metrics = {"loss": 0.0, "accuracy": 0.0}
-    return RoundRecord.model_validate(
-        {
-            "round": 1, "training_loss": 0.0, "validation": metrics,
-            "test": {**metrics, "client_mean": 0.0, "worst_client": 0.0}, "clients": list(range(m)),
-            "num_examples": [1] * m, "client_training_loss": [0.0] * m, "weight": list(weights),
-            "base_weight": [1 / m] * m, "attackers": list(attackers),
-            "seconds": {"training": 0.0, "aggregation": 0.0, "evaluation": 0.0},
-        }
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_separation_is_the_chance_to_weigh_the_wrong_less(seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -363,8 +348,16 @@ def test_separation_is_the_chance_to_weigh_the_wrong_less(seed: int) -> None:
         1.0 if weights[a] < weights[b] else 0.5 if weights[a] == weights[b] else 0.0
         for a, b in itertools.product(wrong, right)
     ]
-    assert separation(record(weights, wrong)) == pytest.approx(np.mean(wins))
-    assert separation(record(weights, [])) is None
+    some = record(1, 0.0).model_copy(
+        update={
+            "clients": list(range(8)),
+            "weight": weights.tolist(),
+            "base_weight": [1 / 8] * 8,
+            "attackers": wrong,
+        }
+    )
+    assert separation(some) == pytest.approx(np.mean(wins))
+    assert separation(some.model_copy(update={"attackers": []})) is None
 
 
 def made_up(

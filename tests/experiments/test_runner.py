@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from experiments.runs import Log, carry_out, small_spec
+from experiments.runs import Log, carry_out, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments import provenance
 from fedcrf.experiments.runner import (
@@ -203,10 +203,10 @@ def test_other_data_is_refused_before_anything_is_written(finished: Path) -> Non
     # As where another data folder is named for a run that was begun with the first.
     path = finished / "partitions" / "seed-0.json"
     path.write_text(path.read_text().replace(RunStore(finished).partition(0).fingerprint, "0" * 16))
-    before = {file: file.read_bytes() for file in finished.rglob("*") if file.is_file()}
+    before = snapshot(finished)
     with pytest.raises(FedcrfError, match=r"is of other data \(seed 0: fingerprint 0000"):
         carry_out(small_spec(seeds=[0, 1, 2]), finished)
-    assert {file: file.read_bytes() for file in finished.rglob("*") if file.is_file()} == before
+    assert snapshot(finished) == before
 
 
 @pytest.mark.parametrize("damage", ["more", "fewer", "none"])

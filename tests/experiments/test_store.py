@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.runs import carry_out, record, small_spec
+from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments.runner import CellFinished, RoundFinished, Workplace, run_grid
 from fedcrf.experiments.spec import RunSpec, resolve
@@ -18,14 +18,6 @@ from fedcrf.experiments.store import LOCK_NAME, CellStore, RunStore
 from fedcrf.simulation.evaluation import evaluation_of, score
 from fedcrf.simulation.federation import build_federation, client_splits
 from simulation.small import same_state
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def cell_of(folder: Path, name: str = "fedavg-seed-0") -> CellStore:
@@ -70,24 +62,24 @@ def test_an_empty_folder_is_a_new_run(tmp_path: Path, leftover: str | None) -> N
 def test_another_run_s_folder_is_refused(
     finished: Path, changes: dict[str, Any], named: list[str]
 ) -> None:
-    before = contents(finished)
+    before = snapshot(finished)
     other = resolve(small_spec().describe(), changes)
     with pytest.raises(FedcrfError) as caught:
         RunStore(finished).check(other)
     for name in [str(finished), "--output", *named]:
         assert name in str(caught.value)
-    assert contents(finished) == before
+    assert snapshot(finished) == before
 
 
 def test_it_may_be_extended_by_methods_and_seeds(finished: Path) -> None:
-    old = contents(finished / "cells")
+    old = snapshot(finished / "cells")
     wider = small_spec(methods=["uniform", "fedavg"], seeds=[2, 1])
     whole = RunStore(finished).check(wider)
     assert whole.methods == ("fedavg", "crf-fedavg", "uniform")
     assert whole.seeds == (0, 1, 2)
     log, failed = carry_out(wider, finished)
     assert failed == []
-    new = contents(finished / "cells")
+    new = snapshot(finished / "cells")
     assert {name: new[name] for name in old} == old, "what was there is as it was"
     run = {event.cell.name for event in log.of(RoundFinished)}
     assert run == {"uniform-seed-2", "fedavg-seed-2", "uniform-seed-1"}
@@ -255,10 +247,10 @@ def test_records_that_do_not_belong_to_the_checkpoint(tmp_path: Path, damage: st
     else:
         new = {"short": lines[:1], "swapped": lines[::-1], "rubbish": [b"x\n", *lines]}[damage]
         path.write_bytes(b"".join(new))
-    before = contents(cell.path)
+    before = snapshot(cell.path)
     with pytest.raises(FedcrfError, match=r"rounds\.jsonl"):
         cell.resume()
-    assert contents(cell.path) == before, "what may still be of use is left"
+    assert snapshot(cell.path) == before, "what may still be of use is left"
 
 
 def test_a_damaged_checkpoint_fails_that_cell_and_no_other(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pyarrow.parquet
 import pytest
 
 import fedcrf as package
+from experiments.runs import snapshot
 from fedcrf.simulation.records import Reasons
 from integration.command_line import CommandLine, Result, command, environment, fedcrf
 
@@ -50,15 +51,6 @@ def summary_of(folder: Path, cell: str) -> dict[str, Any]:
     for of_this_execution in measured:
         summary.pop(of_this_execution)
     return summary
-
-
-def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Return every file of a folder with its time of change and content; empty where none is."""
-    return {
-        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 # One run, looked at from all sides

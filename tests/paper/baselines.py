@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paper.reference import median
+
 State = Mapping[str, NDArray[Any]]
 Vector = NDArray[np.float64]
 
@@ -107,13 +109,6 @@ def fednova(
 
 
 # --- by coordinate --------------------------------------------------------------------------
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle value; of an even number of values the mean of the two middle ones."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def trimmed(values: Sequence[float], fraction: float) -> float:
