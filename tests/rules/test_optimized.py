@@ -311,8 +311,13 @@ def test_a_rule_that_remembers_itself_keeps_its_memory() -> None:
             lambda m: {**m, "second_moment.head.scale": m["second_moment.head.scale"].astype(str)},
             "second_m",
         ),
+        (
+            lambda m: {**m, "second_moment.head.scale": np.nan * m["second_moment.head.scale"]},
+            "second_m",
+        ),
+        (lambda m: {**m, "second_moment.head.scale": None}, "second_m"),
     ],
-    ids=["another optimizer", "missing", "shape", "another model", "words"],
+    ids=["another optimizer", "missing", "shape", "another model", "words", "NaN", "none"],
 )
 def test_memory_of_another_rule_is_named(memory: Callable[[Any], Memory], moment: str) -> None:
     start = random_state(np.random.default_rng(15), "float32")
