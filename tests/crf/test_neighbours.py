@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from fedcrf import ClientCRF, FedcrfError
-from fedcrf.crf import Attraction, Field, Inclination, Observation, Opposition
+from fedcrf import ClientCRF, EvidenceCRF, FedcrfError
+from fedcrf.crf import (
+    Attraction,
+    Field,
+    Inclination,
+    NormEvidence,
+    Observation,
+    Opposition,
+    Presence,
+    Reliability,
+)
 from fedcrf.crf.potentials import label_distance
 from fedcrf.experiments.spec import resolve
-from fedcrf.rules import CRF, Adam, ClientReport, FedAvg, Optimized, check_clients
+from fedcrf.rules import CRF, Adam, ClientReport, CRFEvidence, FedAvg, Optimized, check_clients
 from fedcrf.simulation.records import LARGEST_AFFINITY, reasons_of
 from fedcrf.statistics import NeighbourSearch, as_layers, crowd_statistics
 
@@ -173,6 +183,36 @@ def test_a_part_that_asks_for_all_pairs_is_refused():
     field = Field((0.0, 1.0), Inclination(), pairwise=(Opposition(),))
     with pytest.raises(FedcrfError, match=r"near neighbours alone.*update_statistics"):
         field.infer(Observation(crowd, np.ones(9)))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        Field((0.0, 1.0), Reliability()),
+        Field((0.0, 1.0), Inclination(), evidence=(NormEvidence(),)),
+        Field((0.0, 1.0), Inclination(), pairwise=(Opposition(),)),
+    ],
+    ids=["reliability", "norms", "opposition"],
+)
+def test_a_part_that_asks_for_updates_of_which_nothing_is_told_is_refused(field):
+    with pytest.raises(FedcrfError, match=r"but whether they are finite: gather .*update_statis"):
+        field.infer(Observation(Presence(np.ones(9, dtype=bool)), np.ones(9)))
+
+
+def test_evidence_alone_needs_no_pass_over_the_updates(monkeypatch):
+    monkeypatch.delattr("fedcrf.statistics.one_pass.finite_sums")
+    rows = updates()
+    rows[3] = np.nan
+    losses = {"residual_loss": [9.0] + [1.0] * 8}
+    found = EvidenceCRF().infer(rows, evidence=losses).weights
+    result = CRFEvidence().aggregate(
+        {"w": np.zeros(24)},
+        [replace(each, evidence={"residual_loss": loss})
+         for each, loss in zip(reports(rows), losses["residual_loss"], strict=True)],
+    )  # fmt: skip
+    assert found[3] == 0
+    assert found[0] < 0.01 < found[1]
+    assert (result.excluded == (np.arange(9) == 3)).all()
 
 
 # --- mistakes -------------------------------------------------------------------------------

@@ -10,17 +10,19 @@ from fedcrf.crf.evidence_crf import EvidenceCRF
 from fedcrf.crf.exact import exact_marginals
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.mean_field import mean_field
-from fedcrf.crf.observation import Observation
-from fedcrf.crf.pairwise import Attraction, Opposition
+from fedcrf.crf.observation import Observation, Presence
+from fedcrf.crf.pairwise import Attraction, Message, Opposition, PairwisePart
 from fedcrf.crf.posterior import FieldPosterior
 from fedcrf.crf.robust_crf import RobustCRF
-from fedcrf.crf.temporal import Chain
+from fedcrf.crf.temporal import Chain, TemporalPart
 from fedcrf.crf.unary import (
     Energy,
+    EvidencePart,
     Inclination,
     LinearPart,
     NormEvidence,
     Prior,
+    PriorPart,
     Reliability,
     ReportedReliability,
     ResponseEvidence,
@@ -33,21 +35,27 @@ __all__ = [
     "ClientCRF",
     "Energy",
     "EvidenceCRF",
+    "EvidencePart",
     "Field",
     "FieldPosterior",
     "Inclination",
     "Inference",
     "LinearPart",
+    "Message",
     "NormEvidence",
     "Observation",
     "Opposition",
+    "PairwisePart",
     "Posterior",
+    "Presence",
     "Prior",
+    "PriorPart",
     "Reliability",
     "ReportedReliability",
     "ResponseEvidence",
     "RobustCRF",
     "SteadinessEvidence",
+    "TemporalPart",
     "base_weights",
     "exact_marginals",
     "mean_field",

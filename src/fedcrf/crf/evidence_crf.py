@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, Inference
-from fedcrf.crf.observation import Observation
+from fedcrf.crf.observation import Observation, Presence
 from fedcrf.crf.posterior import FieldPosterior
 from fedcrf.crf.settings import check_not_negative, check_positive
 from fedcrf.crf.unary import ReportedReliability
 from fedcrf.errors import FedcrfError
-from fedcrf.statistics import UpdateStatistics, as_layers, as_numpy, update_statistics
-from fedcrf.statistics.inputs import NO_ARRAY, check_filled, is_floating
+from fedcrf.statistics import as_layers, as_numpy
+from fedcrf.statistics.inputs import NO_ARRAY, check_filled, finite_clients, is_floating
 
 Evidence = Mapping[str, Any]
 """By name one number for each client of a round; NaN where a client does not report it."""
@@ -92,15 +92,14 @@ class EvidenceCRF:
         """
         layers = as_layers(updates)
         counts = np.ones(len(layers)) if num_examples is None else num_examples
-        return self.infer_from_statistics(update_statistics(layers), counts, evidence=evidence)
+        return self.infer_among(finite_clients(layers), counts, evidence=evidence)
 
-    def infer_from_statistics(
-        self, statistics: UpdateStatistics, num_examples: Any, *, evidence: Evidence | None = None
+    def infer_among(
+        self, finite: NDArray[np.bool_], num_examples: Any, *, evidence: Evidence | None = None
     ) -> FieldPosterior:
-        """Infer as `infer` does, from the m-sized statistics of the updates."""
-        finite = statistics.finite
+        """Infer as `infer` does, of the updates only knowing which are finite: (m,) bool."""
         base = base_weights(num_examples, finite)
-        found = self.infer_reliability(statistics, evidence)
+        found = self.infer_reliability(finite, evidence)
         weights, fell_back = refined_weights(base, found.expected_label)
         return FieldPosterior(
             weights=weights,
@@ -113,17 +112,14 @@ class EvidenceCRF:
             causes=found.causes,
         )
 
-    def infer_reliability(
-        self, statistics: UpdateStatistics, evidence: Evidence | None
-    ) -> Inference:
+    def infer_reliability(self, finite: NDArray[np.bool_], evidence: Evidence | None) -> Inference:
         """Return what the evidence alone says of the clients.
 
         Raises:
             FedcrfError: Evidence of another length or name.
         """
-        reported = checked_evidence(evidence, statistics.num_clients)
-        unknown = np.ones(statistics.num_clients)
-        return self.field.infer(Observation(statistics, unknown, reported))
+        reported = checked_evidence(evidence, len(finite))
+        return self.field.infer(Observation(Presence(finite), np.ones(len(finite)), reported))
 
 
 def checked_evidence(evidence: Evidence | None, num_clients: int) -> dict[str, NDArray[np.float64]]:

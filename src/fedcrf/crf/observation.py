@@ -13,11 +13,28 @@ from fedcrf.statistics import CrowdStatistics, Statistics
 
 
 @dataclass(frozen=True, eq=False)
+class Presence:
+    """What is known of updates where nothing but the evidence of their clients counts.
+
+    Attributes:
+        finite: (m,) bool; False where an update is not finite.
+    """
+
+    finite: NDArray[np.bool_]
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients, m."""
+        return len(self.finite)
+
+
+@dataclass(frozen=True, eq=False)
 class Observation:
     """What is known of the m clients of a round.
 
     Attributes:
-        statistics: Of the updates: lengths, angles, how they lie to their median.
+        updates: What is known of the updates: lengths, angles, how they lie to their median; or
+            whether they are finite alone.
         num_examples: (m,) training examples n_i; only their ratios count.
         evidence: By name (m,) numbers that the clients report; NaN where one does not.
         response: (m,) how a client's update answers the model's last movement, in [−1, 1]: the
@@ -30,7 +47,7 @@ class Observation:
             None where all of everybody's does.
     """
 
-    statistics: Statistics
+    updates: Statistics | Presence
     num_examples: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     response: NDArray[np.float64] | None = None
@@ -41,7 +58,21 @@ class Observation:
     @property
     def num_clients(self) -> int:
         """The number of clients, m."""
-        return self.statistics.num_clients
+        return self.updates.num_clients
+
+    @property
+    def statistics(self) -> Statistics:
+        """Lengths, angles, how the updates lie to their median.
+
+        Raises:
+            FedcrfError: Nothing is known of the updates but whether they are finite.
+        """
+        if isinstance(self.updates, Presence):
+            raise FedcrfError(
+                "a part of the field looks at the updates, of which nothing is told but whether "
+                "they are finite: gather their statistics with update_statistics"
+            )
+        return self.updates
 
     @property
     def cosines(self) -> NDArray[np.float64]:
@@ -60,4 +91,4 @@ class Observation:
     @property
     def finite(self) -> NDArray[np.bool_]:
         """(m,) bool; False where an update is not finite and its client takes no part."""
-        return self.statistics.finite
+        return self.updates.finite

@@ -311,7 +311,7 @@ class RobustCRF:
         sketches = np.clip(sketches, -LARGEST_SKETCHED, LARGEST_SKETCHED).astype(np.float32)
         sketches[~finite] = np.nan
         before, last_sketches, last_positions = remembered.recall(who)
-        reported = self.reported.infer_reliability(statistics, evidence)
+        reported = self.reported.infer_reliability(finite, evidence)
         seen = Observation(
             statistics,
             num_examples=counted,

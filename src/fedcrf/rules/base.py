@@ -17,7 +17,7 @@ from fedcrf.statistics import (
     is_floating,
     weighted_average,
 )
-from fedcrf.statistics.inputs import Layers
+from fedcrf.statistics.inputs import Layers, finite_clients
 
 State = Mapping[str, NDArray[Any]]
 """A model's tensors by name, as in torch's ``state_dict``; integer buffers keep their dtype."""
@@ -239,12 +239,7 @@ def finite_reports(global_state: State, reports: Sequence[ClientReport]) -> NDAr
         FedcrfError: No reports, or one that does not fit the global model.
     """
     check_reports(global_state, reports)
-    return np.array(
-        [
-            all(bool(np.isfinite(layer).all()) for layer in floating_layers(report.state))
-            for report in reports
-        ]
-    )
+    return finite_clients([floating_layers(report.state) for report in reports])
 
 
 def num_examples(reports: Sequence[ClientReport]) -> list[float]:

@@ -17,6 +17,7 @@ from fedcrf.rules.base import (
     Memory,
     State,
     check_reports,
+    finite_reports,
     floating_layers,
     moved_state,
     num_examples,
@@ -36,13 +37,10 @@ class CRFEvidence(EvidenceCRF):
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Weigh the models by what the clients report; see `Rule.aggregate`."""
-        check_reports(global_state, reports)
-        statistics = update_statistics(
-            [floating_layers(report.state, global_state) for report in reports],
-            floating_layers(global_state),
-        )
-        posterior = self.infer_from_statistics(
-            statistics, num_examples(reports), evidence=reported_evidence(reports)
+        posterior = self.infer_among(
+            finite_reports(global_state, reports),
+            num_examples(reports),
+            evidence=reported_evidence(reports),
         )
         return _result(global_state, reports, posterior)
 

@@ -100,6 +100,16 @@ def as_layers(updates: Any) -> list[Layers]:
     return [[layer.reshape(-1) for layer in layers] for layers in shaped]
 
 
+def finite_clients(clients: Sequence[Layers]) -> NDArray[np.bool_]:
+    """Return (m,) bool: whether every number of each client's layers is finite."""
+    return np.array([all(_is_finite(layer) for layer in layers) for layers in clients])
+
+
+def _is_finite(layer: Any) -> bool:
+    finite = layer.isfinite() if is_torch_tensor(layer) else np.isfinite(layer)
+    return bool(finite.all())
+
+
 def _layers_of(update: Any, client: int) -> list[Any]:
     """Split one client's update into layers: itself, or the arrays it is a list of."""
     if isinstance(update, list | tuple):
