@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 from fedcrf.attacks.answer import Recollection, answering
-from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, Vector, check_number
+from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, Vector
 from fedcrf.attacks.search import (
     FAMILIES,
     Aim,
@@ -17,7 +17,7 @@ from fedcrf.attacks.search import (
     best,
     line_search,
 )
-from fedcrf.errors import check_choice, check_truth, check_whole
+from fedcrf.checks import check_choice, check_number, check_truth, check_whole
 from fedcrf.rules import ClientReport, Memory
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from fedcrf.attacks.base import Forgery, ModelAttack, Scene, check_number
-from fedcrf.errors import check_choice
+from fedcrf.attacks.base import Forgery, ModelAttack, Scene
+from fedcrf.checks import check_choice, check_number
 
 
 @dataclass(frozen=True)

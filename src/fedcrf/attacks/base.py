@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import FedcrfError, check_truth, is_number
+from fedcrf.checks import check_truth
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import floating_layers, stepped_state
 
@@ -241,11 +241,3 @@ def unit(rows: Vector) -> Vector:
     """Return the rows at length 1; zero stays zero."""
     lengths = norms(rows)
     return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-
-
-def check_number(name: str, value: float, least: float = -math.inf, most: float = math.inf) -> None:
-    """Raise a `FedcrfError` unless ``value`` is finite and lies between the two."""
-    if not is_number(value) or not least <= value <= most:
-        bounds = "" if math.isinf(least) else f" of {least:g} or more"
-        bounds = bounds if math.isinf(most) else f" from {least:g} to {most:g}"
-        raise FedcrfError(f"{name} {value}: give a number{bounds}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedcrf.attacks.base import Forgery, ModelAttack, Scene, check_number
+from fedcrf.attacks.base import Forgery, ModelAttack, Scene
+from fedcrf.checks import check_number
 
 LARGEST_FACTOR = 1e12
 """Beyond it a count would be no integer of 64 bits."""

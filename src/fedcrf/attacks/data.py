@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.attacks.base import DataAttack, check_number
+from fedcrf.attacks.base import DataAttack
+from fedcrf.checks import check_number
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, Vector, unit
-from fedcrf.errors import check_choice
+from fedcrf.checks import check_choice
 
 Deviation = Literal["unit", "sign", "std"]
 """Which way to leave the mean g: −g/‖g‖, −sign(g), or −σ, coordinate by coordinate."""

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, check_number, norms, unit
+from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, norms, unit
 from fedcrf.attacks.inner_product import Opposed
-from fedcrf.errors import FedcrfError, is_number
+from fedcrf.checks import check_number, is_number
+from fedcrf.errors import FedcrfError
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedcrf.attacks.adaptive import Adaptive
 from fedcrf.attacks.answer import Recollection
-from fedcrf.attacks.base import Scene, check_number, unit
+from fedcrf.attacks.base import Scene, unit
 from fedcrf.attacks.search import asked, attacking
-from fedcrf.errors import check_truth, check_whole
+from fedcrf.checks import check_number, check_truth, check_whole
 from fedcrf.rules import ClientReport, Memory
 
 

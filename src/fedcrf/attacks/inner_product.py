@@ -7,15 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcrf.attacks.base import (
-    Forgery,
-    OmniscientAttack,
-    Scene,
-    check_number,
-    norms,
-    unit,
-    with_noise,
-)
+from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, norms, unit, with_noise
+from fedcrf.checks import check_number
 
 
 @dataclass(frozen=True)

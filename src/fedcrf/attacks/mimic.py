@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, check_number, unit, with_noise
-from fedcrf.errors import check_whole
+from fedcrf.attacks.base import Forgery, OmniscientAttack, Scene, unit, with_noise
+from fedcrf.checks import check_number, check_whole
 from fedcrf.rules import Memory
 
 

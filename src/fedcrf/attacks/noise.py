@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedcrf.attacks.base import Forgery, ModelAttack, Scene, check_number
-from fedcrf.errors import check_choice
+from fedcrf.attacks.base import Forgery, ModelAttack, Scene
+from fedcrf.checks import check_choice, check_number
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedcrf.attacks.base import Forgery, ModelAttack, Scene, check_number
+from fedcrf.attacks.base import Forgery, ModelAttack, Scene
+from fedcrf.checks import check_number
 
 
 @dataclass(frozen=True)

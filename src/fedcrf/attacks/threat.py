@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from fedcrf.attacks.base import Attack, ModelAttack
-from fedcrf.errors import FedcrfError, check_whole, is_number
+from fedcrf.checks import check_whole, is_number
+from fedcrf.errors import FedcrfError
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_truth, check_whole, checked_number
 from fedcrf.crf.base_weights import base_weights, refined_weights
-from fedcrf.crf.field import Field
+from fedcrf.crf.field import Field, checked_labels
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Attraction
 from fedcrf.crf.potentials import Pairs
-from fedcrf.crf.settings import checked_labels, checked_number
 from fedcrf.crf.unary import Reliability
-from fedcrf.errors import FedcrfError, check_truth, check_whole
+from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
     NeighbourSearch,
     Statistics,
@@ -125,7 +125,7 @@ class ClientCRF:
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", checked_labels(self.labels))
         for name in ("pairwise_strength", "bandwidth"):
-            object.__setattr__(self, name, checked_number(getattr(self, name), name))
+            object.__setattr__(self, name, checked_number(name, getattr(self, name)))
         if self.pairwise_strength < 0:
             raise FedcrfError(f"pairwise_strength {self.pairwise_strength}: give 0 or more")
         if self.bandwidth <= 0:

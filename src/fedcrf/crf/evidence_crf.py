@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_not_negative, check_positive
 from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.observation import Observation, Presence
 from fedcrf.crf.posterior import FieldPosterior
-from fedcrf.crf.settings import check_not_negative, check_positive
 from fedcrf.crf.unary import ReportedReliability
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import as_layers, as_numpy

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_share, check_whole, checked_number
 from fedcrf.crf.mean_field import mean_field
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import PairwisePart
 from fedcrf.crf.potentials import unary_energy
-from fedcrf.crf.settings import check_share, checked_labels
 from fedcrf.crf.temporal import TemporalPart
 from fedcrf.crf.unary import Causes, EvidencePart, LinearPart, PriorPart
-from fedcrf.errors import check_whole
+from fedcrf.errors import FedcrfError
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,3 +113,17 @@ class Field:
         for message in messages:
             causes.update(message(marginals).causes)
         return Inference(marginals, marginals @ labels, unary, causes)
+
+
+def checked_labels(labels: Any) -> tuple[float, ...]:
+    """Return reliability labels as numbers: at least two, distinct, finite, not negative.
+
+    Raises:
+        FedcrfError: They are not.
+    """
+    if not np.iterable(labels) or isinstance(labels, str | bytes):
+        raise FedcrfError(f"labels {labels!r}: give at least two different numbers")
+    numbers = tuple(checked_number("labels", label) for label in labels)
+    if len(numbers) < 2 or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise FedcrfError(f"labels {numbers}: give at least two different numbers, none negative")
+    return numbers

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_whole, checked_share
 from fedcrf.crf.pairwise import Message
-from fedcrf.crf.settings import checked_share
-from fedcrf.errors import check_whole
 
 
 def mean_field(
@@ -39,7 +38,7 @@ def mean_field(
         FedcrfError: Iterations or a damping outside their ranges.
     """
     check_whole("iterations", iterations, least=0)
-    checked_share(damping, "damping")
+    checked_share("damping", damping)
     marginals = initial
     for _ in range(iterations):
         energy = unary

@@ -12,11 +12,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_not_negative, check_positive, check_truth
 from fedcrf.crf import potentials
 from fedcrf.crf.observation import Observation
-from fedcrf.crf.settings import check_not_negative, check_positive
 from fedcrf.crf.unary import Energy
-from fedcrf.errors import check_truth
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

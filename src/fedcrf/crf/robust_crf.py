@@ -9,6 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import (
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    check_whole,
+    checked_number,
+)
 from fedcrf.crf.base_weights import base_weights, capped_weights, refined_weights
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field
@@ -17,15 +24,9 @@ from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Opposition
 from fedcrf.crf.posterior import FieldPosterior
 from fedcrf.crf.potentials import clip_factors, response, steadiness, votes
-from fedcrf.crf.settings import (
-    check_fraction,
-    check_not_negative,
-    check_positive,
-    checked_number,
-)
 from fedcrf.crf.temporal import Chain
 from fedcrf.crf.unary import Inclination, NormEvidence, ResponseEvidence, SteadinessEvidence
-from fedcrf.errors import FedcrfError, check_whole
+from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
 
@@ -135,7 +136,7 @@ class RobustCRF:
 
     def __post_init__(self) -> None:
         # Under the names they have here; the parts of the field know them by others.
-        checked_number(self.inclination, "inclination")
+        checked_number("inclination", self.inclination)
         check_not_negative(
             self,
             "opposition_strength",

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.crf.settings import check_share
+from fedcrf.checks import check_share
 
 Matrix = NDArray[np.float64]
 

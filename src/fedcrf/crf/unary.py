@@ -13,14 +13,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_fraction, check_not_negative, check_positive, checked_number
 from fedcrf.crf import potentials
 from fedcrf.crf.observation import Observation
-from fedcrf.crf.settings import (
-    check_fraction,
-    check_not_negative,
-    check_positive,
-    checked_number,
-)
 from fedcrf.errors import FedcrfError
 
 Vector = NDArray[np.float64]
@@ -123,7 +118,7 @@ class Inclination:
     strength: float = 2.0
 
     def __post_init__(self) -> None:
-        checked_number(self.strength, "strength")
+        checked_number("strength", self.strength)
 
     def prior(self, seen: Observation, labels: Vector) -> Prior:
         """Return the prior; see `PriorPart.prior`."""

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, to_json
 
-from fedcrf.errors import FedcrfError, check_whole, unknown_name
+from fedcrf.checks import check_whole
+from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.rules import SERVER_OPTIMIZERS
 
 Options = Mapping[str, Any]

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from fedcrf.attacks import Schedule
-from fedcrf.errors import FedcrfError, check_whole, unknown_name
+from fedcrf.checks import check_whole
+from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.spec import RunSpec, check_used, resolve

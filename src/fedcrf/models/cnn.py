@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedcrf.errors import FedcrfError
+from fedcrf.checks import check_whole
 from fedcrf.models.base import ImageShape, check_size
 
 
@@ -23,8 +23,8 @@ class CNN:
     hidden: int = 512
 
     def __post_init__(self) -> None:
-        if min(self.channels, self.hidden) < 1:
-            raise FedcrfError("a convolutional network needs at least one channel and one unit")
+        check_whole("channels", self.channels, least=1)
+        check_whole("hidden", self.hidden, least=1)
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

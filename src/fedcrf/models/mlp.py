@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedcrf.errors import FedcrfError
+from fedcrf.checks import check_whole
 from fedcrf.models.base import ImageShape
 
 
@@ -23,8 +23,8 @@ class MLP:
     hidden: tuple[int, ...] = (200,)
 
     def __post_init__(self) -> None:
-        if any(units < 1 for units in self.hidden):
-            raise FedcrfError(f"hidden {list(self.hidden)}: give layers of at least one unit")
+        for units in self.hidden:
+            check_whole("hidden", units, least=1)
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedcrf.errors import FedcrfError
+from fedcrf.checks import check_not_negative
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,7 @@ class Proximal:
     mu: float = 0.01
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.mu) and self.mu >= 0):
-            raise FedcrfError(f"mu {self.mu}: give a number of 0 or more")
+        check_not_negative(self, "mu")
 
     def correct_gradients(
         self, parameters: Sequence[Tensor], global_parameters: Sequence[Tensor]

@@ -9,8 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import is_number
 from fedcrf.crf import FieldPosterior, Posterior, base_weights
-from fedcrf.errors import FedcrfError, is_number
+from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
     UpdateGeometry,
     centred_geometry,

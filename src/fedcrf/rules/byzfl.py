@@ -23,8 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_positive, check_whole
 from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError, check_whole, unknown_name
+from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -125,8 +126,7 @@ class ByzFLRule:
         for setting in fields(self):
             value = getattr(self, setting.name)
             if isinstance(setting.default, float):
-                if not 0 < value < math.inf:
-                    raise FedcrfError(f"{setting.name} {value}: give a number above 0")
+                check_positive(self, setting.name)
             elif value is not None:
                 check_whole(setting.name, value, least=1 if setting.name in ("T", "L", "s") else 0)
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import is_number
 from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError, is_number
+from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,

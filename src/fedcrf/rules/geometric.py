@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_not_negative, check_positive, check_whole
 from fedcrf.crf import base_weights
-from fedcrf.crf.settings import check_not_negative, check_positive
-from fedcrf.errors import check_whole
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import check_whole
+from fedcrf.checks import check_whole
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedcrf.checks import check_truth
 from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError, check_truth
+from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     BUFFERS,
     AggregationResult,

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.crf.settings import check_positive, check_share
+from fedcrf.checks import check_positive, check_share
 
 Moments = Mapping[str, NDArray[np.float64]]
 """What an optimizer keeps of one tensor, by name; each of the tensor's shape."""

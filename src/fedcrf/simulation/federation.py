@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcrf.checks import check_whole
 from fedcrf.data import (
     ClientSplit,
     ImageDataset,
@@ -19,7 +20,7 @@ from fedcrf.data import (
     partition,
     split_client,
 )
-from fedcrf.errors import FedcrfError, check_whole
+from fedcrf.errors import FedcrfError
 from fedcrf.models import ImageShape
 from fedcrf.simulation.randomness import Stream, generator
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedcrf.errors import FedcrfError, check_whole
+from fedcrf.checks import check_positive, check_share, check_whole
+from fedcrf.errors import FedcrfError
 from fedcrf.objectives import Objective
 from fedcrf.simulation.federation import Examples
 
@@ -40,12 +41,12 @@ class LocalTraining:
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
-        if not 0 < self.learning_rate <= LARGEST_FLOAT32:
+        check_positive(self, "learning_rate")
+        if self.learning_rate > LARGEST_FLOAT32:
             raise FedcrfError(
                 f"learning_rate {self.learning_rate}: give a number above 0 that float32 can hold"
             )
-        if not 0 <= self.momentum < 1:
-            raise FedcrfError(f"momentum {self.momentum}: give a number in [0, 1)")
+        check_share(self, "momentum")
         check_whole("batch_size", self.batch_size, least=1)
         if self.batch_size > MOST_EXAMPLES:
             raise FedcrfError(f"batch_size {self.batch_size}: give {MOST_EXAMPLES} at most")

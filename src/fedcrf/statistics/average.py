@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import FedcrfError, check_whole
+from fedcrf.checks import check_whole
+from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
 from fedcrf.statistics.inputs import is_floating, is_on_gpu
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean

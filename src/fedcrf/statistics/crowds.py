@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import check_whole
+from fedcrf.checks import check_whole
 from fedcrf.statistics import compiled
 from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.estimated import EstimatedCosines
