@@ -41,7 +41,7 @@ from fedcrf.simulation.local_training import LocalTraining
 def test_what_is_a_number(value: object, number: bool) -> None:
     assert is_number(value) is number
     for check in (check_number, checked_number):
-        with nullcontext() if number else pytest.raises(FedcrfError, match="x .*: give a"):
+        with nullcontext() if number else pytest.raises(FedcrfError, match=r"x .*: give a"):
             check("x", value)
 
 

@@ -53,3 +53,9 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and str(error.filename) == str(unfinished):
             error.filename, error.filename2 = str(path), None
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of UTF-8 text as `atomic_write` does."""
+    with atomic_write(path) as file:
+        file.write(text.encode())

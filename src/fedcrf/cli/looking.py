@@ -204,7 +204,7 @@ def partition(
     from fedcrf.experiments.runner import Workplace
     from fedcrf.experiments.spec import check_used, clients_name, resolve
     from fedcrf.experiments.store import partition_record
-    from fedcrf.files import atomic_write
+    from fedcrf.files import write_text
     from fedcrf.simulation.federation import client_splits
 
     flags = {
@@ -226,8 +226,7 @@ def partition(
         stem = stem.with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
     table = stem.with_name(f"{stem.name}.csv")
-    with atomic_write(table) as file:
-        file.write(counts_table(record).as_csv().encode())
+    write_text(table, counts_table(record).as_csv())
     list_files([table, *save(partition_figure(record, title), stem)])
 
 

@@ -15,7 +15,7 @@ from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.suite import BASELINE
 from fedcrf.experiments.tables import Table, difference_text
-from fedcrf.files import atomic_write
+from fedcrf.files import write_text
 
 NOT_RUN = "–"
 
@@ -163,12 +163,10 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
         )
         texts += [f"{each.title}\n\n{each.as_markdown()}" for each in tables if each.rows]
         paths.append(folder / f"accuracy-{partition}.csv")
-        with atomic_write(paths[-1]) as file:
-            file.write(accuracies.as_csv().encode())
+        write_text(paths[-1], accuracies.as_csv())
         paths += save(heat_map(findings, partition), folder / f"heat-map-{partition}")
     paths.append(folder / "tables.md")
-    with atomic_write(paths[-1]) as file:
-        file.write("\n".join(texts).encode())
+    write_text(paths[-1], "\n".join(texts))
     return paths
 
 

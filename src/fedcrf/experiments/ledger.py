@@ -19,7 +19,7 @@ from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import LOCK_NAME, RunStore, check_folder, folder_lock, make_folder
 from fedcrf.experiments.suite import Point
-from fedcrf.files import atomic_write, whole_lines
+from fedcrf.files import atomic_write, whole_lines, write_text
 from fedcrf.simulation.records import Number, Record
 
 
@@ -167,8 +167,7 @@ class Ledger:
         known = self.descriptions()
         wanted = {digest(cell): _unseeded(cell) for cell in cells}
         if not wanted.keys() <= known.keys():
-            with atomic_write(self._descriptions) as file:
-                file.write(json.dumps(known | wanted, indent=1).encode() + b"\n")
+            write_text(self._descriptions, json.dumps(known | wanted, indent=1) + "\n")
 
     def append(self, score: Score) -> None:
         """Keep one more finished cell, of those described."""

@@ -25,7 +25,7 @@ from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.experiments.store import append_record, read_records
 from fedcrf.experiments.tables import Table
-from fedcrf.files import atomic_write
+from fedcrf.files import write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, ByzFLRule, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
 from fedcrf.simulation.records import Record, RoundRecord, reported_round
@@ -76,8 +76,7 @@ class RecordedRun:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
                 raise FedcrfError(f"records folder {path} is not empty: name a new one")
-            with atomic_write(run._description) as file:
-                file.write(description.model_dump_json(indent=1).encode() + b"\n")
+            write_text(run._description, description.model_dump_json(indent=1) + "\n")
         except OSError as error:
             raise FedcrfError(f"records folder {path}: {error.strerror}") from None
         return run

@@ -16,7 +16,7 @@ from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.standing import RunStanding, standing
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
-from fedcrf.files import atomic_write
+from fedcrf.files import write_text
 
 SETTINGS = ("noniid", "iid")
 """The paper's two settings: table 1, and table 2 of the appendix."""
@@ -207,8 +207,7 @@ def write_tables(folder: Path, chosen: Sequence[Column]) -> list[Path]:
     paths = []
     for name, text in texts.items():
         paths.append(folder / name)
-        with atomic_write(paths[-1]) as file:
-            file.write(text.encode())
+        write_text(paths[-1], text)
     return paths
 
 

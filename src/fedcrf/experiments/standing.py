@@ -14,7 +14,7 @@ from fedcrf.experiments.paper import published_column
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import CellSummary, RunStore
 from fedcrf.experiments.tables import Table, details_table, results_table
-from fedcrf.files import atomic_write
+from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord
 
 
@@ -104,8 +104,7 @@ def write_standing(store: RunStore) -> list[Path]:
     for name, table in zip(("results", "details"), run.tables(), strict=True):
         for suffix, text in (("md", table.as_markdown()), ("csv", table.as_csv())):
             paths.append(store.path / f"{name}.{suffix}")
-            with atomic_write(paths[-1]) as file:
-                file.write(text.encode())
+            write_text(paths[-1], text)
     records = run.records()
     figures = {
         "accuracy": accuracy_figure(records, run.title),

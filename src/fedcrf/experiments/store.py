@@ -31,7 +31,7 @@ from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.run_file import merge, read_run_file
 from fedcrf.experiments.spec import REGISTRIES, RunSpec, cell_of, resolve
-from fedcrf.files import atomic_write, whole_lines
+from fedcrf.files import atomic_write, whole_lines, write_text
 from fedcrf.simulation.checkpoint import (
     load_checkpoint,
     save_checkpoint,
@@ -206,8 +206,7 @@ class CellStore:
     def finish(self, state: RunState, summary: CellSummary) -> None:
         """Keep the result and the reported model; the checkpoint is no longer needed."""
         save_model(self.path / "model.pt", state.reported_model)
-        with atomic_write(self._summary) as file:
-            file.write(summary.model_dump_json(indent=1).encode() + b"\n")
+        write_text(self._summary, summary.model_dump_json(indent=1) + "\n")
         self.checkpoint.unlink(missing_ok=True)
 
 
@@ -307,8 +306,7 @@ class RunStore:
         """Save what each client of a seed holds."""
         path = self._partition(record.seed)
         path.parent.mkdir(exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(record.model_dump_json().encode() + b"\n")
+        write_text(path, record.model_dump_json() + "\n")
 
     def partition(self, seed: int) -> PartitionRecord | None:
         """Return what each client of a seed holds, where it was saved.

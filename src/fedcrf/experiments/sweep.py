@@ -18,7 +18,7 @@ from fedcrf.experiments.spec import RunSpec, check_used, resolve
 from fedcrf.experiments.standing import standing
 from fedcrf.experiments.store import CellSummary, RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
-from fedcrf.files import atomic_write
+from fedcrf.files import write_text
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,7 @@ def write_sweep(sweep: Sweep) -> list[Path]:
     paths = []
     for suffix, text in (("md", table.as_markdown()), ("csv", table.as_csv())):
         paths.append(sweep.folder / f"sweep.{suffix}")
-        with atomic_write(paths[-1]) as file:
-            file.write(text.encode())
+        write_text(paths[-1], text)
     if len(sweep.axes) != 2:
         return paths
     results = sweep.results

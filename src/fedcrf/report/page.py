@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 from pydantic import TypeAdapter
 
 from fedcrf._version import __version__
-from fedcrf.files import atomic_write
+from fedcrf.files import write_text
 from fedcrf.report.content import Drawn, Report
 
 PROGRAM = (
@@ -28,8 +28,7 @@ def write_page(report: Report, path: Path) -> None:
     """Write a report as one self-contained HTML file."""
     page = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(page.encode())
+    write_text(path, page)
 
 
 def render(report: Report) -> str:

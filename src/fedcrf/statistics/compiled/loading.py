@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedcrf.files import atomic_write, cache_folder
+from fedcrf.files import cache_folder, write_text
 from fedcrf.statistics.compiled.few import TILE, write_source, write_trimmed_mean
 
 LOGGER = logging.getLogger("fedcrf")
@@ -70,8 +70,7 @@ def _module(name: str, source: str, *imported: int) -> ModuleType | None:
         # Whatever lies there otherwise is not what would be run.
         if not path.exists() or path.read_bytes() != source.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as file:
-                file.write(source.encode())
+            write_text(path, source)
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
