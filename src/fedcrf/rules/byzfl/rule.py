@@ -1,23 +1,12 @@
-"""The rules of ByzFL: its robust aggregators, with its pre-aggregators before them, by name.
-
-A rule is called ``byzfl-AGGREGATOR``, with any of the pre-aggregators between the two in the order
-in which they work, as in ``byzfl-nnm-krum`` or ``byzfl-arc-nnm-geometric-median``. Its settings are
-ByzFL's own, but for f, which is ``attackers``. The package (``fedcrf[byzfl]``) is imported when one
-of them aggregates, and not before.
-"""
+"""A chain of ByzFL's pre-aggregators and one of its aggregators, as a server rule."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from functools import cache
-from importlib import import_module
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, module_from_spec
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import check_positive, check_whole
 from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -36,65 +25,9 @@ from fedcrf.rules.base import (
     num_examples,
     stepped_state,
 )
+from fedcrf.rules.byzfl.catalogue import AGGREGATORS, PRE_AGGREGATORS, PREFIX, Part, parts_of
+from fedcrf.rules.byzfl.package import byzfl_aggregators, drawing
 from fedcrf.statistics import is_floating, weighted_average
-
-PREFIX = "byzfl-"
-"""Begins the name of every rule of ByzFL."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """An aggregator or a pre-aggregator.
-
-    Attributes:
-        kind: Its class in ByzFL.
-        settings: The class's parameters but for f, with their defaults; None for a whole number
-            that is computed where it is left out.
-        takes_f: Whether the class is told f.
-        draws: Whether it draws random numbers.
-        remembers: Whether it goes on from its last result.
-        of_arrays: Whether it is handed NumPy arrays and no tensors: torch's quantile takes no more
-            than 16 million numbers.
-    """
-
-    kind: str
-    settings: Mapping[str, int | float | None] = field(default_factory=dict)
-    takes_f: bool = False
-    draws: bool = False
-    remembers: bool = False
-    of_arrays: bool = False
-
-
-AGGREGATORS: Mapping[str, Part] = {
-    "average": Part("Average"),
-    "median": Part("Median", of_arrays=True),
-    "trmean": Part("TrMean", takes_f=True),
-    "geometric-median": Part("GeometricMedian", {"nu": 0.1, "T": 3}),
-    "krum": Part("Krum", takes_f=True),
-    "multi-krum": Part("MultiKrum", takes_f=True),
-    "centered-clipping": Part("CenteredClipping", {"L": 1, "tau": 100.0}, remembers=True),
-    "mda": Part("MDA", takes_f=True),
-    "monna": Part("MoNNA", {"idx": 0}, takes_f=True),
-    "meamed": Part("Meamed", takes_f=True, of_arrays=True),
-    "caf": Part("CAF", takes_f=True, draws=True),
-    "smea": Part("SMEA", takes_f=True, draws=True),
-}
-"""ByzFL's aggregators by name; of MoNNA's ``idx`` see `ByzFLRule`."""
-
-PRE_AGGREGATORS: Mapping[str, Part] = {
-    "clipping": Part("Clipping", {"c": 2.0}),
-    "arc": Part("ARC", takes_f=True),
-    "nnm": Part("NNM", takes_f=True),
-    "bucketing": Part("Bucketing", {"s": None}, draws=True),
-}
-"""ByzFL's pre-aggregators by name."""
-
-BYZFL_RULES: Sequence[str] = tuple(
-    f"{PREFIX}{before}{aggregator}"
-    for before in ("", *(f"{name}-" for name in PRE_AGGREGATORS))
-    for aggregator in AGGREGATORS
-)
-"""Every aggregator, alone and after each pre-aggregator; longer chains have names too."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +133,7 @@ class ByzFLRule:
         part = AGGREGATORS[self.aggregator]
         rounds = int(memory.get("rounds", 0))
         vectors = torch.from_numpy(updates)
-        with _drawing(getattr(self, "seed", None) or 0, rounds), self._named_errors():
+        with drawing(getattr(self, "seed", None) or 0, rounds), self._named_errors():
             for name in self.pre_aggregators:
                 vectors = self._made(PRE_AGGREGATORS[name], len(vectors), attackers)(vectors)
             aggregator = self._made(part, len(vectors), attackers)
@@ -293,14 +226,7 @@ def byzfl_rule(name: str) -> type[ByzFLRule]:
     Raises:
         FedcrfError: There is none.
     """
-    before: list[str] = []
-    rest = name.removeprefix(PREFIX)
-    while (first := _first_pre_aggregator(rest)) not in (None, *before):
-        before.append(str(first))
-        rest = rest.removeprefix(f"{first}-")
-    if not name.startswith(PREFIX) or rest not in AGGREGATORS:
-        raise unknown_name("rule of ByzFL", name, BYZFL_RULES)
-    return _rule_type(tuple(before), rest)
+    return _rule_type(*parts_of(name))
 
 
 def bucket_size(num_vectors: int, attackers: int) -> int:
@@ -309,42 +235,6 @@ def bucket_size(num_vectors: int, attackers: int) -> int:
     Without attackers it is m: one bucket, the mean. Karimireddy et al. (ICLR 2022) allow as much.
     """
     return max(1, (num_vectors - 1) // (2 * attackers)) if attackers else num_vectors
-
-
-def check_byzfl() -> None:
-    """Raise a `FedcrfError` where the package is not installed."""
-    _byzfl_spec()
-
-
-@cache
-def byzfl_aggregators() -> ModuleType:
-    """Import ByzFL's aggregators, and nothing else of it.
-
-    The package imports its own federations, with torchvision, matplotlib and seaborn: that takes
-    seconds, and fails where torchvision and torch are built for different devices.
-
-    Raises:
-        FedcrfError: It is not installed.
-    """
-    spec = _byzfl_spec()
-    if "byzfl" in sys.modules:
-        return import_module("byzfl.aggregators")
-    sys.modules["byzfl"] = module_from_spec(spec)  # where its parts lie; it is not executed
-    try:
-        return import_module("byzfl.aggregators")
-    finally:
-        del sys.modules["byzfl"]  # for others the whole package is still to be imported
-
-
-def _byzfl_spec() -> ModuleSpec:
-    spec = find_spec("byzfl")
-    if spec is None:
-        raise FedcrfError("ByzFL is not installed: pip install 'fedcrf[byzfl]'")
-    return spec
-
-
-def _first_pre_aggregator(rest: str) -> str | None:
-    return next((name for name in PRE_AGGREGATORS if rest.startswith(f"{name}-")), None)
 
 
 @cache
@@ -411,17 +301,3 @@ def _moved(
         if not is_floating(array.dtype)
     }
     return stepped_state(global_state, aggregate, integers)
-
-
-@contextmanager
-def _drawing(seed: int, rounds: int) -> Iterator[None]:
-    """Let torch, which ByzFL draws from, draw as this seed and round say, and then go on."""
-    import torch
-
-    generator: torch.Generator = torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(int(np.random.SeedSequence([seed, rounds]).generate_state(1)[0]))
-    try:
-        yield
-    finally:
-        generator.set_state(before)

@@ -1,0 +1,24 @@
+"""The rules of ByzFL: its robust aggregators, with its pre-aggregators before them, by name.
+
+A rule is called ``byzfl-AGGREGATOR``, with any of the pre-aggregators between the two in the order
+in which they work, as in ``byzfl-nnm-krum`` or ``byzfl-arc-nnm-geometric-median``. Its settings are
+ByzFL's own, but for f, which is ``attackers``. The package (``fedcrf[byzfl]``) is imported when one
+of them aggregates, and not before.
+"""
+
+from fedcrf.rules.byzfl.catalogue import AGGREGATORS, BYZFL_RULES, PRE_AGGREGATORS, PREFIX, Part
+from fedcrf.rules.byzfl.package import byzfl_aggregators, check_byzfl
+from fedcrf.rules.byzfl.rule import ByzFLRule, bucket_size, byzfl_rule
+
+__all__ = [
+    "AGGREGATORS",
+    "BYZFL_RULES",
+    "PREFIX",
+    "PRE_AGGREGATORS",
+    "ByzFLRule",
+    "Part",
+    "bucket_size",
+    "byzfl_aggregators",
+    "byzfl_rule",
+    "check_byzfl",
+]
