@@ -228,6 +228,7 @@ def test_evidence_alone_needs_no_pass_over_the_updates(monkeypatch):
         ({"neighbours": 2, "sketch_size": 0}, "sketch_size 0"),
         ({"neighbours": 2, "sketch_seed": 0.5}, "sketch_seed 0.5"),
         ({"sketch_seed": -1}, "sketch_seed -1"),
+        ({"neighbours": 2, "sketch_seed": 9}, "sketch_seed 9 is of sketches: give sketch_size"),
         ({"weight_by_examples": "no"}, "weight_by_examples 'no': give True or False"),
     ],
 )

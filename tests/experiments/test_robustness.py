@@ -634,6 +634,7 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
         (OWN + 'ideal = "none"', "'none' cannot be what is ideal for 'flip'"),
         (OWN + "attacks.ipm.epsilon = 2", "has settings of 'ipm', which is not its attack"),
         (OWN.replace('name = "none"', 'name = "../none"'), "'../none' is to name a folder"),
+        (OWN.replace('name = "none"', f'name = "{"n" * 101}"'), "is to name a folder: .* 100 let"),
         (OWN.replace('.iid]\nscheme = "iid"', "]"), "has no partitions: name one"),
         (OWN.replace("partitions.iid", "partitions.'.'"), "'.' is to name a folder"),
         (

@@ -139,6 +139,11 @@ class ClientCRF:
                 f"sketch_size {self.sketch_size} is for the search of neighbours: "
                 "give neighbours too, or leave it out"
             )
+        if self.sketch_size is None and self.sketch_seed != ClientCRF.sketch_seed:
+            raise FedcrfError(
+                f"sketch_seed {self.sketch_seed} is of sketches: give sketch_size too, or leave "
+                "it out"
+            )
         self.search  # noqa: B018  (checks the settings)
 
     @property

@@ -238,9 +238,9 @@ class RobustCRF:
 
         Raises:
             FedcrfError: As `ClientCRF.infer`; identities that are not one whole number each;
-                evidence of another length or name; a memory of another rule or federation, damaged,
-                or of rounds with a model where none is given now, or the other way round; a model of
-                another size, or not finite.
+                evidence of another length or name; a memory of another rule or federation, or
+                damaged, or of rounds with a model where none is given now, or the other way round;
+                a model of another size, or not finite.
         """
         layers = as_layers(updates)
         counts = np.ones(len(layers)) if num_examples is None else num_examples

@@ -20,7 +20,7 @@ from fedcrf.rules import find_rule
 SUITES = ("attacks", "noise")
 """The suites that come with the package."""
 
-FOLDER_NAME = re.compile(r"\w[\w.\-]*")
+FOLDER_NAME = re.compile(r"\w[\w.\-]{0,99}")
 """What partitions and conditions may be called, as their cells have folders of these names."""
 
 SAID_ELSEWHERE = {
@@ -112,8 +112,8 @@ def _check_sections(name: str, file: _SuiteFile) -> None:
     for each in (*file.partitions, *(condition.name for condition in file.conditions)):
         if not FOLDER_NAME.fullmatch(each):
             raise FedcrfError(
-                f"suite {name}: '{each}' is to name a folder: give letters, digits, dots, "
-                "dashes and underscores, the first no dot"
+                f"suite {name}: '{each}' is to name a folder: give at most 100 letters, "
+                "digits, dots, dashes and underscores, the first no dot"
             )
 
 
