@@ -12,7 +12,7 @@ from fedcrf.experiments.compare import compare
 from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
 from fedcrf.experiments.paper import published_column
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.store import CellSummary, RunStore
+from fedcrf.experiments.store import CellSummary, DamagedRecordsError, RunStore
 from fedcrf.experiments.tables import Table, details_table, results_table
 from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord
@@ -123,8 +123,7 @@ def _cell_standing(store: RunStore, cell: CellSpec) -> CellStanding:
         partition = store.partition(cell.seed)
         fingerprint = (partition.fingerprint or None) if partition is not None else None
         return CellStanding(cell, *folder.read(cell, fingerprint))
+    except DamagedRecordsError as error:  # and nothing else is wrong: the rounds are this cell's
+        return CellStanding(cell, error.sound, None, damage=str(error))
     except FedcrfError as error:
-        # What stands before a damaged record is this cell's, where nothing else is wrong.
-        records, damage = folder.sound_records()
-        whole = records if damage == str(error) else []
-        return CellStanding(cell, whole, None, damage=str(error))
+        return CellStanding(cell, [], None, damage=str(error))

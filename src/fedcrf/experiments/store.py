@@ -89,6 +89,14 @@ class PartitionRecord(Record):
     clients: list[ClientHoldings]
 
 
+class DamagedRecordsError(FedcrfError):
+    """A line that is no round's record, and the sound rounds before it."""
+
+    def __init__(self, damage: str, sound: Sequence[RoundRecord]) -> None:
+        super().__init__(damage)
+        self.sound = sound
+
+
 @dataclass(frozen=True)
 class CellStore:
     """The folder of one cell."""
@@ -119,11 +127,11 @@ class CellStore:
         """Return the rounds so far; a line still being written is left out.
 
         Raises:
-            FedcrfError: A line that is no record.
+            DamagedRecordsError: A line that is no record.
         """
         records, damage = self.sound_records()
         if damage is not None:
-            raise FedcrfError(damage)
+            raise DamagedRecordsError(damage, records)
         return records
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
