@@ -357,16 +357,21 @@ def check_reports(global_state: State, reports: Sequence[ClientReport]) -> None:
                     "torch tensors with .numpy()"
                 )
     for report in reports:
-        if report.state.keys() != global_state.keys():
-            odd = sorted(report.state.keys() ^ global_state.keys())[0]
-            raise FedcrfError(
-                f"client {report.client} reports other tensors than the global model has: "
-                f"'{odd}' is in one of them only"
+        misfit = misfit_of(report.state, global_state)
+        if misfit is not None:
+            raise FedcrfError(f"client {report.client} {misfit}")
+
+
+def misfit_of(state: State, global_state: State) -> str | None:
+    """Return what a client reports that is not of the global model; None where all of it is."""
+    if state.keys() != global_state.keys():
+        odd = sorted(state.keys() ^ global_state.keys())[0]
+        return f"reports other tensors than the global model has: '{odd}' is in one of them only"
+    for name, expected in global_state.items():
+        got = state[name]
+        if (got.shape, got.dtype) != (expected.shape, expected.dtype):
+            return (
+                f"reports '{name}' as {got.dtype} {got.shape}, "
+                f"the global model has {expected.dtype} {expected.shape}"
             )
-        for name, expected in global_state.items():
-            got = report.state[name]
-            if (got.shape, got.dtype) != (expected.shape, expected.dtype):
-                raise FedcrfError(
-                    f"client {report.client} reports '{name}' as {got.dtype} {got.shape}, "
-                    f"the global model has {expected.dtype} {expected.shape}"
-                )
+    return None

@@ -12,7 +12,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.integrations.flower.arrays import as_state
 from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
-from fedcrf.rules.base import check_reports
+from fedcrf.rules.base import misfit_of
 
 MOST_PARTITIONS = 1 << 20
 """Partition ids from here on are no identity: figures have a row for each smaller one."""
@@ -123,15 +123,14 @@ def train_replies(
                 node=node,
                 partition=_partition(metrics, names.partition_id),
                 content=content,
-                state=_model(content),
+                state=_model(content, global_state),
                 num_examples=_positive(metrics, weighted_by),
                 effective_steps=_positive(metrics, names.effective_steps) if needs_steps else 1.0,
                 training_loss=number(metrics, names.training_loss),
                 evidence=names.evidence(metrics, evidence),
             )
-            check_reports(global_state, [_report(reply, node)])
         except FedcrfError as error:
-            left_out.append(LeftOut(node, str(error).removeprefix(f"client {node} ")))
+            left_out.append(LeftOut(node, str(error)))
         else:
             usable.append(reply)
     silent = [LeftOut(node, "did not answer") for node in set(asked) - answered]
@@ -246,11 +245,15 @@ def _only_metrics(content: RecordDict) -> MetricRecord:
     return records[0]
 
 
-def _model(content: RecordDict) -> State:
+def _model(content: RecordDict, global_state: State) -> State:
     records = list(content.array_records.values())
     if len(records) != 1:
         raise FedcrfError(f"sent {len(records)} array records instead of one")
-    return as_state(records[0])
+    state = as_state(records[0])
+    misfit = misfit_of(state, global_state)
+    if misfit is not None:
+        raise FedcrfError(misfit)
+    return state
 
 
 def _positive(metrics: MetricRecord, name: str) -> float:
