@@ -1,6 +1,7 @@
 """The potentials of the client CRF: what one client deserves, and what two clients share.
 
-Every function is m-sized algebra from the paper's Method section; the equation is in its docstring.
+Every function is m-sized algebra; its equation, of the paper's Method section or past it, is in its
+docstring.
 """
 
 from __future__ import annotations

@@ -55,6 +55,11 @@ class PartitionSettings:
         return self.scheme + ("" if "alpha" in self.ignored else f", α = {self.alpha:g}")
 
     @property
+    def may_leave_empty(self) -> bool:
+        """Whether the scheme promises no client any number of examples."""
+        return "min_examples" in self.ignored
+
+    @property
     def ignored(self) -> frozenset[str]:
         """The settings that mean nothing to the scheme."""
         return PARTITIONS[self.scheme].ignores
@@ -93,7 +98,7 @@ def partition(
             rules out that every client has enough.
     """
     needed = settings.num_clients * settings.min_examples
-    if needed > len(labels) and "min_examples" not in settings.ignored:
+    if needed > len(labels) and not settings.may_leave_empty:
         raise FedcrfError(
             f"{settings.num_clients} clients with at least {settings.min_examples} examples each "
             f"need {needed} training examples, and there are {len(labels)}; lower --clients or "

@@ -17,7 +17,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.store import LOCK_NAME, RunStore, check_folder, folder_lock, make_folder
+from fedcrf.experiments.store import RunStore, check_folder, check_free, folder_lock, make_folder
 from fedcrf.experiments.suite import Point
 from fedcrf.files import atomic_write, whole_lines, write_text
 from fedcrf.simulation.records import Number, Record
@@ -70,15 +70,8 @@ class Ledger:
             FedcrfError: Another process holds it, it cannot be a folder, or holds something else.
         """
         check_folder(self.path)
-        ours = (LOCK_NAME, f".{self._lines.name}.")  # and what a kill left half-written
-        if not self._lines.exists() and any(
-            not entry.name.startswith(ours)
-            for entry in (self.path.iterdir() if self.path.is_dir() else ())
-        ):
-            raise FedcrfError(
-                f"results folder {self.path} is not empty and holds no cells of a suite: choose "
-                "another with --output"
-            )
+        if not self._lines.exists():
+            check_free(self.path, self._lines.name, "cells of a suite")
         make_folder(self.path)
         return folder_lock(self.path, timeout=0.5)
 

@@ -23,7 +23,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
-from fedcrf.experiments.store import append_record, read_records
+from fedcrf.experiments.store import append_record, read_records, undamaged
 from fedcrf.experiments.tables import Table
 from fedcrf.files import write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, ByzFLRule, Optimized, Rule, byzfl_rule
@@ -100,12 +100,9 @@ class RecordedRun:
         """Return the rounds so far.
 
         Raises:
-            FedcrfError: A line that is no record.
+            DamagedRecordsError: A line that is no record.
         """
-        records, damage = self.sound_records()
-        if damage is not None:
-            raise FedcrfError(damage)
-        return records
+        return undamaged(*self.sound_records())
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""

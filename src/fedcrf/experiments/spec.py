@@ -128,7 +128,7 @@ class RunSpec:
         drawn = self.rounds.clients_per_round or num_clients
         if threat is None:
             return rule.informed(0, drawn, seed)
-        if "min_examples" in self.partition.ignored and not (
+        if self.partition.may_leave_empty and not (
             threat.schedule.is_count and drawn == num_clients
         ):
             raise FedcrfError(

@@ -129,10 +129,7 @@ class CellStore:
         Raises:
             DamagedRecordsError: A line that is no record.
         """
-        records, damage = self.sound_records()
-        if damage is not None:
-            raise DamagedRecordsError(damage, records)
-        return records
+        return undamaged(*self.sound_records())
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
@@ -264,14 +261,7 @@ class RunStore:
         """
         check_folder(self.path)
         if not self._description.exists():
-            ours = (LOCK_NAME, f".{self._description.name}.")  # and what a kill left half-written
-            if self.path.is_dir() and any(
-                not entry.name.startswith(ours) for entry in self.path.iterdir()
-            ):
-                raise FedcrfError(
-                    f"results folder {self.path} is not empty and holds no run: "
-                    "choose another with --output"
-                )
+            check_free(self.path, self._description.name, "run")
             return spec
         earlier = self.read()
         before, now = earlier.describe(), spec.describe()
@@ -341,6 +331,17 @@ class RunStore:
         return self.path / "run.toml"
 
 
+def undamaged(records: list[RoundRecord], damage: str | None) -> list[RoundRecord]:
+    """Return what `read_records` found, where that is all.
+
+    Raises:
+        DamagedRecordsError: A line that is no record.
+    """
+    if damage is not None:
+        raise DamagedRecordsError(damage, records)
+    return records
+
+
 def read_records(path: Path, mend: str) -> tuple[list[RoundRecord], str | None]:
     """Return the rounds in a file before its first damaged line, and what is wrong with that.
 
@@ -404,6 +405,22 @@ def check_folder(path: Path) -> None:
             raise FedcrfError(
                 f"results folder {path}: {place} is a file; choose another with --output"
             )
+
+
+def check_free(folder: Path, file: str, what: str) -> None:
+    """Raise a `FedcrfError` where a folder without its file holds something else.
+
+    Args:
+        folder: A results folder, which need not exist.
+        file: The name of the file that it would be known by.
+        what: It then would hold.
+    """
+    ours = (LOCK_NAME, f".{file}.")  # and what a kill left half-written
+    if folder.is_dir() and any(not entry.name.startswith(ours) for entry in folder.iterdir()):
+        raise FedcrfError(
+            f"results folder {folder} is not empty and holds no {what}: "
+            "choose another with --output"
+        )
 
 
 def make_folder(path: Path) -> None:
