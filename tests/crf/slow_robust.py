@@ -67,6 +67,8 @@ class SlowRobust:
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_threshold: float = 1.0
+    norm_memory: float = 0.0
+    leniency: float = 0.0
     response_strength: float = 10.0
     response_share: float = 0.5
     steadiness_strength: float = 10.0
@@ -78,6 +80,7 @@ class SlowRobust:
     last: dict[Any, tuple[list[float], Vector, Vector]] = field(default_factory=dict)
     response: dict[Any, float] = field(default_factory=dict)
     steadiness: dict[Any, float] = field(default_factory=dict)
+    medians: list[float] = field(default_factory=list)
 
     def round(
         self,
@@ -102,7 +105,9 @@ class SlowRobust:
         credited = [c for c in present if own[c] >= 0.5]
         prior = self._normalised([math.exp(self.inclination * q) for q in self.labels])
         start, energy = {}, {}
-        long, silent = self._norms(present, norms, examples), self._answers(present, model, updates)
+        shrunk = self._shrunk(norms)
+        long = self._norms(present, norms, examples, shrunk)
+        silent = self._answers(present, model, updates)
         turned = self._turned(present, updates)
         for c in present:
             start[c] = list(prior)
@@ -141,7 +146,8 @@ class SlowRobust:
                     for old, new in zip(belief[i], fresh, strict=True)
                 ]
             belief = renewed
-        share = {c: examples[c] * copies[c] * dot(belief[c], self.labels) * own[c] for c in present}
+        trusted = {c: self._forgiven(dot(belief[c], self.labels), shrunk) for c in present}
+        share = {c: examples[c] * copies[c] * trusted[c] * own[c] for c in present}
         total = sum(share.values())
         weights = {c: share.get(c, 0.0) / total if total else 0.0 for c in updates}
         after = list(model)
@@ -162,7 +168,21 @@ class SlowRobust:
         most = self.count_cap * median(held) if held else 0.0
         return {c: min(count, most) for c, count in counts.items()}
 
-    def _norms(self, present: list, norms: dict, examples: dict) -> dict:
+    def _shrunk(self, norms: dict) -> float:
+        """How much shorter the median is than the longest before it; from 0 to 2."""
+        middle, longest = median(norms.values()) if norms else 0.0, max(self.medians, default=0.0)
+        self.medians.append(middle)
+        if not longest or not middle:
+            return 0.0
+        return min(2.0, max(0.0, math.log(longest / middle)))
+
+    def _forgiven(self, trust: float, shrunk: float) -> float:
+        """Trust whose odds have grown with what the federation's updates shrank by."""
+        largest = max(self.labels)
+        odds = trust / (largest - trust) * math.exp(self.leniency * shrunk)
+        return largest * odds / (1 + odds)
+
+    def _norms(self, present: list, norms: dict, examples: dict, shrunk: float) -> dict:
         z = {
             c: math.log(max(norms[c], 2.2250738585072014e-308))
             - self.norm_exponent * math.log(examples[c])
@@ -170,7 +190,7 @@ class SlowRobust:
             if examples[c] > 0
         }
         middle, deviation = usual(z.values())
-        tolerated = max(self.norm_threshold, self.spread * deviation)
+        tolerated = max(self.norm_threshold, self.spread * deviation) + self.norm_memory * shrunk
         return {c: min(2.0, max(0.0, z.get(c, middle) - middle - tolerated)) for c in present}
 
     def _answers(self, present: list, model: Vector, updates: Mapping) -> dict:

@@ -71,8 +71,12 @@ def play(
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"crowd": 2.5, "spread": 0.5, "response_share": 0.9, "steadiness_share": 0.99}],
-    ids=["no crowd", "crowd"],
+    [
+        {},
+        {"crowd": 2.5, "spread": 0.5, "response_share": 0.9, "steadiness_share": 0.99},
+        {"norm_threshold": 0.0, "spread": 0.0, "norm_memory": 0.7, "leniency": 2.0},
+    ],
+    ids=["no crowd", "crowd", "lenient"],
 )
 def test_against_the_slow_version(rounds, value, settings):
     spoilt = () if value is None else ((0, 7), (1, 3), (2, 0))
@@ -197,6 +201,21 @@ def test_updates_are_clipped_to_so_many_median_norms(clip):
     assert_allclose(posterior.coefficients, posterior.weights * posterior.clip)
 
 
+@pytest.mark.parametrize("leniency", [0.0, 3.0, 1e6])
+def test_one_long_round_excuses_no_more_than_e_squared(leniency):
+    """Rows 0 to 4 agree, 5 and 6 oppose them; before, all had been longer by far or by e²."""
+    crf = replace(SMALL, leniency=leniency, norm_memory=1.0)
+    rows = np.random.default_rng(0).normal(size=(7, D)) + 2.0
+    rows[5:] = -rows[:2]
+    rows[6] *= 5.0
+    after = [crf.infer(rows, memory=crf.infer(long * rows).memory) for long in (math.exp(2.0), 1e9)]
+    assert_allclose(after[1].weights, after[0].weights, rtol=1e-6)
+    assert np.isfinite(after[1].expected_label).all()
+    if leniency == 3.0:
+        assert (after[0].causes["leniency"] > 1.0).all()
+        assert after[0].weights[6] < 0.5 * after[0].weights[0]
+
+
 @pytest.mark.parametrize("scale", [1e-150, 1e-6, 1e30, 1e40, 1e100])
 def test_one_huge_or_tiny_update_spoils_no_later_round(scale):
     memory, model = None, np.zeros(D)
@@ -297,6 +316,9 @@ BAD: dict[str, tuple[Any, str]] = {
     "sketches not finite": ({**FIRST, "sketches": math.nan * FIRST["sketches"]}, "is damaged"),
     "positions not finite": ({**FIRST, "positions": np.full((1, 64), math.inf)}, "is damaged"),
     "expected not finite": ({**FIRST, "expected": np.full(64, math.nan)}, "is damaged"),
+    "longest not finite": ({**FIRST, "longest": np.full(1, math.inf)}, "memory is damaged"),
+    "longest below 0": ({**FIRST, "longest": np.full(1, -1.0)}, "memory is damaged"),
+    "two longest": ({**FIRST, "longest": np.ones(2)}, "memory is damaged"),
     "a model until now": (
         SMALL.infer(np.eye(3, D), model=np.zeros(D)).memory,
         "model given 1, here 0",
@@ -356,6 +378,9 @@ def test_calls_that_cannot_be(given, message):
         ({"norm_strength": -1}, "^norm_strength -1"),
         ({"norm_exponent": math.inf}, "^norm_exponent inf"),
         ({"norm_threshold": -1}, "^norm_threshold -1"),
+        ({"norm_memory": 1.5}, r"^norm_memory 1\.5: give a number in \[0, 1\]"),
+        ({"leniency": -1}, "^leniency -1"),
+        ({"leniency": math.inf}, "^leniency inf"),
         ({"response_strength": -1}, "^response_strength -1"),
         ({"response_share": None}, "^response_share None"),
         ({"response_share": 5}, r"^response_share 5: give a number in \[0, 1\]"),

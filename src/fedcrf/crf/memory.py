@@ -33,6 +33,7 @@ class ClientMemory:
         rounds: (k,) int64; the row of ``positions`` that is of that round.
         positions: (T, s) float64 sketches of the global model in the rounds still spoken of.
         expected: (s,) float64 sketch of the next global model, as far as the server alone moves it.
+        longest: (1,) float64, the largest that a round's median norm has been; 0 before the first.
     """
 
     layout: NDArray[np.int64]
@@ -42,6 +43,7 @@ class ClientMemory:
     rounds: NDArray[np.int64]
     positions: NDArray[np.float64]
     expected: NDArray[np.float64]
+    longest: NDArray[np.float64]
 
     @classmethod
     def empty(
@@ -56,6 +58,7 @@ class ClientMemory:
             rounds=np.zeros(0, dtype=np.int64),
             positions=np.zeros((0, size)),
             expected=np.zeros(size),
+            longest=np.zeros(1),
         )
 
     @classmethod
@@ -138,6 +141,7 @@ class ClientMemory:
         sketches: NDArray[np.float64],
         position: NDArray[np.float64],
         expected: NDArray[np.float64],
+        median_norm: float,
     ) -> ClientMemory:
         """Return the memory after a round; who was absent is kept as it was.
 
@@ -147,6 +151,7 @@ class ClientMemory:
             sketches: (m, s) sketches of their updates.
             position: (s,) sketch of the global model of the round.
             expected: (s,) sketch of the model after it.
+            median_norm: Of the updates of the round.
         """
         absent = ~np.isin(self.clients, clients)
         rounds = np.concatenate([self.rounds[absent], np.full(len(clients), len(self.positions))])
@@ -161,6 +166,7 @@ class ClientMemory:
             rounds=rounds[order],
             positions=np.concatenate([self.positions, position[None]])[spoken_of],
             expected=expected,
+            longest=np.maximum(self.longest, median_norm),
         )
 
     def _is_sound(self, like: ClientMemory) -> bool:
@@ -178,10 +184,12 @@ class ClientMemory:
             and self.sketches.shape == (k, size)
             and self.positions.shape == (rows, size)
             and self.expected.shape == (size,)
+            and self.longest.shape == (1,)
             and bool(((self.rounds >= 0) & (self.rounds < rows)).all())
             and len(np.unique(self.clients)) == k
             and bool(np.isfinite(self.sketches).all() and np.isfinite(self.positions).all())
             and (bool(self.layout[3]) or bool(np.isfinite(self.expected).all()))
+            and bool(np.isfinite(self.longest).all() and (self.longest >= 0).all())
             and bool((self.beliefs >= 0).all())
             and np.allclose(self.beliefs.sum(axis=1), 1.0)
         )

@@ -45,6 +45,8 @@ class Observation:
             there was none. None where nothing is remembered.
         credit: (m,) in [0, 1], what part of a client's word counts where it speaks against others;
             None where all of everybody's does.
+        shrunk: How much shorter the median update is than the longest median of the rounds before,
+            as a logarithm; 0 where it is not.
     """
 
     updates: Statistics | Presence
@@ -54,6 +56,7 @@ class Observation:
     steadiness: NDArray[np.float64] | None = None
     before: NDArray[np.float64] | None = None
     credit: NDArray[np.float64] | None = None
+    shrunk: float = 0.0
 
     @property
     def num_clients(self) -> int:

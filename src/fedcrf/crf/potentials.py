@@ -6,6 +6,7 @@ docstring.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 LARGEST_REPORTED = 1e300
 """Numbers beyond it count as it: the sum of two would not be finite."""
+
+MOST_SHRUNK = 2.0
+"""Updates that have become shorter by a larger logarithm count as if by this: a round that most of
+its clients made long must not excuse everything in the rounds after it."""
 
 SCORE_TERMS: Mapping[str, float] = {"cosine": 2.0, "distance": -1.0, "norm_anomaly": -0.5}
 """What each cause counts in the score whose logistic function is the reliability ρ."""
@@ -195,6 +200,29 @@ def trust(reported: Vector) -> Vector:
     return np.where(np.isnan(reported), 1.0, np.exp(-reported))
 
 
+def median_norm(norms: Vector, finite: NDArray[np.bool_]) -> float:
+    """Return the median norm of the (m,) finite updates; 0 of none."""
+    return _median(norms[finite]) if finite.any() else 0.0
+
+
+def shrinkage(median: float, longest: float) -> float:
+    """Return log(longest / median), within 0 and 2; 0 where either is 0: nothing is known then."""
+    if not (longest > 0 and median > 0):
+        return 0.0
+    return min(MOST_SHRUNK, max(0.0, math.log(longest) - math.log(median)))
+
+
+def lenience(trusted: Vector, doubt: float) -> Vector:
+    """Return 1 / (r_i + h·(1 − r_i)), by what r_i in [0, 1] is multiplied to divide its odds by h.
+
+    Args:
+        trusted: (m,) r_i.
+        doubt: h in [0, 1]; 1 changes nothing.
+    """
+    doubt = max(doubt, np.finfo(np.float64).tiny)
+    return np.asarray(1.0 / (trusted + doubt * (1.0 - trusted)))
+
+
 def clip_factors(norms: Vector, finite: NDArray[np.bool_], clip: float) -> Vector:
     """Return s_i = min(1, c · median_j ‖u_j‖ / ‖u_i‖); NaN for a non-finite update.
 
@@ -203,7 +231,7 @@ def clip_factors(norms: Vector, finite: NDArray[np.bool_], clip: float) -> Vecto
         finite: (m,) bool; who is finite.
         clip: c.
     """
-    longest = clip * _median(norms[finite])
+    longest = clip * median_norm(norms, finite)
     longer = finite & (norms > longest)
     factors = np.where(finite, 1.0, np.nan)
     factors[longer] = longest / norms[longer]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,15 @@ from fedcrf.crf.memory import Arrays, ClientMemory, identities
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Opposition
 from fedcrf.crf.posterior import FieldPosterior
-from fedcrf.crf.potentials import clip_factors, response, steadiness, votes
+from fedcrf.crf.potentials import (
+    clip_factors,
+    lenience,
+    median_norm,
+    response,
+    shrinkage,
+    steadiness,
+    votes,
+)
 from fedcrf.crf.temporal import Chain
 from fedcrf.crf.unary import Inclination, NormEvidence, ResponseEvidence, SteadinessEvidence
 from fedcrf.errors import FedcrfError
@@ -47,6 +56,11 @@ class RobustCRF:
     share the weight of one client, and who reports evidence against itself has so much less of a
     voice. Weights are ∝ n_i q̄_i / k_i, of clipped updates, with k_i = 1 + Σ_{j≠i} max(0, cos_ij)^p.
 
+    As a federation settles, its updates become short: a round moves the model less, and honest
+    clients are left with what they differ in. A leniency k > 0 raises trust's odds by then: weights
+    go by q̄_i / (q̄_i + ρ^k·(1 − q̄_i)), of labels up to 1, where ρ is the round's median norm as a
+    share of the longest median so far, e⁻² at least.
+
     It remembers each client under its identity, so that absent clients keep their name. Answers are
     compared by sketches, S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when client i last took
     part.
@@ -66,6 +80,9 @@ class RobustCRF:
         norm_strength: Of the evidence of the norm.
         norm_exponent: How an honest update's norm grows with its examples.
         norm_threshold: As a logarithm, what longer is nothing yet.
+        norm_memory: The share, in [0, 1], of what the federation's updates have become shorter by
+            that is nothing yet besides.
+        leniency: k, how much more trust counts as the federation settles; see above.
         response_strength: κ, of the evidence of the answer.
         response_share: The share of the median client's answer that is expected of everybody, in
             [0, 1].
@@ -118,6 +135,8 @@ class RobustCRF:
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_threshold: float = 1.0
+    norm_memory: float = 0.0
+    leniency: float = 0.0
     response_strength: float = 10.0
     response_share: float = 0.5
     steadiness_strength: float = 10.0
@@ -144,10 +163,11 @@ class RobustCRF:
             "norm_strength",
             "norm_exponent",
             "norm_threshold",
+            "leniency",
             "response_strength",
             "steadiness_strength",
         )
-        check_fraction(self, "response_share", "steadiness_share")
+        check_fraction(self, "norm_memory", "response_share", "steadiness_share")
         object.__setattr__(self, "labels", self.field.labels)
         self.reported  # noqa: B018  (checks the settings)
         check_positive(self, "clip", "count_cap", "copy_power")
@@ -166,6 +186,7 @@ class RobustCRF:
                     self.norm_exponent,
                     self.norm_threshold,
                     spread=self.spread,
+                    memory=self.norm_memory,
                 ),
                 ResponseEvidence(
                     self.response_strength, self.response_share, self.spread, self.crowd
@@ -314,6 +335,7 @@ class RobustCRF:
         sketches[~finite] = np.nan
         before, last_sketches, last_positions = remembered.recall(who)
         reported = self.reported.infer_reliability(finite, evidence)
+        middle = median_norm(statistics.norms, finite)
         seen = Observation(
             statistics,
             num_examples=counted,
@@ -321,14 +343,16 @@ class RobustCRF:
             steadiness=steadiness(sketches.astype(np.float64), last_sketches),
             before=before,
             credit=reported.expected_label,
+            shrunk=shrinkage(middle, float(remembered.longest[0])),
         )
         found = field.infer(seen)
-        expected_label = found.expected_label * reported.expected_label
+        leniency = self._lenience(found.expected_label, seen.shrunk)
+        expected_label = found.expected_label * leniency * reported.expected_label
         weights, fell_back = refined_weights(base, expected_label)
         clip = clip_factors(statistics.norms, finite, self.clip)
         moved = (weights * clip)[finite] @ sketches[finite]
         kept = remembered.after(
-            who[finite], found.marginals[finite], sketches[finite], here, here + moved
+            who[finite], found.marginals[finite], sketches[finite], here, here + moved, middle
         )
         return FieldPosterior(
             weights=weights,
@@ -344,7 +368,12 @@ class RobustCRF:
                 "remembered": before @ np.asarray(field.labels),
                 "clip": clip,
                 "copies": copies,
+                **({"leniency": np.where(finite, leniency, np.nan)} if self.leniency else {}),
                 **(reported.causes if evidence else {}),
             },
             memory=kept.arrays(),
         )
+
+    def _lenience(self, expected_label: NDArray[np.float64], shrunk: float) -> NDArray[np.float64]:
+        """Return by what expected labels are multiplied where the federation has settled so far."""
+        return lenience(expected_label / max(self.labels), math.exp(-self.leniency * shrunk))

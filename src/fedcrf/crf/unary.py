@@ -194,7 +194,9 @@ class NormEvidence:
 
     z_i = log‖u_i‖ − a·log n_i less its median over the clients, and t_i the threshold, or more
     where honest clients differ more: so many times the usual deviation of those below the median.
-    Where most have learnt all of their own examples, those that have not are long.
+    Where most have learnt all of their own examples, those that have not are long. Of what updates
+    have become shorter by since the federation's longest round, a share is nothing yet besides: who
+    was left out for its length then does not stay so because the others go on learning.
 
     Attributes:
         strength: κ.
@@ -202,6 +204,7 @@ class NormEvidence:
         threshold: As a logarithm, what is nothing yet.
         limit: The most that the evidence can be.
         spread: So many usual deviations are nothing yet either.
+        memory: That share, in [0, 1]; attackers too may then be as long as others once were.
     """
 
     cause: ClassVar[str] = "norm"
@@ -212,9 +215,11 @@ class NormEvidence:
     threshold: float = 1.0
     limit: float = 2.0
     spread: float = 4.0
+    memory: float = 0.0
 
     def __post_init__(self) -> None:
         check_not_negative(self, "strength", "exponent", "threshold", "limit", "spread")
+        check_fraction(self, "memory")
 
     @property
     def slope(self) -> float:
@@ -228,7 +233,7 @@ class NormEvidence:
         )
         known = excess[seen.finite & (seen.num_examples > 0)]
         deviation = potentials.usual(known)[1] if len(known) else 0.0
-        tolerated = max(self.threshold, self.spread * deviation)
+        tolerated = max(self.threshold, self.spread * deviation) + self.memory * seen.shrunk
         evidence = np.clip(excess - tolerated, 0.0, self.limit)
         return Energy(self.slope * np.outer(evidence, labels), {self.evidence: evidence})
 
