@@ -202,6 +202,8 @@ def _told(
 ) -> list[str]:
     lowering = [name for name in factors if factors[name][i] <= 1.0 - LEAST]
     told = sorted(lowering, key=lambda name: factors[name][i])
+    if LENIENCY in factors and factors[LENIENCY][i] >= (1.0 + LEAST) * medians[LENIENCY]:
+        told.append(LENIENCY)
     if VOTE in values and values[VOTE][i] < FEW_VOTES * medians[VOTE]:
         told.append(VOTE)
     for name, seen in values.items():

@@ -240,6 +240,11 @@ WORDS = Words(
                 math.inf, "a copy of other updates, which share one client's weight: × {factor}"
             ),
         ),
+        LENIENCY: (
+            Wording(
+                math.inf, "forgiven more than others, since updates have become short: × {factor}"
+            ),
+        ),
         VOTE: (
             Wording(math.inf, "much like other updates: its vote against others counts {value}"),
         ),
