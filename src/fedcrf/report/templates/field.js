@@ -131,9 +131,14 @@ function factors(round, i, client) {
     bars.map((bar) => log(bar.middle)),
     bars.map((bar) => `× ${factorText(bar.middle)}`),
   );
-  const least = Math.min(-1, ...mine.x, ...middle.x);
-  const all = narrow() ? [1, 0.3, 0.03, 0.001] : [1, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001];
-  const ticks = all.filter((tick) => log(tick) >= least * 1.01);
+  const drawn = [...mine.x, ...middle.x];
+  const least = Math.min(-1, ...drawn);
+  const most = Math.max(0.15, ...drawn);
+  const below = narrow() ? [0.3, 0.03, 0.001] : [0.5, 0.25, 0.1, 0.03, 0.01, 0.001];
+  const above = narrow() ? [30, 1000] : [2, 10, 100, 1000];
+  const ticks = [1, ...below, ...above].filter(
+    (tick) => log(tick) >= least * 1.01 && log(tick) <= most * 1.01,
+  );
   const layout = {
     height: 120 + 46 * names.length,
     legend: LEGEND,
@@ -142,7 +147,7 @@ function factors(round, i, client) {
       tickvals: ticks.map(log),
       ticktext: ticks.map((tick) => `× ${tick}`),
       tickangle: 0,
-      range: [least * 1.08, 0.2],
+      range: [least - 0.08 * (most - least), most + 0.08 * (most - least)],
       zeroline: true,
       zerolinewidth: 2,
     },
@@ -152,8 +157,8 @@ function factors(round, i, client) {
     .filter((name) => name !== "clip")
     .reduce((all, name) => all * causes.factors[name][i], 1);
   const summary =
-    `All but the clipping together: × ${factorText(product)} of what a client gets for as many ` +
-    "examples that nothing speaks against" +
+    `All but the clipping together: × ${factorText(product)} of what its examples earn where ` +
+    "nothing else is known" +
     (known(causes.values.clip?.[i])
       ? `; its update counts ${text(causes.values.clip[i], 2)} of its length.`
       : ".");
