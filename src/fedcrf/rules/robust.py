@@ -104,7 +104,7 @@ class CRFRobustEvidence(CRFRobust):
     ignores: ClassVar[frozenset[str]] = frozenset()
 
     norm_memory: float = 1.0
-    leniency: float = 3.0
+    leniency: float = 1.0
 
     @property
     def wanted_evidence(self) -> frozenset[str]:
