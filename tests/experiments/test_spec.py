@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
@@ -89,8 +90,8 @@ def test_settings_reach_the_cells_that_use_them() -> None:
     spec = resolve(
         {
             "methods": ["fedavg", "crf-fedprox", "uniform+proximal"],
-            "seeds": [3, 1, 3],
-            "rules": {"crf": {"bandwidth": 1, "labels": [0, 1]}},
+            "seeds": [3, np.int64(1), 3],
+            "rules": {"crf": {"bandwidth": np.float32(1), "labels": [0, 1]}},
             "objectives": {"proximal": {"mu": 0.5}},
         }
     )
@@ -274,6 +275,9 @@ def test_description_is_complete() -> None:
             ["every method names its own", "--server-optimizer"],
         ),
         ({"seeds": [-1]}, ["seed", "-1"]),
+        ({"seeds": np.arange(2)}, ["seeds is array", "what a run file can hold"]),
+        ({"seeds": [np.True_]}, ["seeds is True", "integer"]),
+        ({"rounds": {"maximum": object()}}, ["rounds is", "what a run file can hold"]),
         ({"data": 3}, ["[data]"]),
         ({"rules": {"crf": 3}}, ["[rules.crf]"]),
         ({"data": {"dataset": 3}}, ["data.dataset", "3"]),

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, to_json
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
@@ -81,6 +82,18 @@ class ServerSettings:
             raise unknown_name("server optimizer", self.optimizer, SERVER_OPTIMIZERS)
 
 
+class SectionError(FedcrfError):
+    """A section whose settings do not go together, or one of which is out of its range.
+
+    Attributes:
+        section: The section's name.
+    """
+
+    def __init__(self, section: str, cause: object) -> None:
+        super().__init__(f"[{section}] {cause}")
+        self.section = section
+
+
 def build(kind: type[T], options: Options, where: str) -> T:
     """Return a settings dataclass of plain values, as TOML and JSON have them.
 
@@ -119,15 +132,29 @@ def convert(kind: Any, value: Any, where: str) -> Any:
     """
     try:
         # As JSON, since there "3" and true are no numbers, and a list may stand for a tuple.
-        return _adapter(kind).validate_json(to_json(value, inf_nan_mode="constants"), strict=True)
+        text = to_json(value, inf_nan_mode="constants", fallback=_number)
+    except PydanticSerializationError:
+        raise FedcrfError(
+            f"{where} is {value!r}: give what a run file can hold, numbers, text, truth values, "
+            "lists and sections"
+        ) from None
+    try:
+        return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, FedcrfError):
-            raise FedcrfError(f"[{where}] {cause}") from None
+            raise SectionError(where, cause) from None
         # Further parts of the place are items, or the types that a value could have had.
         place = ".".join([where, *(part for part in first["loc"][:1] if isinstance(part, str))])
         raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None
+
+
+def _number(value: object) -> Any:
+    """Return a number of NumPy's as one of Python's, which is the same in a run file."""
+    if not isinstance(value, np.generic):
+        raise TypeError
+    return value.item()
 
 
 def wanted(error: ErrorDetails) -> str:

@@ -17,6 +17,7 @@ from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.methods import find_method
+from fedcrf.experiments.settings import SectionError
 from fedcrf.experiments.spec import RunSpec, check_used, resolve
 
 LAST_ROUNDS = 5
@@ -152,7 +153,7 @@ class Suite:
                 {"methods": list(methods), "seeds": list(seeds)},
             )
         except FedcrfError as error:
-            if any(f"[rules.{rule}]" in str(error) for rule in told):
+            if isinstance(error, SectionError) and error.section in [f"rules.{r}" for r in told]:
                 raise FedcrfError(
                     f"{error}; the suite tells it of {wrong} attackers: choose fewer with "
                     "--attackers, or --methods without it"
