@@ -277,7 +277,7 @@ def test_description_is_complete() -> None:
         ({"seeds": [-1]}, ["seed", "-1"]),
         ({"seeds": np.arange(2)}, ["seeds is array", "what a run file can hold"]),
         ({"seeds": [np.True_]}, ["seeds is True", "integer"]),
-        ({"rounds": {"maximum": object()}}, ["rounds is", "what a run file can hold"]),
+        ({"rounds": {"maximum": np.zeros(2)}}, ["rounds is", "what a run file can hold"]),
         ({"data": 3}, ["[data]"]),
         ({"rules": {"crf": 3}}, ["[rules.crf]"]),
         ({"data": {"dataset": 3}}, ["data.dataset", "3"]),
