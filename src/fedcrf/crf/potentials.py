@@ -47,7 +47,7 @@ def relative_distance(distances: Vector, finite: NDArray[np.bool_]) -> Vector:
 
 def norm_anomaly(norms: Vector, finite: NDArray[np.bool_]) -> Vector:
     """Return h_i, how many median absolute deviations ‖u_i‖ lies from the median norm."""
-    deviations = np.abs(norms - _median(norms[finite]))
+    deviations = np.abs(norms - median_norm(norms, finite))
     return np.asarray(deviations / (_median(deviations[finite]) + EPSILON))
 
 
@@ -223,15 +223,14 @@ def lenience(trusted: Vector, doubt: float) -> Vector:
     return np.asarray(1.0 / (trusted + doubt * (1.0 - trusted)))
 
 
-def clip_factors(norms: Vector, finite: NDArray[np.bool_], clip: float) -> Vector:
-    """Return s_i = min(1, c · median_j ‖u_j‖ / ‖u_i‖); NaN for a non-finite update.
+def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: float) -> Vector:
+    """Return s_i = min(1, longest / ‖u_i‖); NaN for a non-finite update.
 
     Args:
         norms: (m,) norms.
         finite: (m,) bool; who is finite.
-        clip: c.
+        longest: What updates are clipped to.
     """
-    longest = clip * median_norm(norms, finite)
     longer = finite & (norms > longest)
     factors = np.where(finite, 1.0, np.nan)
     factors[longer] = longest / norms[longer]

@@ -349,7 +349,7 @@ class RobustCRF:
         leniency = self._lenience(found.expected_label, seen.shrunk)
         expected_label = found.expected_label * leniency * reported.expected_label
         weights, fell_back = refined_weights(base, expected_label)
-        clip = clip_factors(statistics.norms, finite, self.clip)
+        clip = clip_factors(statistics.norms, finite, self.clip * middle)
         moved = (weights * clip)[finite] @ sketches[finite]
         kept = remembered.after(
             who[finite], found.marginals[finite], sketches[finite], here, here + moved, middle
