@@ -60,6 +60,7 @@ class SlowRobust:
     persistence: float = 0.9
     opposition_strength: float = 2.0
     opposition_tolerance: float = 0.3
+    opposition_memory: float = 0.0
     vote_power: float = 32.0
     crowd: float = 10.0
     copy_power: float = 100.0
@@ -68,7 +69,6 @@ class SlowRobust:
     norm_exponent: float = 0.7
     norm_threshold: float = 1.0
     norm_memory: float = 0.0
-    leniency: float = 0.0
     response_strength: float = 10.0
     response_share: float = 0.5
     steadiness_strength: float = 10.0
@@ -131,7 +131,8 @@ class SlowRobust:
                 against = -alike[i, j] if alike[i, j] < 0 else -(1 - few) * alike[i, j]
                 met[i] += few * against * own[j] * vote[j] * trust[j]
             middle, deviation = usual(met[i] for i in credited)
-            tolerated = few * self.opposition_tolerance + (1 - few) * self.spread * deviation
+            settled = self.opposition_tolerance + self.opposition_memory * shrunk
+            tolerated = few * settled + (1 - few) * self.spread * deviation
             renewed = {}
             for i in present:
                 opposed = max(0.0, met[i] - middle - tolerated)
@@ -146,7 +147,7 @@ class SlowRobust:
                     for old, new in zip(belief[i], fresh, strict=True)
                 ]
             belief = renewed
-        trusted = {c: self._forgiven(dot(belief[c], self.labels), shrunk) for c in present}
+        trusted = {c: dot(belief[c], self.labels) for c in present}
         share = {c: examples[c] * copies[c] * trusted[c] * own[c] for c in present}
         total = sum(share.values())
         weights = {c: share.get(c, 0.0) / total if total else 0.0 for c in updates}
@@ -175,12 +176,6 @@ class SlowRobust:
         if not longest or not middle:
             return 0.0
         return min(2.0, max(0.0, math.log(longest / middle)))
-
-    def _forgiven(self, trust: float, shrunk: float) -> float:
-        """Trust whose odds have grown with what the federation's updates shrank by."""
-        largest = max(self.labels)
-        odds = trust / (largest - trust) * math.exp(self.leniency * shrunk)
-        return largest * odds / (1 + odds)
 
     def _norms(self, present: list, norms: dict, examples: dict, shrunk: float) -> dict:
         z = {

@@ -162,14 +162,12 @@ def test_what_is_told_is_what_lowered_most_first() -> None:
     for record, _, _ in rounds(loud=8.0):
         effects = effects_of(record, ROBUST)
         for i, told in enumerate(effects.told):
-            lowering = [name for name in told if name in effects.factors and name != "leniency"]
+            lowering = [name for name in told if name in effects.factors]
             factors = [effects.factors[name][i] for name in lowering]
             assert factors == sorted(factors)
             assert set(lowering) == {
                 name for name, each in effects.factors.items() if each[i] <= 1 - LEAST
             }
-            forgiven = effects.factors["leniency"]
-            assert ("leniency" in told) == (forgiven[i] >= (1 + LEAST) * np.median(forgiven))
     for attacker in ATTACKERS:
         assert effects.told[attacker][0] in ("response", "remembered", "opposition")
         assert "vote" in effects.told[attacker]
@@ -272,12 +270,6 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             {"reported residual_loss": [1.4, 0.0]},
             math.exp(-1.4) * TRUSTED,
             "still has a high loss after local training (1.23 deviations above the median): × 0.25",
-        ),
-        (
-            "crf-robust-evidence",
-            {"leniency": [1.28, 1.12]},
-            TRUSTED,
-            "forgiven more than others, since updates have become short: × 1.28",
         ),
         (
             "crf-evidence",

@@ -81,6 +81,11 @@ class Opposition:
     differ, the tolerance goes over, by the same share, into so many times the usual deviation of
     those that meet less than the median.
 
+    As a federation settles, what honest clients agree on is learnt, and those whose data are rare
+    are opposed as plainly as attackers were in the first rounds. With a memory the tolerance grows
+    by so much of the logarithm by which updates have become shorter since the longest round; who
+    was opposed before remains distrusted by what is remembered of it.
+
     Attributes:
         strength: λ ≥ 0.
         tolerance: Opposition above the median that is nothing yet.
@@ -88,6 +93,8 @@ class Opposition:
             clients with like data come to cosines of 0.9, and keep their votes with 32.
         crowd: Clients of a round beyond which it is a crowd.
         spread: In a crowd so many usual deviations above the median are nothing yet.
+        memory: How much more is nothing yet for each time that updates have become shorter by a
+            factor of e; at most twice as much, see `Observation.shrunk`.
     """
 
     cause: ClassVar[str] = "opposition"
@@ -98,9 +105,10 @@ class Opposition:
     vote_power: float = 32.0
     crowd: float = 10.0
     spread: float = 4.0
+    memory: float = 0.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "tolerance", "spread")
+        check_not_negative(self, "strength", "tolerance", "spread", "memory")
         check_positive(self, "vote_power", "crowd")
 
     @property
@@ -115,11 +123,12 @@ class Opposition:
         credited = seen.finite & (credit >= 0.5)
         crowded = potentials.crowdedness(seen.finite, self.crowd)
         conflict = potentials.conflict(seen.cosines, crowded) * ((1.0 - crowded) * credit * votes)
+        least = (1.0 - crowded) * (self.tolerance + self.memory * seen.shrunk)
 
         def energy(marginals: Matrix) -> Energy:
             met = conflict @ (marginals @ labels)
             usual, deviation = potentials.usual(met[credited]) if credited.any() else (0.0, 0.0)
-            tolerated = (1.0 - crowded) * self.tolerance + crowded * self.spread * deviation
+            tolerated = least + crowded * self.spread * deviation
             evidence = np.maximum(0.0, met - usual - tolerated)
             causes = {self.cause: met, self.evidence: evidence, "vote": votes}
             return Energy(self.slope * np.outer(evidence, labels), causes)

@@ -22,8 +22,8 @@ class FieldPosterior:
         clip: (m,) factors s in (0, 1] of the updates: the next model is w + Σ α_i s_i u_i. NaN for
             an excluded client.
         base_weights: (m,) the weights β that the field refined, over the clients not excluded.
-        expected_label: (m,) expected labels q̄, times what leniency makes of them and the
-            reliability that reported evidence leaves, where there is some.
+        expected_label: (m,) expected labels q̄, times the reliability that reported evidence
+            leaves, where there is some.
         marginals: (m, L) mean-field marginals Q.
         excluded: (m,) bool; True where the update is not finite, which gives weight exactly 0.
         fell_back: True where Σβq̄ is numerically zero and the weights are the base weights.

@@ -212,17 +212,6 @@ def shrinkage(median: float, longest: float) -> float:
     return min(MOST_SHRUNK, max(0.0, math.log(longest) - math.log(median)))
 
 
-def lenience(trusted: Vector, doubt: float) -> Vector:
-    """Return 1 / (r_i + h·(1 − r_i)), by what r_i in [0, 1] is multiplied to divide its odds by h.
-
-    Args:
-        trusted: (m,) r_i.
-        doubt: h in [0, 1]; 1 changes nothing.
-    """
-    doubt = max(doubt, np.finfo(np.float64).tiny)
-    return np.asarray(1.0 / (trusted + doubt * (1.0 - trusted)))
-
-
 def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: float) -> Vector:
     """Return s_i = min(1, longest / ‖u_i‖); NaN for a non-finite update.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,6 @@ from fedcrf.crf.pairwise import Opposition
 from fedcrf.crf.posterior import FieldPosterior
 from fedcrf.crf.potentials import (
     clip_factors,
-    lenience,
     median_norm,
     response,
     shrinkage,
@@ -57,9 +55,9 @@ class RobustCRF:
     voice. Weights are ∝ n_i q̄_i / k_i, of clipped updates, with k_i = 1 + Σ_{j≠i} max(0, cos_ij)^p.
 
     As a federation settles, its updates become short: a round moves the model less, and honest
-    clients are left with what they differ in. A leniency k > 0 raises trust's odds by then: weights
-    go by q̄_i / (q̄_i + ρ^k·(1 − q̄_i)), of labels up to 1, where ρ is the round's median norm as a
-    share of the longest median so far, e⁻² at least.
+    clients are left with what they differ in. What is nothing yet of a norm and of opposition may
+    grow by then, with −log ρ, where ρ is the round's median norm as a share of the longest median
+    so far, e⁻² at least.
 
     It remembers each client under its identity, so that absent clients keep their name. Answers are
     compared by sketches, S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when client i last took
@@ -71,6 +69,7 @@ class RobustCRF:
         persistence: s in [0, 1), the chance that a client stays what it was.
         opposition_strength: λ.
         opposition_tolerance: Opposition above the median that is nothing yet.
+        opposition_memory: How much more of it is nothing yet by then, in parts of −log ρ.
         vote_power: How alike updates must be to count as copies.
         crowd: Clients beyond which a round is a crowd; see `Opposition`.
         copy_power: p, how alike updates must be to share one client's weight. Of full copies
@@ -80,9 +79,7 @@ class RobustCRF:
         norm_strength: Of the evidence of the norm.
         norm_exponent: How an honest update's norm grows with its examples.
         norm_threshold: As a logarithm, what longer is nothing yet.
-        norm_memory: The share, in [0, 1], of what the federation's updates have become shorter by
-            that is nothing yet besides.
-        leniency: k, how much more trust counts as the federation settles; see above.
+        norm_memory: The share, in [0, 1], of −log ρ that is nothing yet besides.
         response_strength: κ, of the evidence of the answer.
         response_share: The share of the median client's answer that is expected of everybody, in
             [0, 1].
@@ -128,6 +125,7 @@ class RobustCRF:
     persistence: float = 0.9
     opposition_strength: float = 2.0
     opposition_tolerance: float = 0.3
+    opposition_memory: float = 0.0
     vote_power: float = 32.0
     crowd: float = 10.0
     copy_power: float = 100.0
@@ -136,7 +134,6 @@ class RobustCRF:
     norm_exponent: float = 0.7
     norm_threshold: float = 1.0
     norm_memory: float = 0.0
-    leniency: float = 0.0
     response_strength: float = 10.0
     response_share: float = 0.5
     steadiness_strength: float = 10.0
@@ -160,10 +157,10 @@ class RobustCRF:
             self,
             "opposition_strength",
             "opposition_tolerance",
+            "opposition_memory",
             "norm_strength",
             "norm_exponent",
             "norm_threshold",
-            "leniency",
             "response_strength",
             "steadiness_strength",
         )
@@ -202,6 +199,7 @@ class RobustCRF:
                     self.vote_power,
                     self.crowd,
                     self.spread,
+                    self.opposition_memory,
                 ),
             ),
             temporal=Chain(self.persistence),
@@ -346,8 +344,7 @@ class RobustCRF:
             shrunk=shrinkage(middle, float(remembered.longest[0])),
         )
         found = field.infer(seen)
-        leniency = self._lenience(found.expected_label, seen.shrunk)
-        expected_label = found.expected_label * leniency * reported.expected_label
+        expected_label = found.expected_label * reported.expected_label
         weights, fell_back = refined_weights(base, expected_label)
         clip = clip_factors(statistics.norms, finite, self.clip * middle)
         moved = (weights * clip)[finite] @ sketches[finite]
@@ -368,12 +365,7 @@ class RobustCRF:
                 "remembered": before @ np.asarray(field.labels),
                 "clip": clip,
                 "copies": copies,
-                **({"leniency": np.where(finite, leniency, np.nan)} if self.leniency else {}),
                 **(reported.causes if evidence else {}),
             },
             memory=kept.arrays(),
         )
-
-    def _lenience(self, expected_label: NDArray[np.float64], shrunk: float) -> NDArray[np.float64]:
-        """Return by what expected labels are multiplied where the federation has settled so far."""
-        return lenience(expected_label / max(self.labels), math.exp(-self.leniency * shrunk))

@@ -2,14 +2,13 @@
 
 A field past the paper's gives weights ∝ β_i q̄_i, and its expected label is a product:
 
-    q̄_i = p₀ · (p_i / p₀) · (E_Q[q] / p_i) · ℓ_i · exp(−e_i)
+    q̄_i = p₀ · (p_i / p₀) · (E_Q[q] / p_i) · exp(−e_i)
 
 with p₀ the expected label of a client of which nothing is known, p_i what is remembered makes of
-it (linear in what was remembered), E_Q[q] that after this round's evidence, ℓ_i what leniency makes
-of it, and e_i what clients report. The energies of the evidence add up in one exponent; along the
-straight path from none of them to all, a part's share in log(E_Q[q] / p_i) is its share in the
-energy (the value of Aumann and Shapley). So the factors of all causes multiply to q̄_i / p₀, and
-nothing is inferred anew.
+it (linear in what was remembered), E_Q[q] that after this round's evidence, and e_i what clients
+report. The energies of the evidence add up in one exponent; along the straight path from none of
+them to all, a part's share in log(E_Q[q] / p_i) is its share in the energy (the value of Aumann and
+Shapley). So the factors of all causes multiply to q̄_i / p₀, and nothing is inferred anew.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ OF_THIS_ROUND = ("response", "steadiness", "opposition", "norm")
 EXPECTED = "expected_label"
 """What all causes lead to."""
 
-COUNTED, CLIP, VOTE, COPIES, LENIENCY = "counted", "clip", "vote", "copies", "leniency"
+COUNTED, CLIP, VOTE, COPIES = "counted", "clip", "vote", "copies"
 
 LEAST = 0.05
 """A cause that takes a smaller share is not told."""
@@ -159,10 +158,8 @@ def _factors(values: Mapping[str, Sequence[float]], rule: object) -> dict[str, l
         name: trust(evidence) for name, evidence in seen.items() if name.startswith(f"{REPORTED} ")
     }
     if isinstance(rule, RobustCRF):
-        if LENIENCY in seen:
-            factors[LENIENCY] = np.nan_to_num(seen[LENIENCY], nan=1.0)
-        beside = np.prod(list(factors.values()), axis=0)
-        factors |= _of_the_field(seen, seen[EXPECTED] / beside, rule)
+        reported = np.prod(list(factors.values()), axis=0)
+        factors |= _of_the_field(seen, seen[EXPECTED] / reported, rule)
         factors |= {
             name: np.nan_to_num(seen[name], nan=1.0)
             for name in (CLIP, COPIES, COUNTED)
@@ -202,8 +199,6 @@ def _told(
 ) -> list[str]:
     lowering = [name for name in factors if factors[name][i] <= 1.0 - LEAST]
     told = sorted(lowering, key=lambda name: factors[name][i])
-    if LENIENCY in factors and factors[LENIENCY][i] >= (1.0 + LEAST) * medians[LENIENCY]:
-        told.append(LENIENCY)
     if VOTE in values and values[VOTE][i] < FEW_VOTES * medians[VOTE]:
         told.append(VOTE)
     for name, seen in values.items():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedcrf.crf.unary import REPORTED
-from fedcrf.report.effects import CLIP, COPIES, COUNTED, LENIENCY, MISSING, VOTE
+from fedcrf.report.effects import CLIP, COPIES, COUNTED, MISSING, VOTE
 
 
 @dataclass(frozen=True)
@@ -240,11 +240,6 @@ WORDS = Words(
                 math.inf, "a copy of other updates, which share one client's weight: × {factor}"
             ),
         ),
-        LENIENCY: (
-            Wording(
-                math.inf, "forgiven more than others, since updates have become short: × {factor}"
-            ),
-        ),
         VOTE: (
             Wording(math.inf, "much like other updates: its vote against others counts {value}"),
         ),
@@ -298,9 +293,6 @@ WORDS = Words(
         CLIP: Title("clipped to", "what is left of its update's length"),
         COPIES: Title(
             "share among copies", "of one client's weight, which those share that send the same"
-        ),
-        LENIENCY: Title(
-            "leniency", "by what trust is multiplied, the less the greater as updates become short"
         ),
         VOTE: Title("vote", "what of its word against others counts"),
         REPORTED: Title("reported {name}", "the evidence against it that it reports"),

@@ -98,13 +98,14 @@ class CRFRobustEvidence(CRFRobust):
     """The robust CRF, with the evidence that clients report against themselves.
 
     It is made for clients that mean no harm, and forgives what they differ in at the end: unless it
-    is told otherwise, norms are held against the federation's longest round, and it is lenient.
+    is told otherwise, norms are held against the federation's longest round, and more opposition is
+    put up with the shorter updates have become since.
     """
 
     ignores: ClassVar[frozenset[str]] = frozenset()
 
     norm_memory: float = 1.0
-    leniency: float = 1.0
+    opposition_memory: float = 0.4
 
     @property
     def wanted_evidence(self) -> frozenset[str]:
