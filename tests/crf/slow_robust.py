@@ -71,6 +71,7 @@ class SlowRobust:
     norm_memory: float = 0.0
     response_strength: float = 10.0
     response_share: float = 0.5
+    response_memory: float = 0.0
     steadiness_strength: float = 10.0
     steadiness_share: float = 0.5
     clip: float = 2.0
@@ -107,7 +108,7 @@ class SlowRobust:
         start, energy = {}, {}
         shrunk = self._shrunk(norms)
         long = self._norms(present, norms, examples, shrunk)
-        silent = self._answers(present, model, updates)
+        silent = self._answers(present, model, updates, shrunk)
         turned = self._turned(present, updates)
         for c in present:
             start[c] = list(prior)
@@ -188,7 +189,7 @@ class SlowRobust:
         tolerated = max(self.norm_threshold, self.spread * deviation) + self.norm_memory * shrunk
         return {c: min(2.0, max(0.0, z.get(c, middle) - middle - tolerated)) for c in present}
 
-    def _answers(self, present: list, model: Vector, updates: Mapping) -> dict:
+    def _answers(self, present: list, model: Vector, updates: Mapping, shrunk: float) -> dict:
         self.response = {}
         for c in present:
             if c in self.last:
@@ -199,6 +200,7 @@ class SlowRobust:
         middle, deviation = usual(self.response.values())
         typical, crowded = min(0.0, middle), 1 - self._few(present)
         expected = max(self.response_share * typical, typical + crowded * self.spread * deviation)
+        expected += self.response_memory * shrunk
         return {
             c: max(0.0, self.response[c] - expected) if c in self.response else 0.0 for c in present
         }

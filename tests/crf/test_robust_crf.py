@@ -76,8 +76,9 @@ def play(
         {"crowd": 2.5, "spread": 0.5, "response_share": 0.9, "steadiness_share": 0.99},
         {"norm_threshold": 0.0, "spread": 0.0, "norm_memory": 0.7, "opposition_memory": 0.4},
         {"crowd": 2.5, "opposition_tolerance": 0.0, "opposition_memory": 0.2},
+        {"response_share": 1.0, "response_memory": 0.05},
     ],
-    ids=["no crowd", "crowd", "settling", "settling crowd"],
+    ids=["no crowd", "crowd", "settling", "settling crowd", "settling answers"],
 )
 def test_against_the_slow_version(rounds, value, settings):
     spoilt = () if value is None else ((0, 7), (1, 3), (2, 0))
@@ -393,6 +394,7 @@ def test_calls_that_cannot_be(given, message):
         ({"norm_memory": 1.5}, r"^norm_memory 1\.5: give a number in \[0, 1\]"),
         ({"opposition_memory": -1}, "^opposition_memory -1"),
         ({"opposition_memory": math.inf}, "^opposition_memory inf"),
+        ({"response_memory": -1}, "^response_memory -1"),
         ({"response_strength": -1}, "^response_strength -1"),
         ({"response_share": None}, "^response_share None"),
         ({"response_share": 5}, r"^response_share 5: give a number in \[0, 1\]"),

@@ -55,9 +55,9 @@ class RobustCRF:
     voice. Weights are ∝ n_i q̄_i / k_i, of clipped updates, with k_i = 1 + Σ_{j≠i} max(0, cos_ij)^p.
 
     As a federation settles, its updates become short: a round moves the model less, and honest
-    clients are left with what they differ in. What is nothing yet of a norm and of opposition may
-    grow by then, with −log ρ, where ρ is the round's median norm as a share of the longest median
-    so far, e⁻² at least.
+    clients are left with what they differ in. What is nothing yet of a norm, of opposition and of
+    a missing answer may grow by then, with −log ρ, where ρ is the round's median norm as a share of
+    the longest median so far, e⁻² at least.
 
     It remembers each client under its identity, so that absent clients keep their name. Answers are
     compared by sketches, S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when client i last took
@@ -83,6 +83,7 @@ class RobustCRF:
         response_strength: κ, of the evidence of the answer.
         response_share: The share of the median client's answer that is expected of everybody, in
             [0, 1].
+        response_memory: How much more of it may be missing by then, in parts of −log ρ.
         steadiness_strength: κ, of the evidence of steadiness.
         steadiness_share: The share of the median client's steadiness that is expected likewise.
         clip: Updates are clipped to so many median norms.
@@ -136,6 +137,7 @@ class RobustCRF:
     norm_memory: float = 0.0
     response_strength: float = 10.0
     response_share: float = 0.5
+    response_memory: float = 0.0
     steadiness_strength: float = 10.0
     steadiness_share: float = 0.5
     clip: float = 2.0
@@ -162,6 +164,7 @@ class RobustCRF:
             "norm_exponent",
             "norm_threshold",
             "response_strength",
+            "response_memory",
             "steadiness_strength",
         )
         check_fraction(self, "norm_memory", "response_share", "steadiness_share")
@@ -186,7 +189,11 @@ class RobustCRF:
                     memory=self.norm_memory,
                 ),
                 ResponseEvidence(
-                    self.response_strength, self.response_share, self.spread, self.crowd
+                    self.response_strength,
+                    self.response_share,
+                    self.spread,
+                    self.crowd,
+                    self.response_memory,
                 ),
                 SteadinessEvidence(
                     self.steadiness_strength, self.steadiness_share, self.spread, self.crowd

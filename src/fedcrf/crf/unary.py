@@ -249,11 +249,17 @@ class ResponseEvidence:
     beyond a crowd, which shows how uncertain answers are, it is less where so many times the usual
     deviation of those below the median, and of that 1 − crowd/m, reaches further.
 
+    Who has learnt its own examples has little to answer with, so that as a federation settles
+    answers become noise. With a memory, so much of the logarithm by which updates have become
+    shorter since the longest round may be missing besides.
+
     Attributes:
         strength: κ.
         share: The share of the median client's answer that is expected of everybody, in [0, 1].
         spread: In a crowd so many usual deviations above the median are nothing yet.
         crowd: Clients of a round beyond which it is a crowd.
+        memory: How much more may be missing for each time that updates have become shorter by a
+            factor of e; at most twice as much, see `Observation.shrunk`.
     """
 
     cause: ClassVar[str] = "response"
@@ -263,9 +269,10 @@ class ResponseEvidence:
     share: float = 0.5
     spread: float = 4.0
     crowd: float = 10.0
+    memory: float = 0.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "spread")
+        check_not_negative(self, "strength", "spread", "memory")
         check_fraction(self, "share")
         check_positive(self, "crowd")
 
@@ -284,7 +291,8 @@ class ResponseEvidence:
         typical = min(0.0, middle)
         spread = self.spread * potentials.crowdedness(seen.finite, self.crowd)
         expected = max(self.share * typical, typical + spread * deviation)
-        evidence = np.where(known, np.maximum(0.0, response - expected), 0.0)
+        tolerated = expected + self.memory * seen.shrunk
+        evidence = np.where(known, np.maximum(0.0, response - tolerated), 0.0)
         causes = {self.cause: response, self.evidence: evidence}
         return Energy(self.slope * np.outer(evidence, labels), causes)
 

@@ -98,14 +98,15 @@ class CRFRobustEvidence(CRFRobust):
     """The robust CRF, with the evidence that clients report against themselves.
 
     It is made for clients that mean no harm, and forgives what they differ in at the end: unless it
-    is told otherwise, norms are held against the federation's longest round, and more opposition is
-    put up with the shorter updates have become since.
+    is told otherwise, norms are held against the federation's longest round, and more opposition
+    and poorer answers are put up with the shorter updates have become since.
     """
 
     ignores: ClassVar[frozenset[str]] = frozenset()
 
     norm_memory: float = 1.0
     opposition_memory: float = 0.4
+    response_memory: float = 0.1
 
     @property
     def wanted_evidence(self) -> frozenset[str]:
