@@ -155,8 +155,8 @@ class SlowRobust:
         after = list(model)
         for c in present:
             self.last[c] = (belief[c], updates[c], model)
-            middle = self.clip * median(norms.values())
-            clip = min(1.0, middle / norms[c]) if norms[c] else 1.0
+            most = self.clip * median(norms.values()) * math.exp(self.norm_memory * shrunk)
+            clip = min(1.0, most / norms[c]) if norms[c] else 1.0
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
         return weights, after

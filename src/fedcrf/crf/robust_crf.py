@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +87,8 @@ class RobustCRF:
         response_memory: How much more of it may be missing by then, in parts of −log ρ.
         steadiness_strength: κ, of the evidence of steadiness.
         steadiness_share: The share of the median client's steadiness that is expected likewise.
-        clip: Updates are clipped to so many median norms.
+        clip: Updates are clipped to so many median norms, and with a memory of norms to as many
+            times more as is nothing yet of a norm.
         count_cap: A client's examples count as so many medians at most, as counts are claims.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
         evidence_threshold: Deviations above the median that are nothing yet.
@@ -353,7 +355,8 @@ class RobustCRF:
         found = field.infer(seen)
         expected_label = found.expected_label * reported.expected_label
         weights, fell_back = refined_weights(base, expected_label)
-        clip = clip_factors(statistics.norms, finite, self.clip * middle)
+        longest = self.clip * middle * math.exp(self.norm_memory * seen.shrunk)
+        clip = clip_factors(statistics.norms, finite, longest)
         moved = (weights * clip)[finite] @ sketches[finite]
         kept = remembered.after(
             who[finite], found.marginals[finite], sketches[finite], here, here + moved, middle
