@@ -200,10 +200,19 @@ class SlowRobust:
         middle, deviation = usual(self.response.values())
         typical, crowded = min(0.0, middle), 1 - self._few(present)
         expected = max(self.response_share * typical, typical + crowded * self.spread * deviation)
-        expected += self.response_memory * shrunk
+        doubt = self.response_memory * shrunk
         return {
-            c: max(0.0, self.response[c] - expected) if c in self.response else 0.0 for c in present
+            c: max(0.0, self.response[c] - expected - doubt * self._standing(c))
+            if c in self.response
+            else 0.0
+            for c in present
         }
+
+    def _standing(self, c: Any) -> float:
+        """How far a client was trusted last, as a share of what comes before evidence."""
+        factors = [math.exp(self.inclination * q) for q in self.labels]
+        usually = dot(self._normalised(factors), self.labels)
+        return min(1.0, dot(self.last[c][0], self.labels) / usually)
 
     def _turned(self, present: list, updates: Mapping) -> dict:
         self.steadiness = {

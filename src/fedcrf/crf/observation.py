@@ -45,6 +45,9 @@ class Observation:
             there was none. None where nothing is remembered.
         credit: (m,) in [0, 1], what part of a client's word counts where it speaks against others;
             None where all of everybody's does.
+        standing: (m,) in [0, 1], how far a client was trusted when it last took part, as a share of
+            how far a new one is before any evidence; 1 for who is new. None where nothing is
+            remembered.
         shrunk: How much shorter the median update is than the longest median of the rounds before,
             as a logarithm; 0 where it is not.
     """
@@ -56,6 +59,7 @@ class Observation:
     steadiness: NDArray[np.float64] | None = None
     before: NDArray[np.float64] | None = None
     credit: NDArray[np.float64] | None = None
+    standing: NDArray[np.float64] | None = None
     shrunk: float = 0.0
 
     @property

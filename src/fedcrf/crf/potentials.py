@@ -205,6 +205,17 @@ def median_norm(norms: Vector, finite: NDArray[np.bool_]) -> float:
     return _median(norms[finite]) if finite.any() else 0.0
 
 
+def standing(trusted: Vector, unknown: float) -> Vector:
+    """Return min(1, trusted_i / unknown), how far clients were trusted last; 1 for who is new.
+
+    Args:
+        trusted: (m,) labels expected when the clients last took part; NaN for who is new.
+        unknown: The label expected of a client of which nothing is known. Of 0 nobody can be short.
+    """
+    known = ~np.isnan(trusted) & (unknown > 0.0)
+    return np.minimum(1.0, np.divide(trusted, unknown, out=np.ones_like(trusted), where=known))
+
+
 def shrinkage(median: float, longest: float) -> float:
     """Return log(longest / median), within 0 and 2; 0 where either is 0: nothing is known then."""
     if not (longest > 0 and median > 0):

@@ -29,6 +29,7 @@ from fedcrf.crf.potentials import (
     median_norm,
     response,
     shrinkage,
+    standing,
     steadiness,
     votes,
 )
@@ -84,7 +85,8 @@ class RobustCRF:
         response_strength: κ, of the evidence of the answer.
         response_share: The share of the median client's answer that is expected of everybody, in
             [0, 1].
-        response_memory: How much more of it may be missing by then, in parts of −log ρ.
+        response_memory: How much more of it may be missing by then, in parts of −log ρ; of a client
+            that was trusted less than before any evidence, that share of it.
         steadiness_strength: κ, of the evidence of steadiness.
         steadiness_share: The share of the median client's steadiness that is expected likewise.
         clip: Updates are clipped to so many median norms, and with a memory of norms to as many
@@ -341,6 +343,8 @@ class RobustCRF:
         sketches = np.clip(sketches, -LARGEST_SKETCHED, LARGEST_SKETCHED).astype(np.float32)
         sketches[~finite] = np.nan
         before, last_sketches, last_positions = remembered.recall(who)
+        trusted = before @ np.asarray(field.labels)
+        unknown = float(self.prior_label(np.array(np.nan)))
         reported = self.reported.infer_reliability(finite, evidence)
         middle = median_norm(statistics.norms, finite)
         seen = Observation(
@@ -350,6 +354,7 @@ class RobustCRF:
             steadiness=steadiness(sketches.astype(np.float64), last_sketches),
             before=before,
             credit=reported.expected_label,
+            standing=standing(trusted, unknown),
             shrunk=shrinkage(middle, float(remembered.longest[0])),
         )
         found = field.infer(seen)
@@ -372,7 +377,7 @@ class RobustCRF:
             causes={
                 # Of who is excluded nothing was seen, though the parts have numbers for it.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
-                "remembered": before @ np.asarray(field.labels),
+                "remembered": trusted,
                 "clip": clip,
                 "copies": copies,
                 **(reported.causes if evidence else {}),

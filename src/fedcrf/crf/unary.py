@@ -251,7 +251,8 @@ class ResponseEvidence:
 
     Who has learnt its own examples has little to answer with, so that as a federation settles
     answers become noise. With a memory, so much of the logarithm by which updates have become
-    shorter since the longest round may be missing besides.
+    shorter since the longest round may be missing besides, as far as the client was trusted before:
+    who has been found out answers for everything, and does not come back as evidence runs dry.
 
     Attributes:
         strength: κ.
@@ -291,7 +292,8 @@ class ResponseEvidence:
         typical = min(0.0, middle)
         spread = self.spread * potentials.crowdedness(seen.finite, self.crowd)
         expected = max(self.share * typical, typical + spread * deviation)
-        tolerated = expected + self.memory * seen.shrunk
+        standing = 1.0 if seen.standing is None else seen.standing
+        tolerated = expected + self.memory * seen.shrunk * standing
         evidence = np.where(known, np.maximum(0.0, response - tolerated), 0.0)
         causes = {self.cause: response, self.evidence: evidence}
         return Energy(self.slope * np.outer(evidence, labels), causes)

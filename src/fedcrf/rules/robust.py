@@ -98,8 +98,9 @@ class CRFRobustEvidence(CRFRobust):
     """The robust CRF, with the evidence that clients report against themselves.
 
     It is made for clients that mean no harm, and forgives what they differ in at the end: unless it
-    is told otherwise, norms are held against the federation's longest round, and more opposition
-    and poorer answers are put up with the shorter updates have become since.
+    is told otherwise, norms are held against the federation's longest round, and the shorter
+    updates have become since, the more opposition is put up with, and the poorer answers of clients
+    that were trusted.
     """
 
     ignores: ClassVar[frozenset[str]] = frozenset()
