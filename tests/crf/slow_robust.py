@@ -33,7 +33,7 @@ def usual(values: Iterable[float]) -> tuple[float, float]:
 def reported_trust(
     values: Sequence[float | None],
     threshold: float = 1.0,
-    softening: float = 0.4,
+    softening: float = 0.55,
     strength: float = 6.0,
     limit: float = 6.0,
 ) -> list[float]:

@@ -47,7 +47,7 @@ class EvidenceCRF:
     Examples:
         >>> import numpy as np
         >>> updates = np.random.default_rng(0).normal(size=(4, 50))
-        >>> losses = {"residual_loss": [0.2, 0.3, 1.4, float("nan")]}
+        >>> losses = {"residual_loss": [0.2, 0.3, 1.7, float("nan")]}
         >>> posterior = EvidenceCRF().infer(updates, [10, 10, 10, 10], evidence=losses)
         >>> posterior.weights.round(3).tolist()
         [0.333, 0.333, 0.001, 0.333]
@@ -55,7 +55,7 @@ class EvidenceCRF:
 
     evidence: str = "residual_loss"
     evidence_threshold: float = 1.0
-    evidence_softening: float = 0.4
+    evidence_softening: float = 0.55
     evidence_strength: float = 6.0
     evidence_limit: float = 6.0
 

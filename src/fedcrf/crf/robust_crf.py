@@ -148,7 +148,7 @@ class RobustCRF:
     count_cap: float = 3.0
     evidence: str = "residual_loss"
     evidence_threshold: float = 1.0
-    evidence_softening: float = 0.4
+    evidence_softening: float = 0.55
     evidence_strength: float = 6.0
     evidence_limit: float = 6.0
     iterations: int = 30

@@ -143,10 +143,10 @@ class ReportedReliability:
     clients. Where most losses are near 0, or liars say that theirs are, the median deviation is
     next to nothing, and an honest client with few examples or rare labels, whose loss lies up to
     1.5 nats above the median in the first rounds, loses its weight; the model then does not learn
-    its labels, and its loss stays. A softening of 0.4 nats, a sixth of what guessing among ten
-    classes costs, lies between what is left of an honest client's excess after ten rounds (mostly
-    below 0.3) and what a client keeps that has three in ten labels drawn at random (above 0.5). As
-    these are near each other, the weight falls steeply between them.
+    its labels, and its loss stays. A softening of 0.55 nats, a quarter of what guessing among ten
+    classes costs, lies between what is left of an honest client's excess (mostly below 0.3 after
+    ten rounds, 0.9 at the fifth where it alone holds a class) and what a client keeps that has
+    three in ten labels drawn at random (1.2 to 1.8). The weight falls steeply between them.
 
     Attributes:
         name: Of the evidence.
@@ -158,7 +158,7 @@ class ReportedReliability:
 
     name: str = "residual_loss"
     threshold: float = 1.0
-    softening: float = 0.4
+    softening: float = 0.55
     strength: float = 6.0
     limit: float = 6.0
 
