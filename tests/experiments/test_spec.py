@@ -144,6 +144,21 @@ def test_what_is_said_of_the_server_is_said_of_each_method() -> None:
     assert alone.cell("fedadam", 0) == spec.cell("fedadam", 0)
 
 
+def test_what_a_rule_ignores_makes_no_difference() -> None:
+    # So that what was run before the default of such a setting changed is still the same cell.
+    asked = {"methods": ["crf-robust", "crf-robust-evidence"], "seeds": [0]}
+    settings = {name: {"evidence_softening": 0.25} for name in asked["methods"]}
+    (plain, evident), given = resolve(asked).cells(), resolve(asked, {"rules": settings})
+    assert given.cells()[0] == plain
+    assert given.cells()[1] != evident
+    rules = given.describe()["rules"]
+    assert "evidence_softening" not in rules["crf-robust"]
+    assert rules["crf-robust-evidence"]["evidence_softening"] == 0.25
+    described = plain.describe()
+    described["rule"]["evidence_softening"] = 0.25
+    assert cell_of(described) == plain
+
+
 def test_without_a_server_optimizer_nothing_is_said_of_it() -> None:
     # What was described before there were any describes the same cell now.
     for described in (resolve().describe(), resolve().cells()[0].describe()):

@@ -282,12 +282,15 @@ def models() -> None:
 
 def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str]:
     """Return what each entry is, and its settings with their defaults as a run file has them."""
+    from fedcrf.experiments.settings import ignored
+
     lines = {}
     for name, kind in registry.items():
         where = section if section in ("model", "attack") else f"{section}.{name}"
         settings = [
             f"\n      {where}.{field.name} = {_plain(field.default)}"
             for field in dataclasses.fields(kind)
+            if field.name not in ignored(kind)
         ]
         lines[name] = _first_line(kind) + "".join(settings)
     return lines

@@ -171,12 +171,17 @@ def wanted(error: ErrorDetails) -> str:
 
 
 def plain(settings: Any) -> dict[str, Any]:
-    """Return a settings dataclass as TOML and JSON know it; what is None is left out."""
+    """Return a settings dataclass as TOML and JSON know it, but for what is None or ignored."""
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in dataclasses.asdict(settings).items()
-        if value is not None
+        if value is not None and key not in ignored(settings)
     }
+
+
+def ignored(settings: Any) -> frozenset[str]:
+    """Return the settings that mean nothing to a class of settings, or to one of it."""
+    return getattr(settings, "ignores", frozenset())
 
 
 def without_name(options: Options) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from fedcrf.experiments.settings import (
     T,
     build,
     convert,
+    ignored,
     plain,
     without_name,
 )
@@ -180,7 +180,7 @@ def resolve(*layers: Options) -> RunSpec:
             the nearest key are named.
     """
     given = merge(*layers)
-    known = [*(field.name for field in dataclasses.fields(RunSpec)), "server"]
+    known = [*(field.name for field in fields(RunSpec)), "server"]
     for key, value in given.items():
         if key not in known:
             raise unknown_name("key", key, known)
@@ -256,7 +256,7 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
         for rule, options in layer.get("rules", {}).items():
             for key in options:
-                if key in getattr(find_rule(rule), "ignores", ()):
+                if key in ignored(find_rule(rule)):
                     raise FedcrfError(
                         f"rule {rule} does not use {key}: leave rules.{rule}.{key} out"
                     )
@@ -362,7 +362,11 @@ def _registered(section: str, name: str) -> type[Any]:
 
 
 def _named(section: str, options: Mapping[str, Options], name: str) -> Any:
-    return build(_registered(section, name), options.get(name, {}), f"{section}.{name}")
+    kind = _registered(section, name)
+    built = build(kind, options.get(name, {}), f"{section}.{name}")
+    # What is ignored has its default, so that runs do not differ by it.
+    defaults = {each.name: each.default for each in fields(kind) if each.name in ignored(kind)}
+    return replace(built, **defaults)
 
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:
