@@ -313,7 +313,15 @@ BAD: dict[str, tuple[Any, str]] = {
         RobustCRF(sketch_size=64, sketch_seed=4).infer(np.eye(3, D)).memory,
         "sketch seed 4, here 0",
     ),
-    "other labels": (RobustCRF((0, 1), sketch_size=64).infer(np.eye(3, D)).memory, "labels"),
+    "fewer labels": (
+        RobustCRF((0, 1), sketch_size=64).infer(np.eye(3, D)).memory,
+        r"labels \[0\.0, 1\.0\], here \[0\.0, 0\.25, 1\.0\]",
+    ),
+    "labels turned round": (
+        RobustCRF((1, 0.25, 0), sketch_size=64).infer(np.eye(3, D)).memory,
+        r"labels \[1\.0, 0\.25, 0\.0\], here",
+    ),
+    "labels that are none": ({**FIRST, "labels": None}, "labels None, here"),
     "no mapping": ([1, 2], "memory is a list: give the memory"),
     "a posterior": (SMALL.infer(np.eye(3, D)), r"memory is a FieldPosterior: .*posterior\.memory"),
     "names that are none": ({**FIRST, 3: np.zeros(3)}, "memory is of another rule .*'3'"),
@@ -359,6 +367,10 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "evidence name": ({"evidence": {"loss": [1, 2, 3]}}, "no evidence named 'residual_loss'"),
     "evidence list": ({"evidence": [1, 2, 3]}, "evidence is a list: give it by name"),
     "evidence words": ({"evidence": {"residual_loss": ["a"] * 3}}, "is not numbers"),
+    "evidence of words and none": (
+        {"evidence": {"residual_loss": ["1", None, "2"]}},
+        "is not numbers",
+    ),
     "evidence in digits": ({"evidence": {"residual_loss": ["1"] * 3}}, "is not numbers"),
     "evidence beyond floats": ({"evidence": {"residual_loss": [10**400] * 3}}, "is not numbers"),
     "evidence complex": ({"evidence": {"residual_loss": [1j] * 3}}, "is not numbers"),

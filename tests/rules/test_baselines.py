@@ -431,7 +431,7 @@ def test_which_tensors_are_buffers_is_told_by_the_last_part_of_their_names():
     assert averaged(FedNova(normalise_buffers=True)) == set()
 
 
-@pytest.mark.parametrize("steps", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("steps", [0.0, -1.0, float("nan"), float("inf"), None, "1"])
 def test_impossible_steps_are_refused(steps):
     before, reports = sample(3)
     reports[1] = ClientReport(1, reports[1].state, 5, steps)

@@ -328,9 +328,11 @@ def test_signs_stay_those_of_the_memory(layout: Any, seed: int) -> None:
     assert optimized == Optimized(CRFRobust(sketch_seed=seed), Adam())
 
 
-def test_evidence_that_nobody_reports_leaves_the_rules_without() -> None:
+@pytest.mark.parametrize("unasked", [{}, {"accuracy": 1.0}, {1: 1.0}], ids=str)
+def test_evidence_that_nobody_reports_leaves_the_rules_without(unasked: dict[Any, float]) -> None:
     round_ = sample(6)
     silent = Round(round_.before, [replace(report, evidence={}) for report in round_.reports])
+    silent.reports[2] = replace(silent.reports[2], evidence=unasked)
     for rule, without in ((CRFEvidence(), FedAvg()), (CRFRobustEvidence(), CRFRobust())):
         expected = silent.aggregate(without)
         assert not np.allclose(round_.aggregate(rule).weights, expected.weights)

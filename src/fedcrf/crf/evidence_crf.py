@@ -140,7 +140,10 @@ def checked_evidence(evidence: Evidence | None, num_clients: int) -> dict[str, N
         check_filled(values, f"evidence '{name}' is", "fill it, with .filled(math.nan)")
         try:
             given = as_numpy(values)
-            if given.dtype.kind not in "biufO" and not is_floating(given.dtype):
+            words = given.dtype.kind == "O" and any(
+                isinstance(each, str | bytes) for each in given.flat
+            )
+            if words or (given.dtype.kind not in "biufO" and not is_floating(given.dtype)):
                 raise TypeError  # NumPy would make numbers of words, and drop imaginary parts
             checked[str(name)] = given.astype(np.float64)
         except NO_ARRAY:

@@ -27,6 +27,7 @@ class ClientMemory:
     Attributes:
         layout: (4,) int64; numbers in the model d, sketch size, sketch seed, and 1 where the model
             is given every round, by which a memory of something else is known.
+        labels: (L,) float64, what the beliefs are over; by which too.
         clients: (k,) int64 identities.
         beliefs: (k, L) float64 marginals of the round a client last took part in.
         sketches: (k, s) float32 sketches of its update then.
@@ -37,6 +38,7 @@ class ClientMemory:
     """
 
     layout: NDArray[np.int64]
+    labels: NDArray[np.float64]
     clients: NDArray[np.int64]
     beliefs: NDArray[np.float64]
     sketches: NDArray[np.float32]
@@ -47,13 +49,14 @@ class ClientMemory:
 
     @classmethod
     def empty(
-        cls, dimension: int, num_labels: int, size: int, seed: int, model_given: bool
+        cls, dimension: int, labels: Sequence[float], size: int, seed: int, model_given: bool
     ) -> ClientMemory:
         """Return the memory of nobody."""
         return cls(
             layout=np.array([dimension, size, seed, model_given], dtype=np.int64),
+            labels=np.array(labels, dtype=np.float64),
             clients=np.zeros(0, dtype=np.int64),
-            beliefs=np.zeros((0, num_labels)),
+            beliefs=np.zeros((0, len(labels))),
             sketches=np.zeros((0, size), dtype=np.float32),
             rounds=np.zeros(0, dtype=np.int64),
             positions=np.zeros((0, size)),
@@ -90,19 +93,16 @@ class ClientMemory:
             given = cls(**{name: as_numpy(memory[name]) for name in names})
         except NO_ARRAY:
             raise damaged from None
-        if given.layout.shape != like.layout.shape or given.beliefs.ndim != 2:
+        if given.layout.shape != like.layout.shape:
             raise damaged
-        labels, expected = (each.beliefs.shape[-1:] for each in (given, like))
-        if not np.array_equal(given.layout, like.layout) or labels != expected:
-            parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
-            sizes = (
-                [*each.layout.tolist(), *of] for each, of in ((given, labels), (like, expected))
-            )
-            other = "; ".join(
-                f"{name} {kept}, here {here}"
-                for name, kept, here in zip(parts, *sizes, strict=True)
-                if kept != here
-            )
+        parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
+        settings = ([*each.layout.tolist(), each.labels.tolist()] for each in (given, like))
+        other = "; ".join(
+            f"{name} {kept}, here {here}"
+            for name, kept, here in zip(parts, *settings, strict=True)
+            if kept != here
+        )
+        if other:
             raise FedcrfError(
                 f"the memory is of another federation or of other settings ({other}): "
                 "give the one this rule handed back, or none"
@@ -160,6 +160,7 @@ class ClientMemory:
         order = np.argsort(identities, kind="stable")
         return ClientMemory(
             layout=self.layout,
+            labels=self.labels,
             clients=identities[order],
             beliefs=np.concatenate([self.beliefs[absent], beliefs])[order],
             sketches=np.concatenate([self.sketches[absent], sketches.astype(np.float32)])[order],
@@ -177,7 +178,7 @@ class ClientMemory:
         if not all(kinds[name] in "iuf" for name in kinds):
             return False
         k, rows = len(np.atleast_1d(self.clients)), len(np.atleast_1d(self.positions))
-        size, num_labels = like.expected.shape[0], like.beliefs.shape[1]
+        size, num_labels = like.expected.shape[0], len(like.labels)
         return (
             self.clients.shape == self.rounds.shape == (k,)
             and self.beliefs.shape == (k, num_labels)
@@ -197,7 +198,10 @@ class ClientMemory:
 
 def sketch_seed_of(memory: Arrays) -> int | None:
     """Return the seed of the sketches in a memory; None where it is none of such, or damaged."""
-    layout = np.asarray(memory.get("layout", ()))
+    try:
+        layout = as_numpy(memory.get("layout", ()))
+    except NO_ARRAY:
+        return None
     return int(layout[2]) if layout.shape == (4,) and layout.dtype.kind in "iu" else None
 
 

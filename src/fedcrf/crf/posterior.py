@@ -19,7 +19,7 @@ class FieldPosterior:
     Attributes:
         weights: (m,) aggregation weights α ∝ βq̄. They sum to 1; where no client with a finite
             update has examples they are all 0, and the global model should stay as it is.
-        clip: (m,) factors s in (0, 1] of the updates: the next model is w + Σ α_i s_i u_i. NaN for
+        clip: (m,) factors s in [0, 1] of the updates: the next model is w + Σ α_i s_i u_i. NaN for
             an excluded client.
         base_weights: (m,) the weights β that the field refined, over the clients not excluded.
         expected_label: (m,) expected labels q̄, times the reliability that reported evidence

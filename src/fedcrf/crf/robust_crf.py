@@ -332,7 +332,7 @@ class RobustCRF:
             memory,
             like=ClientMemory.empty(
                 statistics.dimension,
-                len(field.labels),
+                field.labels,
                 self.sketch_size,
                 self.sketch_seed,
                 model_given=position is not None,

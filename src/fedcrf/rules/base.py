@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -197,10 +197,18 @@ def wanted_evidence(rule: Rule) -> frozenset[str]:
     return rule.wanted_evidence if isinstance(rule, EvidenceRule) else frozenset()
 
 
-def reported_evidence(reports: Sequence[ClientReport]) -> dict[str, NDArray[np.float64]]:
-    """Return by name the (m,) evidence of the reports, NaN where a client gave no number."""
-    names = sorted({name for report in reports for name in report.evidence})
-    given = {name: [report.evidence.get(name) for report in reports] for name in names}
+def reported_evidence(
+    reports: Sequence[ClientReport], wanted: Collection[str] | None = None
+) -> dict[str, NDArray[np.float64]]:
+    """Return by name the (m,) evidence of the reports, NaN where a client gave no number.
+
+    Args:
+        reports: The clients' reports.
+        wanted: Names of what counts, as clients may report what nobody asked for; else all.
+    """
+    names = {name for report in reports for name in report.evidence}
+    names = names if wanted is None else names & set(wanted)
+    given = {name: [report.evidence.get(name) for report in reports] for name in sorted(names)}
 
     def number(value: Any) -> float:  # as it was given, also where it is not finite
         return value if isinstance(value, float) or is_number(value) else np.nan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcrf.checks import check_truth
+from fedcrf.checks import check_truth, is_number
 from fedcrf.crf import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
@@ -50,11 +50,14 @@ class FedNova:
         """
         finite = finite_reports(global_state, reports)
         shares = base_weights(num_examples(reports), finite)
-        steps = np.array([report.effective_steps for report in reports])
         used = shares > 0
-        if not (np.isfinite(steps) & (steps > 0))[used].all():
-            raise FedcrfError(f"effective_steps {steps[used].tolist()}: give numbers above 0")
-        steps = np.where(used, steps, 1.0)
+        given = [
+            report.effective_steps if use else 1.0
+            for report, use in zip(reports, used, strict=True)
+        ]
+        if not all(is_number(each) and each > 0 for each in given):
+            raise FedcrfError(f"effective_steps {given}: give numbers above 0")
+        steps = np.array(given)
         coefficients = float(shares @ steps) * shares / steps
         # w + Σ c_i (w_i − w) is an average that the global model is part of.
         with_global = np.array([1.0 - coefficients.sum(), *coefficients])

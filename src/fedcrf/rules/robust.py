@@ -40,7 +40,7 @@ class CRFEvidence(EvidenceCRF):
         posterior = self.infer_among(
             finite_reports(global_state, reports),
             num_examples(reports),
-            evidence=reported_evidence(reports),
+            evidence=reported_evidence(reports, self.wanted_evidence),
         )
         return _result(global_state, reports, posterior)
 
@@ -115,7 +115,7 @@ class CRFRobustEvidence(CRFRobust):
         return frozenset({self.evidence})
 
     def _evidence(self, reports: Sequence[ClientReport]) -> Evidence:
-        return reported_evidence(reports)
+        return reported_evidence(reports, self.wanted_evidence)
 
 
 def _result(

@@ -24,6 +24,7 @@ from fedcrf.crf import ClientCRF
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
 from fedcrf.integrations.flower.replies import (
     MOST_PARTITIONS,
+    Identities,
     client_reports,
     small_numbers,
     train_replies,
@@ -288,7 +289,7 @@ def test_a_partition_that_two_nodes_give_is_named(caplog: pytest.LogCaptureFixtu
     _, metrics = aggregated(CRFAvg(), replies)
     assert metrics["fedcrf.node-id"] == [5, 4, 9]
     assert metrics["fedcrf.partition-id"] == [0, 3, 3]
-    assert "Several nodes give partition 3" in caplog.text
+    assert [f"Node {node} gives partition 3" in caplog.text for node in (4, 9, 5)] == [1, 1, 0]
 
 
 def test_a_node_that_gives_no_partition_comes_after_those_that_do() -> None:
@@ -299,35 +300,77 @@ def test_a_node_that_gives_no_partition_comes_after_those_that_do() -> None:
     assert metrics["fedcrf.partition-id"] == [0, 2, -1, -1, -1]
 
 
-def test_a_client_is_its_partition_whatever_others_give() -> None:
-    numbers: dict[int, int] = {}
+def clients_of(
+    identities: Identities, partitions: Mapping[int, int | None]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """By node its client, and the client's number in figures, after a round."""
+    replies = [reply(node, partition_id=each) for node, each in partitions.items()]
+    usable, _ = train_replies(replies, [], MODEL, "num-examples", MetricNames(), needs_steps=False)
+    ordered, reports = client_reports(usable, identities)
+    nodes, clients = [each.node for each in ordered], [report.client for report in reports]
+    assert clients == sorted(clients)
+    return (
+        dict(zip(nodes, clients, strict=True)),
+        dict(zip(nodes, small_numbers(reports), strict=True)),
+    )
 
-    def clients(**partitions: int | None) -> tuple[dict[int, int], dict[int, int]]:
-        replies = [reply(int(node[1:]), partition_id=each) for node, each in partitions.items()]
-        usable, _ = train_replies(
-            replies, [], MODEL, "num-examples", MetricNames(), needs_steps=False
-        )
-        ordered, reports = client_reports(usable, numbers)
-        nodes = [each.node for each in ordered]
-        identities = [report.client for report in reports]
-        assert identities == sorted(identities)
-        return (
-            dict(zip(nodes, identities, strict=True)),
-            dict(zip(nodes, small_numbers(reports), strict=True)),
-        )
 
+FIRST, SECOND, THIRD = MOST_PARTITIONS, MOST_PARTITIONS + 1, MOST_PARTITIONS + 2
+
+
+def test_a_client_is_what_its_node_first_was_whatever_it_or_others_give() -> None:
     # Nodes that have no partition of their own are the same clients in every round, and no
     # partition's; only the numbers in figures are small and depend on who is there.
-    fifty, sixty = MOST_PARTITIONS, MOST_PARTITIONS + 1
-    identities, shown = clients(n70=1, n50=None, n60=4)
-    assert identities == {70: 1, 60: 4, 50: fifty}
+    identities = Identities({})
+    clients, shown = clients_of(identities, {70: 1, 50: None, 60: 4})
+    assert clients == {70: 1, 60: 4, 50: FIRST}
     assert shown == {70: 1, 60: 4, 50: 5}
-    identities, shown = clients(n70=1, n50=4, n60=4, n80=2)
-    assert identities == {70: 1, 80: 2, 50: fifty, 60: sixty}
-    assert shown == {70: 1, 80: 2, 50: 3, 60: 4}
-    identities, shown = clients(n50=None, n60=None)
-    assert identities == {50: fifty, 60: sixty}
-    assert shown == {50: 0, 60: 1}
+    # What another has, what one gives only now, what two give, and what nobody gave before.
+    clients, shown = clients_of(identities, {70: 8, 50: 9, 40: 4, 20: 2, 30: 2, 80: 3})
+    assert clients == {70: 1, 80: 3, 50: FIRST, 20: SECOND, 30: THIRD, 40: THIRD + 1}
+    assert shown == {70: 1, 80: 3, 50: 4, 20: 5, 30: 6, 40: 7}
+    clients, shown = clients_of(identities, {50: None, 60: None, 90: 2})
+    assert clients == {90: 2, 60: 4, 50: FIRST}
+
+
+def test_a_node_of_an_earlier_run_keeps_its_partition_unless_it_is_not_heard_of() -> None:
+    earlier = {70: 1, 60: 4, 50: FIRST}
+    # All ids are new, as in a simulation; then one is not, and is there; then it comes too late.
+    for partitions, expected in (
+        ({71: 1, 61: 4, 51: None}, {71: 1, 61: 4, 51: SECOND}),
+        ({70: 1, 71: 1, 61: 4}, {70: 1, 71: SECOND, 61: 4}),
+        ({71: 1, 72: 1}, {71: SECOND, 72: THIRD}),
+    ):
+        assert clients_of(Identities(earlier), partitions)[0] == expected
+    late = Identities(earlier)
+    assert clients_of(late, {71: 1})[0] == {71: 1}
+    assert clients_of(late, {70: 1, 71: 1, 50: 1})[0] == {71: 1, 50: FIRST, 70: SECOND}
+
+
+@pytest.mark.parametrize("alias", ["new", "absent"])
+def test_who_was_found_out_cannot_pass_for_another(alias: str) -> None:
+    # Three of ten send the opposite of what they learnt, and from the fourth round on under a
+    # partition that nobody gave before, or under those of honest nodes, which are then absent.
+    goals = 1.0 + np.random.default_rng(0).normal(size=(10, 40))
+    model, strategy = np.zeros(40), RuleStrategy(CRFRobust(sketch_seed=3))
+    for number in range(1, 13):
+        there = range(3, 10) if number > 3 and alias == "absent" else range(10)
+        ask(strategy, there, {"weight": model}, number)
+        replies = []
+        for node in there:
+            step = 0.3 * (goals[node] - model) * (-1 if node >= 7 else 1)
+            lies = node >= 7 and number > 3
+            other = 10 * number + node if alias == "new" else node - 7
+            given = other if lies else node
+            state = {"weight": model + step}
+            replies.append(reply(node, state, num_examples=10, partition_id=given))
+        result, metrics = strategy.aggregate_train(number, replies)
+        assert result is not None
+        assert metrics is not None
+        model = tensors(result)["weight"]
+        if number > 3:
+            weights = dict(zip(metrics["fedcrf.node-id"], metrics["fedcrf.weight"], strict=True))
+            assert sum(weights[node] for node in (7, 8, 9)) < 0.01
 
 
 def test_fednova_leaves_out_a_reply_without_steps(caplog: pytest.LogCaptureFixture) -> None:
@@ -486,7 +529,8 @@ def test_each_start_is_a_run_of_its_own(rule: Rule) -> None:
     assert outcome(first) == outcome(second)
     # A strategy around it, such as Flower's of differential privacy, asks it for round 1 alone.
     ask(strategy, [3, 5])
-    assert {name: array.tolist() for name, array in strategy.memory.items()} == {"nodes": []}
+    kept = {name: array.tolist() for name, array in strategy.memory.items()}
+    assert kept == {"nodes": [], "clients": []}
 
 
 @pytest.mark.parametrize("rule", REMEMBERING.values(), ids=REMEMBERING)
@@ -500,7 +544,8 @@ def test_a_run_goes_on_from_another_where_it_is_told_to(rule: Rule, tmp_path: Pa
         rest = RuleStrategy(rule, memory=memory, fraction_evaluate=0.0)
     result = rest.start(grid, half.arrays, num_rounds=2)
     assert outcome(result)[0] == outcome(expected)[0]
-    assert rest.memory["nodes"].tolist() == whole.memory["nodes"].tolist() == [5, 6, 3]
+    for name in ("nodes", "clients"):
+        assert rest.memory[name].tolist() == whole.memory[name].tolist()
 
 
 @pytest.mark.parametrize("optimized", [False, True])
@@ -536,9 +581,41 @@ def test_a_strategy_s_signs_are_its_own_and_told_to_nobody(
 def test_a_memory_that_is_no_strategys_is_refused() -> None:
     rule = CRFRobust(sketch_size=64)
     reports = [ClientReport(node, moved(node), 10.0) for node in (1, 2, 3)]
-    for memory in (rule.aggregate(MODEL, reports).memory, {}, [1, 2]):
+    for memory in (rule.aggregate(MODEL, reports).memory, {}, [1, 2], {"nodes": [1]}):
         with pytest.raises(FedcrfError, match="the memory is not of a strategy: give"):
             RuleStrategy(rule, memory=memory)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"nodes": [1]},
+        {"nodes": None},
+        {"nodes": [[1, 2], [3, 4]]},
+        {"nodes": [1, [2]]},
+        {"nodes": np.array(3)},
+        {"nodes": [1.5, 2.5]},
+        {"nodes": ["1", "2"]},
+        {"nodes": [1, 1]},
+        {"clients": [7, 7]},
+        {"clients": [-1, 7]},
+        {3: [1]},
+    ],
+    ids=str,
+)
+def test_a_memory_whose_nodes_are_damaged_is_refused(changed: dict[Any, Any]) -> None:
+    memory = {"nodes": [1, 2], "clients": [0, 1]}
+    assert RuleStrategy(FedAvgRule(), memory=memory).memory["nodes"].tolist() == [1, 2]
+    with pytest.raises(FedcrfError, match="the memory is damaged: its nodes and clients"):
+        RuleStrategy(FedAvgRule(), memory=memory | changed)
+
+
+def test_what_is_no_rule_or_no_names_is_refused() -> None:
+    for rule in (CRFRobust, "crf-robust", None):
+        with pytest.raises(FedcrfError, match=r"give a server rule, such as CRFRobust\(\)$"):
+            RuleStrategy(rule)  # type: ignore[arg-type]
+    with pytest.raises(FedcrfError, match=r"give MetricNames\(\.\.\.\)$"):
+        CRFAvg(metric_names={"training_loss": "loss"})  # type: ignore[arg-type]
 
 
 def test_evaluations_that_cannot_be_used_are_left_out(caplog: pytest.LogCaptureFixture) -> None:

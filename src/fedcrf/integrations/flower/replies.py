@@ -24,7 +24,7 @@ class MetricNames:
 
     Attributes:
         partition_id: Train metric: the partition a node holds, which knows a client from run to
-            run as node ids do not.
+            run as node ids do not. What a node gives at first stands.
         effective_steps: Train metric: ‖a_i‖₁ of the local solver, the steps that the update is
             worth. FedNova's alone, which requires it.
         training_loss: Train metric, for the record.
@@ -62,7 +62,7 @@ class TrainReply:
     """A reply that a rule can use.
 
     Attributes:
-        node: The node's id, which is new in every run.
+        node: The node's id; that of a registered node goes with its key, others are new.
         partition: The partition it holds, where it says so.
         content: What it sent, as it came.
         state: Its model, as views of ``content``.
@@ -153,22 +153,54 @@ def evaluate_replies(
     return usable, left_out
 
 
-def client_reports(
-    replies: Sequence[TrainReply], numbers: dict[int, int]
-) -> tuple[list[TrainReply], list[ClientReport]]:
-    """Return replies and reports in the order of the clients, which no run changes.
+class Identities:
+    """Which client each node is: settled by its first reply, and the same from then on.
 
-    A client is the partition id that its node alone gives; else what ``numbers``, which is
-    extended by nodes not seen before, has for its node, counted from beyond all partition ids:
-    whoever else takes part, it is the same in every round, and no other client's.
+    Flower vouches for a node's id; the partition it gives is its own word. Were that believed in
+    every round, a client that has been found out could be another, or one that is trusted. A client
+    is thus the partition that its node alone gave at first and no other is; else a number of its
+    own, counted from beyond all partition ids. In a new run, whose node ids may all be new, the
+    partition of a node that has not been heard of again goes to who first gives it.
     """
-    shared = shared_partitions(replies)
-    pairs = []
-    for reply in replies:
-        client = reply.partition
-        if client is None or client in shared:
-            client = MOST_PARTITIONS + numbers.setdefault(reply.node, len(numbers))
-        pairs.append((reply, _report(reply, client)))
+
+    def __init__(self, clients: Mapping[int, int]) -> None:
+        """Know the nodes of an earlier run.
+
+        Args:
+            clients: By node; no two the same.
+        """
+        self._clients = dict(clients)
+        self._awaited = set(clients)
+
+    @property
+    def by_node(self) -> Mapping[int, int]:
+        """The clients of all nodes."""
+        return self._clients
+
+    def settle(self, replies: Sequence[TrainReply]) -> None:
+        """Take in who has replied."""
+        self._awaited.difference_update(reply.node for reply in replies)
+        new = [reply for reply in replies if reply.node not in self._clients]
+        given = Counter(reply.partition for reply in new)
+        earlier = {self._clients[node]: node for node in self._awaited}
+        held = set(self._clients.values()) - earlier.keys()
+        beyond = max([MOST_PARTITIONS - 1, *self._clients.values()]) + 1
+        for reply in new:
+            client = reply.partition
+            if client is None or client in held or given[client] > 1:
+                client, beyond = beyond, beyond + 1
+            elif client in earlier:
+                del self._clients[earlier[client]]
+                self._awaited.remove(earlier[client])
+            self._clients[reply.node] = client
+
+
+def client_reports(
+    replies: Sequence[TrainReply], identities: Identities
+) -> tuple[list[TrainReply], list[ClientReport]]:
+    """Return replies and reports in the order of the clients, which no run changes."""
+    identities.settle(replies)
+    pairs = [(reply, _report(reply, identities.by_node[reply.node])) for reply in replies]
     pairs.sort(key=lambda pair: pair[1].client)
     return [reply for reply, _ in pairs], [report for _, report in pairs]
 
@@ -181,12 +213,6 @@ def small_numbers(reports: Sequence[ClientReport]) -> list[int]:
     clients = [report.client for report in reports]
     beyond = 1 + max((each for each in clients if each < MOST_PARTITIONS), default=-1)
     return [each if each < MOST_PARTITIONS else beyond + each - MOST_PARTITIONS for each in clients]
-
-
-def shared_partitions(replies: Sequence[TrainReply]) -> list[int]:
-    """Return the partition ids that more than one node gives, sorted."""
-    given = Counter(reply.partition for reply in replies if reply.partition is not None)
-    return sorted(partition for partition, count in given.items() if count > 1)
 
 
 def average_metrics(

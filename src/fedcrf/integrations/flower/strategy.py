@@ -20,12 +20,12 @@ from fedcrf.errors import FedcrfError
 from fedcrf.integrations.flower.arrays import as_record, as_state
 from fedcrf.integrations.flower.decision import Decision, TrainingRound
 from fedcrf.integrations.flower.replies import (
+    Identities,
     LeftOut,
     MetricNames,
     average_metrics,
     client_reports,
     evaluate_replies,
-    shared_partitions,
     train_replies,
 )
 from fedcrf.rules import (
@@ -38,14 +38,16 @@ from fedcrf.rules import (
     wanted_evidence,
     with_secret_signs,
 )
+from fedcrf.statistics import as_numpy
+from fedcrf.statistics.inputs import NO_ARRAY
 
 if TYPE_CHECKING:
     from fedcrf.integrations.flower.recording import Recorder
 
 LOGGER = logging.getLogger("flwr")
 
-NODES = "nodes"
-"""By this name a strategy's memory has the nodes that are known by their ids, by their place."""
+NODES, CLIENTS = "nodes", "clients"
+"""By these names a strategy's memory has the ids of its nodes, and which client each is."""
 
 RULE = "rule."
 """Stands before the names of what the rule remembers."""
@@ -83,6 +85,9 @@ class RuleStrategy(FedAvg):
     ``fedcrf.reliability`` and ``fedcrf.expected-label``; further ``fedcrf.left-out`` and
     ``fedcrf.not-finite`` (node ids) and ``fedcrf.kept-model`` (0 or 1).
 
+    A rule that remembers knows a client by its node, and from run to run by the partition that its
+    node gives at first; see `Identities`.
+
     Round 1 begins a new run: each ``start`` finds the strategy as it was made, whatever ran before.
     A run goes on from that of another strategy, ``first``, where it is told to:
     ``RuleStrategy(rule, memory=first.memory).start(grid, result.arrays)``.
@@ -112,9 +117,14 @@ class RuleStrategy(FedAvg):
         memory: Memory | None = None,
         **arguments: Unpack[FedAvgArguments],
     ) -> None:
+        if isinstance(rule, type) or not callable(getattr(rule, "aggregate", None)):
+            raise FedcrfError(f"the rule is {rule!r}: give a server rule, such as CRFRobust()")
+        names = MetricNames() if metric_names is None else metric_names
+        if not isinstance(names, MetricNames):
+            raise FedcrfError(f"metric_names is {names!r}: give MetricNames(...)")
         super().__init__(**arguments)
         self.rule = rule  # as it is logged and recorded, without what clients must not know
-        self.metric_names = metric_names or MetricNames()
+        self.metric_names = names
         self.metric_names.check(wanted_evidence(rule))
         if arguments.get("train_metrics_aggr_fn") is None:
             self.train_metrics_aggr_fn = self._average_train_metrics
@@ -135,11 +145,15 @@ class RuleStrategy(FedAvg):
     def memory(self) -> Memory:
         """What the next round goes on from, as arrays by name that ``numpy.savez`` takes.
 
-        ``nodes`` are the ids of the nodes without a partition of their own, which are known by
-        them; the rest is the rule's.
+        ``nodes`` are the nodes' ids and ``clients`` by which number the rule, whose the rest is,
+        knows each of them.
         """
-        kept = {f"{RULE}{name}": array for name, array in self._memory.items()}
-        return {NODES: np.array([*self._numbers], dtype=np.uint64), **kept}
+        by_node = self._identities.by_node
+        return {
+            NODES: np.array([*by_node], dtype=np.uint64),
+            CLIENTS: np.array([*by_node.values()], dtype=np.int64),
+            **{f"{RULE}{name}": array for name, array in self._memory.items()},
+        }
 
     def summary(self) -> None:
         """Log the rule with its settings, then what ``FedAvg`` logs."""
@@ -211,8 +225,8 @@ class RuleStrategy(FedAvg):
 
     def _begin(self) -> None:
         """Know what was handed over of an earlier run, and nothing else."""
-        nodes: list[int] = self._initial[NODES].tolist()
-        self._numbers = {node: place for place, node in enumerate(nodes)}
+        nodes, clients = (self._initial[name].tolist() for name in (NODES, CLIENTS))
+        self._identities = Identities(dict(zip(nodes, clients, strict=True)))
         self._memory: Memory = {
             name.removeprefix(RULE): array
             for name, array in self._initial.items()
@@ -232,7 +246,7 @@ class RuleStrategy(FedAvg):
             needs_steps=isinstance(plain_rule(self.rule), FedNova),
             evidence=wanted_evidence(self.rule),
         )
-        ordered, reports = client_reports(usable, self._numbers)
+        ordered, reports = client_reports(usable, self._identities)
         if not reports:
             return Decision(ordered, reports, left_out, None), {}
         result = aggregate_round(self._secret_rule, self._memory, current.state, reports)
@@ -322,13 +336,26 @@ def _checked_memory(memory: Memory | None) -> Memory:
         FedcrfError: It is no strategy's.
     """
     if memory is None:
-        return {NODES: np.zeros(0, dtype=np.uint64)}
-    if not isinstance(memory, Mapping) or NODES not in memory:
+        return {NODES: np.zeros(0, dtype=np.uint64), CLIENTS: np.zeros(0, dtype=np.int64)}
+    mend = "give the property memory of the one that ran before, or none to begin anew"
+    if not isinstance(memory, Mapping) or not {NODES, CLIENTS} <= {*memory}:
+        raise FedcrfError(f"the memory is not of a strategy: {mend}")
+    given = dict(memory)
+    try:
+        ids = [as_numpy(given[name]) for name in (NODES, CLIENTS)]
+    except NO_ARRAY:
+        ids = []
+    if (
+        not all(isinstance(name, str) for name in given)
+        or len(ids) < 2
+        or any(each.ndim != 1 or each.dtype.kind not in "iu" for each in ids)
+        or len({len(each) for each in ids} | {len(set(each.tolist())) for each in ids}) > 1
+        or any((each < 0).any() for each in ids)
+    ):
         raise FedcrfError(
-            "the memory is not of a strategy: give the property memory of the one that ran before, "
-            "or none to begin anew"
+            f"the memory is damaged: its nodes and clients do not belong together; {mend}"
         )
-    return dict(memory)
+    return given | dict(zip((NODES, CLIENTS), ids, strict=True))
 
 
 def _log_decision(decision: Decision) -> None:
@@ -338,8 +365,15 @@ def _log_decision(decision: Decision) -> None:
     _log_left_out(decision.left_out)
     for reply in decision.not_finite:
         LOGGER.warning("\t> Node %d gets weight 0: its model is not finite", reply.node)
-    for partition in shared_partitions(decision.replies):
-        LOGGER.warning("\t> Several nodes give partition %d: they go by their node ids", partition)
+    for reply, report in zip(decision.replies, decision.reports, strict=True):
+        if reply.partition is not None and reply.partition != report.client:
+            LOGGER.warning(
+                "\t> Node %d gives partition %d, which another node has or this one did not give "
+                "at first: it is client %d",
+                reply.node,
+                reply.partition,
+                report.client,
+            )
     if decision.kept_model:
         LOGGER.warning("\t> No usable reply: the model stays as it is")
 
