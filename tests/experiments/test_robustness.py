@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -292,9 +293,16 @@ def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
     whole = lines.read_text()
     lines.write_text(whole[:-20])
     assert run(suite, tmp_path, log).by_point.keys() == findings.by_point.keys()
-    lines.write_text("{}\n" + whole)
-    with pytest.raises(FedcrfError, match=r"cells\.jsonl, line 1, is not a cell's score"):
-        Ledger(tmp_path).scores()
+    for damaged in (
+        "{}",
+        *(
+            json.dumps({**json.loads(whole.splitlines()[0]), **change})
+            for change in ({"seed": -1}, {"accuracy": None}, {"accuracy": 5.0}, {"accuracy": -0.1})
+        ),
+    ):
+        lines.write_text(damaged + "\n" + whole)
+        with pytest.raises(FedcrfError, match=r"cells\.jsonl, line 1, is not a cell's score"):
+            Ledger(tmp_path).scores()
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -317,6 +325,24 @@ def test_cells_whose_descriptions_are_lost_are_not_run_anew(
         Findings.of(suite, Ledger(tmp_path))
     assert lines.read_bytes() == before
     assert len(finished(log)) == 3
+
+
+@pytest.mark.parametrize(
+    "change", [{"rounds": {"maximum": "a"}}, {"rule": 3}, {"method": "none"}, {"more": 1}], ids=str
+)
+def test_a_description_that_is_not_what_was_run_is_named(
+    tmp_path: Path, log: Log, change: dict[str, Any]
+) -> None:
+    suite = small(methods=["fedavg"], seeds=[0], conditions=[])
+    descriptions = run(suite, tmp_path, log).descriptions
+    (name, content), *_ = descriptions.items()
+    path = tmp_path / "descriptions.json"
+    path.write_text(json.dumps({**descriptions, name: {**content, **change}}))
+    with pytest.raises(FedcrfError, match=rf"does not describe 1 of the finished cells \('{name}'"):
+        run(suite, tmp_path, log)
+    (tmp_path / "cells.jsonl").write_text("")  # as it says: their lines out, and they are run anew
+    assert run(suite, tmp_path, log).by_point
+    assert run(suite, tmp_path, log).descriptions == descriptions
 
 
 def test_other_data_of_the_same_name_are_not_mixed(tmp_path: Path, log: Log) -> None:

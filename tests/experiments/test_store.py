@@ -169,13 +169,26 @@ def test_a_damaged_summary_is_named(finished: Path, content: bytes) -> None:
         cell_of(finished).summary()
 
 
-@pytest.mark.parametrize("file", ["rounds.jsonl", "summary.json"])
-def test_the_rest_of_a_damaged_run_is_still_told(finished: Path, file: str) -> None:
-    (finished / "cells" / "fedavg-seed-0" / file).write_bytes(b"rubbish\n")
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("rounds.jsonl", b"", b"rubbish\n"),
+        ("rounds.jsonl", b'"round":2', b'"round":1'),
+        ("summary.json", b"", b"rubbish\n"),
+        ("summary.json", b'"method": "fedavg"', b'"method": "rfa"'),
+        ("summary.json", b'"seed": 0', b'"seed": 1'),
+    ],
+)
+def test_the_rest_of_a_damaged_run_is_still_told(
+    finished: Path, file: str, old: bytes, new: bytes
+) -> None:
+    path = finished / "cells" / "fedavg-seed-0" / file
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
     run = standing(RunStore(finished))
     damaged = [each for each in run.cells if each.damage]
     assert [each.cell.name for each in damaged] == ["fedavg-seed-0"]
-    assert file in str(damaged[0].damage)
+    assert "fedavg-seed-0" in str(damaged[0].damage)
     assert [row[1] for row in run.tables()[0].rows] == ["1", "2"], "seeds that count"
     assert write_standing(RunStore(finished))
 

@@ -783,6 +783,16 @@ def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     assert "worst: all shown" in shown.out
     assert "Rules under attack: digits, iid, 2 of 7 clients" in shown.out
     assert "of 7 cells" in (tmp_path / "attacks" / "tables.md").read_text()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "tables.md").write_text("my own")
+    for kind, said in (("reproduce", "tables of the paper"), ("robustness", "finished cells")):
+        refused = command_line(kind, "--no-run", "-o", mine)
+        assert (refused.rc, refused.out) == (2, "")
+        assert f"holds no {said}: " in refused.err
+    assert [path.read_text() for path in mine.iterdir()] == ["my own"]
+    refused = command_line("robustness", "--no-run", "-o", tmp_path / "mistyped")
+    assert (refused.rc, (tmp_path / "mistyped").exists()) == (2, False)
     tables = command_line("reproduce", "--no-run", "-o", tmp_path / "paper")
     assert (tables.rc, tables.err) == (0, "")
     assert tables.out.count("not run") >= 40

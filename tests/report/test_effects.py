@@ -126,6 +126,19 @@ def test_factors_are_the_integrals_of_the_evidence(loud: float) -> None:
     assert checked > 10, "there was evidence to check"
 
 
+def test_a_record_without_a_cause_is_told_as_far_as_it_goes() -> None:
+    record, *_ = rounds()[-1]
+    assert record.reasons is not None
+    causes = record.reasons.causes
+    assert set(effects_of(record, ROBUST).factors["remembered"]) != {1.0}
+    for lost in causes:
+        rest = {name: values for name, values in causes.items() if name != lost}
+        reasons = record.reasons.model_copy(update={"causes": rest})
+        effects = effects_of(record.model_copy(update={"reasons": reasons}), ROBUST)
+        assert effects.values.keys() == {"expected_label", *rest}
+        assert (set(effects.factors["remembered"]) == {1.0}) == (lost == "remembered")
+
+
 def test_all_factors_multiply_to_the_expected_label() -> None:
     start = expected(unknown_prior(), [0.0])
     for record, posterior, _ in rounds(loud=8.0):

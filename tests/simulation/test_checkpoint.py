@@ -69,21 +69,22 @@ def test_a_saved_model_is_a_state_dict(tmp_path: Path) -> None:
         lambda whole: whole[: len(whole) // 2],
         lambda whole: whole[:-1],
         lambda whole: whole[:200] + bytes(len(whole) - 200),
+        lambda whole: whole[:300] + bytes([whole[300] ^ 1]) + whole[301:],
     ],
-    ids=["empty", "text", "half", "last byte", "zeros"],
+    ids=["empty", "text", "half", "last byte", "zeros", "one bit"],
 )
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(path, state())
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(FedcrfError, match=r"checkpoint\.pt cannot be read"):
+    with pytest.raises(FedcrfError, match=r"checkpoint\.pt is damaged, or none: delete its folder"):
         load_checkpoint(path)
 
 
 @pytest.mark.parametrize("content", [{"round": 1}, [1, 2], {"weight": torch.ones(2)}])
 def test_another_torch_file_is_no_checkpoint(tmp_path: Path, content: object) -> None:
     torch.save(content, tmp_path / "model.pt")
-    with pytest.raises(FedcrfError, match=r"model\.pt cannot be read"):
+    with pytest.raises(FedcrfError, match=r"model\.pt is damaged, or none"):
         load_checkpoint(tmp_path / "model.pt")
 
 

@@ -41,7 +41,10 @@ class ALIE(ModelAttack):
         """See `ModelAttack.obstacle`."""
         num_honest = num_clients - num_attackers
         if num_honest < 1:
-            return "it hides among honest clients and there are none: give fewer attackers"
+            return (
+                "it hides among honest clients and a round has none: give fewer attackers, or more "
+                "clients a round"
+            )
         if self.estimate_from == "attackers" and num_attackers < 2:
             return "one attacker cannot tell a spread: give two attackers, or estimate_from honest"
         if self.z is None and not 0 < num_honest - _supporters(num_clients, num_attackers) < (

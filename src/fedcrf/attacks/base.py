@@ -165,7 +165,10 @@ class OmniscientAttack(ModelAttack):
         """Return the obstacle that there is no honest client; see `ModelAttack.obstacle`."""
         if num_clients > num_attackers:
             return None
-        return "it is made from honest clients' updates and there are none: give fewer attackers"
+        return (
+            "it is made from honest clients' updates and a round has none: give fewer attackers, "
+            "or more clients a round"
+        )
 
 
 class DataAttack(ABC):

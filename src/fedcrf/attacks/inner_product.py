@@ -67,4 +67,7 @@ class Opposed(OmniscientAttack):
         """Return the obstacle that one honest client alone is its own mean."""
         if num_clients - num_attackers > 1:
             return None
-        return "it needs two honest clients or more, to lie between them: give fewer attackers"
+        return (
+            "it needs two honest clients or more in a round, to lie between them: give fewer "
+            "attackers, or more clients a round"
+        )

@@ -243,6 +243,7 @@ def reproduce(
     names = names_if_given("--methods", methods) or list(paper.PAPER_METHODS)
     datasets = None if dataset == "all" else parse_names("--dataset", dataset)
     chosen = paper.columns(output, which, datasets)
+    paper.check_tables_folder(output)
     specs = [column.spec(names, parse_seeds(seeds)) for column in chosen]
     failed: list[CellFailed] = []
     if run:
@@ -390,6 +391,8 @@ def robustness(
             yield _observer(display, runs, log)
 
     _loggers(log)  # a name that is none is said before there is a folder
+    if not run:
+        ledger.check_begun()
     failed = run_suite(chosen, ledger, workplace, observed) if run else []
     findings = Findings.of(chosen, ledger)
     for partition in findings.suite.partitions:

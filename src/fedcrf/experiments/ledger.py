@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.cell import CellSpec
@@ -37,8 +37,8 @@ class Score(Record):
     partition: str
     condition: str
     method: str
-    seed: int
-    accuracy: Number
+    seed: Annotated[int, Field(ge=0)]
+    accuracy: Annotated[float, Field(ge=0.0, le=1.0)]
     last_rounds: int = 5  # of a line that does not say it
     separation: list[Number] | None = None
     description: str
@@ -75,6 +75,15 @@ class Ledger:
         make_folder(self.path)
         return folder_lock(self.path, timeout=0.5)
 
+    def check_begun(self) -> None:
+        """Raise a `FedcrfError` where the folder holds no finished cells."""
+        check_folder(self.path)
+        if not self._lines.exists():
+            raise FedcrfError(
+                f"results folder {self.path} holds no finished cells: run them, without --no-run, "
+                "or choose another with --output"
+            )
+
     def scores(self) -> list[Score]:
         """Return what is finished; a line still being written is left out.
 
@@ -109,7 +118,9 @@ class Ledger:
             FedcrfError: The file is damaged, or lacks what one of the scores is of.
         """
         known = self._known_descriptions()
-        lacking = [score.description for score in scores if score.description not in known]
+        names = [score.description for score in scores]
+        sound = {name for name in {*names} & known.keys() if name_of(known[name]) == name}
+        lacking = [name for name in names if name not in sound]
         if lacking:
             raise FedcrfError(
                 f"{self._descriptions} does not describe {len(lacking)} of the finished cells "
@@ -159,7 +170,7 @@ class Ledger:
         """Keep what cells are, before the first of them is finished."""
         known = self.descriptions()
         wanted = {digest(cell): _unseeded(cell) for cell in cells}
-        if not wanted.keys() <= known.keys():
+        if not wanted.items() <= known.items():
             write_text(self._descriptions, json.dumps(known | wanted, indent=1) + "\n")
 
     def append(self, score: Score) -> None:
@@ -207,7 +218,12 @@ def _unseeded(cell: CellSpec) -> dict[str, Any]:
 
 def digest(cell: CellSpec) -> str:
     """Return the name under which a ledger keeps what a cell is, the same for all its seeds."""
-    text = json.dumps(_unseeded(cell), sort_keys=True)
+    return name_of(_unseeded(cell))
+
+
+def name_of(description: Mapping[str, Any]) -> str:
+    """Return the name of a description, by which a damaged one is known."""
+    text = json.dumps(description, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

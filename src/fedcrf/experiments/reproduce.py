@@ -14,7 +14,7 @@ from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.paper import PUBLISHED, Published, paper_spec
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.standing import RunStanding, standing
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import RunStore, check_folder, check_free
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
 from fedcrf.files import write_text
 
@@ -110,6 +110,14 @@ def columns(folder: Path, table: str, datasets: Sequence[str] | None = None) -> 
     if not chosen:
         raise FedcrfError(f"table {table} has no column for {', '.join(datasets or ())}")
     return sorted(chosen, key=lambda column: list(TITLES).index(column.dataset))
+
+
+def check_tables_folder(folder: Path) -> None:
+    """Raise a `FedcrfError` where a folder holds something, and neither a column nor the tables."""
+    check_folder(folder)
+    ours = [folder / "table-noniid.csv", *(each.store.path for each in columns(folder, "all"))]
+    if not any(path.exists() for path in ours):
+        check_free(folder, "tables.md", "tables of the paper")
 
 
 def column_table(column: Column) -> Table:

@@ -22,7 +22,9 @@ def read_run_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise FedcrfError(f"run file {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedcrfError(f"run file {path} is not valid TOML: {error}") from None
+        raise FedcrfError(
+            f"run file {path} is not valid TOML ({error}): mend it, or move it away"
+        ) from None
 
 
 def merge(*layers: Options) -> dict[str, Any]:

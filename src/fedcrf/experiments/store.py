@@ -133,7 +133,13 @@ class CellStore:
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
-        return read_records(self._rounds, mend="move the cell's folder away to run it anew")
+        mend = "move the cell's folder away to run it anew"
+        records, damage = read_records(self._rounds, mend)
+        for number, record in enumerate(records, start=1):
+            if record.round != number:
+                damage = f"{self._rounds}, line {number}, is of round {record.round}: {mend}"
+                return records[: number - 1], damage
+        return records, damage
 
     def summary(self) -> CellSummary | None:
         """Return the cell's result where it is finished.
@@ -168,7 +174,8 @@ class CellStore:
         if summary is None:
             return self.records(), None
         of_data = fingerprint is None or summary.fingerprint == fingerprint
-        if not of_data or cell_of(summary.description) != cell:
+        named = summary.method == cell.method.name and summary.seed == cell.seed
+        if not of_data or not named or cell_of(summary.description) != cell:
             raise FedcrfError(
                 f"{self.path} holds the result of another description or other data: "
                 "choose another folder with --output"

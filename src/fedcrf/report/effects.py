@@ -174,7 +174,8 @@ def _of_the_field(
     seen: Mapping[str, Vector], expected_label: Vector, rule: RobustCRF
 ) -> dict[str, Vector]:
     """Return the factors of what is remembered and of this round's evidence."""
-    prior = rule.prior_label(seen["remembered"])
+    new = np.full(len(expected_label), np.nan)
+    prior = rule.prior_label(seen.get("remembered", new))
     unknown = rule.prior_label(np.array(np.nan))
     parts = {part.cause: part for part in rule.field.linear_parts}
     energies = {

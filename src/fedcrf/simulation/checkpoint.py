@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,21 +17,26 @@ from fedcrf.rules import State
 from fedcrf.simulation.rounds import RunState
 from fedcrf.simulation.stopping import EarlyStopping
 
+DIGEST_SIZE = 32
+
 
 def save_checkpoint(path: Path, state: RunState) -> None:
-    """Write the state of a run, atomically."""
+    """Write the state of a run, atomically, and a digest behind it."""
+    content = io.BytesIO()
+    torch.save(
+        {
+            "round": state.round,
+            "model": _tensors(state.model),
+            "best_model": _tensors(state.best_model),
+            "stopping": asdict(state.stopping),
+            "memory": _tensors(state.memory),
+            "attack_memory": _tensors(state.attack_memory),
+        },
+        content,
+    )
     with atomic_write(path) as file:
-        torch.save(
-            {
-                "round": state.round,
-                "model": _tensors(state.model),
-                "best_model": _tensors(state.best_model),
-                "stopping": asdict(state.stopping),
-                "memory": _tensors(state.memory),
-                "attack_memory": _tensors(state.attack_memory),
-            },
-            file,
-        )
+        file.write(content.getbuffer())
+        file.write(_digest(content.getbuffer()))
 
 
 def load_checkpoint(path: Path) -> RunState:
@@ -38,26 +45,32 @@ def load_checkpoint(path: Path) -> RunState:
     Raises:
         FedcrfError: The file is not a checkpoint, or damaged.
     """
+    mend = "delete its folder to run that cell anew"
     try:
-        content = torch.load(path, weights_only=True)
-        return RunState(
-            round=content["round"],
-            model=_arrays(content["model"]),
-            best_model=_arrays(content["best_model"]),
-            stopping=EarlyStopping(**content["stopping"]),
-            memory=_arrays(content.get("memory", {})),
-            attack_memory=_arrays(content.get("attack_memory", {})),
-        )
-    except Exception as error:
-        raise FedcrfError(
-            f"checkpoint {path} cannot be read ({error}): delete its folder to run that cell anew"
-        ) from None
+        whole = path.read_bytes()
+    except OSError as error:
+        raise FedcrfError(f"checkpoint {path} cannot be read ({error.strerror}): {mend}") from None
+    if whole[-DIGEST_SIZE:] != _digest(whole[:-DIGEST_SIZE]):
+        raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
+    content = torch.load(io.BytesIO(whole[:-DIGEST_SIZE]), weights_only=True)
+    return RunState(
+        round=content["round"],
+        model=_arrays(content["model"]),
+        best_model=_arrays(content["best_model"]),
+        stopping=EarlyStopping(**content["stopping"]),
+        memory=_arrays(content["memory"]),
+        attack_memory=_arrays(content["attack_memory"]),
+    )
 
 
 def save_model(path: Path, state: State) -> None:
     """Write a model as a torch ``state_dict``, atomically."""
     with atomic_write(path) as file:
         torch.save(_tensors(state), file)
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST_SIZE).digest()
 
 
 def _tensors(state: State) -> dict[str, torch.Tensor]:
