@@ -213,7 +213,8 @@ def test_other_data_is_refused_before_anything_is_written(finished: Path) -> Non
 def test_a_finished_cell_whose_records_are_not_its_own(finished: Path, damage: str) -> None:
     records = finished / "cells" / "fedavg-seed-0" / "rounds.jsonl"
     lines = records.read_text().splitlines(keepends=True)
-    left = {"more": [*lines, lines[-1]], "fewer": lines[:-1], "none": []}[damage]
+    fourth = lines[-1].replace('"round":3', '"round":4')
+    left = {"more": [*lines, fourth], "fewer": lines[:-1], "none": []}[damage]
     records.write_text("".join(left))
     _, (failed,) = carry_out(small_spec(), finished)
     assert failed.cell.name == "fedavg-seed-0"

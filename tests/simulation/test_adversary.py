@@ -334,7 +334,7 @@ class Case:
         Case(SignFlip(), {"attackers": 5}, "of 5 clients .* give from 1 to 4"),
         Case(ALIE(), {"attackers": 4}, "leave no quantile"),
         Case(Opposed(), {"attackers": 4}, "two honest clients"),
-        Case(Mimic(), {"attackers": 2, "clients_per_round": 1}, "there are none"),
+        Case(Mimic(), {"attackers": 2, "clients_per_round": 1}, "a round has none"),
     ],
     ids=lambda case: case.named,
 )
