@@ -391,9 +391,11 @@ def robustness(
             yield _observer(display, runs, log)
 
     _loggers(log)  # a name that is none is said before there is a folder
-    if not run:
+    failed: list[CellFailed] = []
+    if run:
+        failed = run_suite(chosen, ledger, workplace, observed)
+    else:
         ledger.check_begun()
-    failed = run_suite(chosen, ledger, workplace, observed) if run else []
     findings = Findings.of(chosen, ledger)
     for partition in findings.suite.partitions:
         print_table(summary_table(findings, partition))

@@ -169,7 +169,7 @@ class Ledger:
     def describe(self, cells: Iterable[CellSpec]) -> None:
         """Keep what cells are, before the first of them is finished."""
         known = self.descriptions()
-        wanted = {digest(cell): _unseeded(cell) for cell in cells}
+        wanted = {name_of(each): each for each in map(_unseeded, cells)}
         if not wanted.items() <= known.items():
             write_text(self._descriptions, json.dumps(known | wanted, indent=1) + "\n")
 

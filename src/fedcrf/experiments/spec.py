@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -362,11 +362,11 @@ def _registered(section: str, name: str) -> type[Any]:
 
 
 def _named(section: str, options: Mapping[str, Options], name: str) -> Any:
-    kind = _registered(section, name)
-    built = build(kind, options.get(name, {}), f"{section}.{name}")
-    # What is ignored has its default, so that runs do not differ by it.
-    defaults = {each.name: each.default for each in fields(kind) if each.name in ignored(kind)}
-    return replace(built, **defaults)
+    kind, given, where = _registered(section, name), options.get(name, {}), f"{section}.{name}"
+    built = build(kind, given, where)
+    # What is ignored is checked, and has its default, so that runs do not differ by it.
+    used = {key: value for key, value in given.items() if key not in ignored(kind)}
+    return built if len(used) == len(given) else build(kind, used, where)
 
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:

@@ -50,9 +50,10 @@ def load_checkpoint(path: Path) -> RunState:
         whole = path.read_bytes()
     except OSError as error:
         raise FedcrfError(f"checkpoint {path} cannot be read ({error.strerror}): {mend}") from None
-    if whole[-DIGEST_SIZE:] != _digest(whole[:-DIGEST_SIZE]):
+    saved, seal = whole[:-DIGEST_SIZE], whole[-DIGEST_SIZE:]
+    if seal != _digest(saved):
         raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
-    content = torch.load(io.BytesIO(whole[:-DIGEST_SIZE]), weights_only=True)
+    content = torch.load(io.BytesIO(saved), weights_only=True)
     return RunState(
         round=content["round"],
         model=_arrays(content["model"]),

@@ -340,22 +340,20 @@ def _checked_memory(memory: Memory | None) -> Memory:
     mend = "give the property memory of the one that ran before, or none to begin anew"
     if not isinstance(memory, Mapping) or not {NODES, CLIENTS} <= {*memory}:
         raise FedcrfError(f"the memory is not of a strategy: {mend}")
-    given = dict(memory)
+    damaged = FedcrfError(
+        f"the memory is damaged: its nodes and clients do not belong together; {mend}"
+    )
     try:
-        ids = [as_numpy(given[name]) for name in (NODES, CLIENTS)]
+        ids = {name: as_numpy(memory[name]) for name in (NODES, CLIENTS)}
     except NO_ARRAY:
-        ids = []
-    if (
-        not all(isinstance(name, str) for name in given)
-        or len(ids) < 2
-        or any(each.ndim != 1 or each.dtype.kind not in "iu" for each in ids)
-        or len({len(each) for each in ids} | {len(set(each.tolist())) for each in ids}) > 1
-        or any((each < 0).any() for each in ids)
-    ):
-        raise FedcrfError(
-            f"the memory is damaged: its nodes and clients do not belong together; {mend}"
-        )
-    return given | dict(zip((NODES, CLIENTS), ids, strict=True))
+        raise damaged from None
+    for each in ids.values():
+        whole = each.ndim == 1 and each.dtype.kind in "iu" and (each >= 0).all()
+        if not whole or len(np.unique(each)) != len(each):
+            raise damaged
+    if len(ids[NODES]) != len(ids[CLIENTS]) or not all(isinstance(name, str) for name in memory):
+        raise damaged
+    return {**memory, **ids}
 
 
 def _log_decision(decision: Decision) -> None:
