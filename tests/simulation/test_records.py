@@ -64,6 +64,7 @@ def record(**changes: Any) -> RoundRecord:
             "validation": Metrics(loss=NAN, accuracy=0.1),
             "held_out": Metrics(loss=NAN, accuracy=NAN),
             "kept_model": True,
+            "kept_reason": "no client's update is finite",
         },
         {
             "reasons": Reasons(
@@ -139,9 +140,11 @@ def test_evidence_is_what_the_clients_reported_of_themselves() -> None:
     assert repr(found) == "{'a': [0.333333, inf, nan], 'b': [1.0, nan, nan]}"
 
 
-def test_a_record_says_nothing_of_evidence_that_nobody_asked_for() -> None:
+def test_a_record_says_nothing_of_what_there_is_none_of() -> None:
     # As lines were before there was any.
-    assert "evidence" not in record().model_dump_json(exclude_none=True)
+    line = json.loads(record().model_dump_json(exclude_none=True))
+    assert not {"evidence", "kept_reason"} & set(line)
+    assert RoundRecord.model_validate(line | {"kept_model": True}).kept_reason is None
 
 
 @pytest.mark.parametrize("rule", [CRFRobust(), CRFEvidence()])

@@ -226,6 +226,7 @@ def test_a_diverging_run_ends_cleanly(name: str, plan: Any) -> None:
     for state, record in zip(states, records, strict=True):
         assert record.excluded == record.clients
         assert record.kept_model
+        assert record.kept_reason == "no client's update is finite"
         assert record.weight == [0.0, 0.0, 0.0]
         assert same_state(state.model, start.model)
         assert RoundRecord.model_validate_json(record.model_dump_json()).round == record.round
@@ -243,6 +244,7 @@ def test_one_diverging_client_does_not_touch_the_model() -> None:
         assert sum(record.weight) == pytest.approx(1.0, abs=1e-5)
         assert math.isfinite(record.validation.loss)
         assert not record.kept_model
+        assert record.kept_reason is None
     assert all(np.isfinite(array).all() for array in states[-1].model.values())
 
 

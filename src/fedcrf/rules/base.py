@@ -69,6 +69,8 @@ class AggregationResult:
         excluded: (m,) bool; True where a report was left out because it is not finite.
         posterior: The CRF's reasons, where the rule is one.
         memory: What the rule keeps for the next round, where it is a `RememberingRule`.
+        kept_reason: Why the global model stays as it is, in one sentence; None where it moves. A
+            rule that gives all weights 0 and no reason had no report to average.
     """
 
     state: State
@@ -77,6 +79,12 @@ class AggregationResult:
     excluded: NDArray[np.bool_]
     posterior: Posterior | FieldPosterior | None = None
     memory: Memory = field(default_factory=dict)
+    kept_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kept_reason is None and not self.weights.any():
+            what = "is finite" if self.excluded.all() else "is finite and has examples"
+            object.__setattr__(self, "kept_reason", f"no client's update {what}")
 
 
 class Rule(Protocol):

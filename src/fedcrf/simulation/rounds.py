@@ -191,6 +191,7 @@ class Simulation:
             ],
             attackers=attackers,
             kept_model=not result.weights.any(),
+            kept_reason=result.kept_reason,
             reasons=reasons_of(result),
             seconds=Seconds(
                 training=trained - started,

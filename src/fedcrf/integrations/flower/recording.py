@@ -105,6 +105,7 @@ class Recorder:
                 LeftOutRecord(node=each.node, reason=each.reason) for each in decision.left_out
             ],
             kept_model=decision.kept_model,
+            kept_reason=None if result is None else result.kept_reason,
             reasons=None if result is None else reasons_of(result),
             seconds=Seconds(
                 training=arrived - current.started, aggregation=now - arrived, evaluation=math.nan
