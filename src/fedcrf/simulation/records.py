@@ -116,8 +116,8 @@ class RoundRecord(Record):
     is what the clients reported of themselves, by name, where the rule asked for it. ``nodes`` and
     ``left_out`` are of rounds that another framework carried out. ``attackers`` names those that
     attacked in this round; it is missing where the run has no attack, and validation and test are
-    then over all clients, else over the honest ones. ``kept_reason`` says why the model stayed as it
-    was; it is missing where the model moved, and from older records.
+    then over all clients, else over the honest ones. ``kept_reason`` says why the model stayed as
+    it was; it is missing where the model moved, and from older records.
     """
 
     round: int
