@@ -39,6 +39,7 @@ from fedcrf.rules import (
     find_rule,
 )
 from fedcrf.rules.byzfl import bucket_size, byzfl_aggregators
+from fedcrf.rules.byzfl.rule import warn_once
 from simulation.small import assert_resumes, federation, simulation
 
 CHAINS = ("byzfl-arc-nnm-trmean", "byzfl-clipping-bucketing-geometric-median")
@@ -489,15 +490,65 @@ def test_rules_that_are_not_told_stand_any_number() -> None:
     ("name", "settings", "message"),
     [
         ("byzfl-monna", {"idx": 6}, "byzfl-monna: ByzFL refuses the round: idx"),
-        ("byzfl-nnm-median", {"attackers": 6}, "byzfl-nnm-median: ByzFL refuses the round: f must"),
-        ("byzfl-trmean", {"attackers": 3}, "byzfl-trmean: 3 attackers among 6 reports are half"),
     ],
 )
-def test_what_byzfl_refuses_is_named(
+def test_what_byzfl_refuses_of_a_round_is_named(
     byzfl: SimpleNamespace, name: str, settings: dict[str, int], message: str
 ) -> None:
     with pytest.raises(FedcrfError, match=message):
         byzfl_rule(name)(**settings).aggregate(*a_round(6))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("byzfl-nnm-median", {"attackers": 6}, "byzfl-nnm-median: 6 attackers among 6 reports"),
+        ("byzfl-trmean", {"attackers": 3}, "byzfl-trmean: 3 attackers among 6 reports are half"),
+        ("byzfl-bucketing-mda", {"attackers": 2, "s": 2}, "2 attackers among 6 reports in 3 bu"),
+    ],
+)
+def test_settings_that_byzfl_refuses_are_refused_before_the_first_round(
+    name: str, settings: dict[str, int], message: str
+) -> None:
+    rule = byzfl_rule(name)(**settings)
+    with pytest.raises(FedcrfError, match=message):
+        simulation(federation=federation([4] * 6), rule=rule)
+    simulation(federation=federation([4] * 10), rule=rule)
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "answering", "allowed"),
+    [
+        ("byzfl-trmean", 3, 6, 2),
+        ("byzfl-krum", 4, 3, 1),
+        ("byzfl-mda", 1, 1, 0),
+        ("byzfl-nnm-median", 6, 6, 5),
+        ("byzfl-nnm-trmean", 3, 6, 2),
+        ("byzfl-arc-nnm-meamed", 4, 5, 2),
+        ("byzfl-bucketing-smea", 3, 6, 2),
+        ("byzfl-caf", 2, 4, 1),
+    ],
+)
+def test_where_few_answer_f_is_the_most_that_byzfl_takes_of_them(
+    byzfl: SimpleNamespace,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    told: int,
+    answering: int,
+    allowed: int,
+) -> None:
+    warn_once.cache_clear()
+    rule = rule_of(name, attackers=told, seed=1)
+    rounds = [a_round(answering, seed=number) for number in range(2)]
+    results = [rule.aggregate(*each) for each in rounds]
+    expected = [rule_of(name, attackers=allowed, seed=1).aggregate(*each) for each in rounds]
+    for result, other in zip(results, expected, strict=True):
+        assert all(
+            np.array_equal(array, other.state[key]) for key, array in result.state.items()
+        ), "the same computation"
+    said = f"{name}: {told} attackers among {answering} reports"
+    assert [line.startswith(said) for line in caplog.messages] == [True], "once for both rounds"
+    assert caplog.messages[0].endswith(f"going on with {allowed}")
 
 
 # Not the mean of all, nor that of those nearest to the first client, who attacks here.

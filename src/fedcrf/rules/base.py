@@ -233,6 +233,34 @@ def aggregate_round(
     return rule.aggregate(global_state, reports)
 
 
+def aggregate_or_keep(
+    rule: Rule, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+) -> AggregationResult:
+    """Let a rule decide as `aggregate_round` does; where it raises, keep model and memory.
+
+    It is for servers, which must outlast a round that a rule cannot decide. `kept_reason` then is
+    the rule's error, all weights are 0, and no report is called excluded unless it is not finite.
+    """
+    try:
+        return aggregate_round(rule, memory, global_state, reports)
+    except Exception as error:  # whatever it is, it is this round's alone
+        try:
+            finite = finite_reports(global_state, reports)
+            shares = base_weights(num_examples(reports), finite)
+        except Exception:  # then nothing is known of them
+            finite = np.ones(len(reports), bool)
+            shares = np.zeros(len(reports))
+        said = str(error) if isinstance(error, FedcrfError) else f"{type(error).__name__}: {error}"
+        return AggregationResult(
+            state=global_state,
+            weights=np.zeros(len(reports)),
+            base_weights=shares,
+            excluded=~finite,
+            memory=memory,
+            kept_reason=f"the rule failed: {' '.join(said.split())}",
+        )
+
+
 def floating_layers(state: State, order: State | None = None) -> Layers:
     """Return the floating-point tensors of a state, flat; buffers are among them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from fedcrf.rules.byzfl.catalogue import AGGREGATORS, PRE_AGGREGATORS, PREFIX, P
 from fedcrf.rules.byzfl.package import byzfl_aggregators, drawing
 from fedcrf.statistics import is_floating, weighted_average
 
+LOGGER = logging.getLogger("fedcrf")
+
 
 @dataclass(frozen=True)
 class ByzFLRule:
@@ -38,7 +41,8 @@ class ByzFLRule:
     integer tensors are the plain mean, rounded. A rule has those of these settings that its parts
     need: their own, ``attackers`` (f; the run's true number where left out, 0 where nobody says)
     and ``seed`` of what is random (the run's; each round draws anew). A report that is not finite
-    is left out, and counts as one of the f.
+    is left out, and counts as one of the f. Where so few answer that ByzFL refuses f, it is the
+    most that ByzFL takes of them, with one warning.
 
     MoNNA is of peers who trust themselves: it takes the report of place ``idx``, the first where
     left out, for honest, and averages the m − f reports nearest to it. A server has no such client.
@@ -83,8 +87,14 @@ class ByzFLRule:
                 if setting.name in known and getattr(self, setting.name) is None
             },
         )
-        rule._check_honest_majority(num_clients, rule._attackers)
+        rule.check_clients(num_clients)
         return rule
+
+    def check_clients(self, num_clients: int) -> None:
+        """Raise a `FedcrfError` where ByzFL refuses so many attackers of so many clients."""
+        refusal = self._refusal(num_clients, self._attackers)
+        if refusal is not None:
+            raise FedcrfError(f"{refusal}: set fewer (rules.{self.name}.attackers)")
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the model of a first round; see `Rule.aggregate`."""
@@ -96,7 +106,7 @@ class ByzFLRule:
         """Return the model that ByzFL's aggregate leads to; see `RememberingRule.aggregate_after`.
 
         Raises:
-            FedcrfError: Also for more attackers than the aggregator withstands, or without ByzFL.
+            FedcrfError: Also where ByzFL refuses the updates, or is not installed.
         """
         check_reports(global_state, reports)
         updates = _updates(global_state, reports)
@@ -107,7 +117,7 @@ class ByzFLRule:
                 global_state, np.zeros(len(reports)), shares, ~finite, memory=memory
             )
         self._check_memory(memory, updates.shape[1])
-        attackers = max(0, self._attackers - int((~finite).sum()))
+        attackers = self._allowed(int(finite.sum()), self._attackers - int((~finite).sum()))
         aggregate, kept = self._among(finite)._aggregated(updates[finite], attackers, memory)
         return AggregationResult(
             state=_moved(global_state, reports, aggregate, finite),
@@ -129,7 +139,6 @@ class ByzFLRule:
         """
         import torch
 
-        self._check_honest_majority(len(updates), attackers)
         part = AGGREGATORS[self.aggregator]
         rounds = int(memory.get("rounds", 0))
         vectors = torch.from_numpy(updates)
@@ -170,18 +179,29 @@ class ByzFLRule:
             arguments["f"] = attackers
         return getattr(byzfl_aggregators(), part.kind)(**arguments)
 
-    def _check_honest_majority(self, num_reports: int, attackers: int) -> None:
-        """Raise a `FedcrfError` where the aggregator would be told of half the vectors or more."""
+    def _allowed(self, num_reports: int, attackers: int) -> int:
+        """Return f for so many reports: ``attackers``, or the most that ByzFL takes of so few."""
+        most = max(0, attackers)
+        while most and self._refusal(num_reports, most) is not None:
+            most -= 1
+        if most < attackers:  # not everybody answered
+            warn_once(f"{self._refusal(num_reports, attackers)}: going on with {most}")
+        return most
+
+    def _refusal(self, num_reports: int, attackers: int) -> str | None:
+        """Return why ByzFL refuses so many attackers of so many reports; None where it does not."""
         vectors = num_reports
         if "bucketing" in self.pre_aggregators:
             vectors = math.ceil(vectors / self._bucket_size(vectors, attackers))
-        if AGGREGATORS[self.aggregator].takes_f and 2 * attackers >= vectors:
-            buckets = f" in {vectors} buckets" if vectors < num_reports else ""
-            raise FedcrfError(
-                f"{self.name}: {attackers} attackers among {num_reports} reports{buckets} are half "
-                f"or more, which ByzFL's {AGGREGATORS[self.aggregator].kind} refuses: "
-                f"set fewer (rules.{self.name}.attackers)"
-            )
+        buckets = f" in {vectors} buckets" if vectors < num_reports else ""
+        told = f"{self.name}: {attackers} attackers among {num_reports} reports"
+        part = AGGREGATORS[self.aggregator]
+        if part.takes_f and 2 * attackers >= vectors:
+            return f"{told}{buckets} are half or more, which ByzFL's {part.kind} refuses"
+        for before in (PRE_AGGREGATORS[name] for name in self.pre_aggregators):
+            if before.takes_f and attackers >= num_reports:
+                return f"{told} are all of them"
+        return None
 
     def _bucket_size(self, num_vectors: int, attackers: int) -> int:
         given: int | None = getattr(self, "s", None)
@@ -227,6 +247,12 @@ def byzfl_rule(name: str) -> type[ByzFLRule]:
         FedcrfError: There is none.
     """
     return _rule_type(*parts_of(name))
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Say something that may hold in every round, in the first of them."""
+    LOGGER.warning("%s", message)
 
 
 def bucket_size(num_vectors: int, attackers: int) -> int:

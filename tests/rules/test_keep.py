@@ -1,0 +1,102 @@
+"""A server outlasts a round that its rule cannot decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from fedcrf.errors import FedcrfError
+from fedcrf.rules import (
+    AggregationResult,
+    ClientReport,
+    CRFRobust,
+    FedAvg,
+    Memory,
+    Rule,
+    State,
+    aggregate_or_keep,
+    aggregate_round,
+)
+
+MODEL = {"w": np.zeros(3, np.float32)}
+
+
+def reports(*sizes: float) -> list[ClientReport]:
+    return [
+        ClientReport(client, {"w": np.full(3, 1.0 + client, np.float32)}, size)
+        for client, size in enumerate(sizes)
+    ]
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A rule with a mistake in it, which remembers."""
+
+    error: Exception
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        return self.aggregate_after({}, global_state, reports)
+
+    def aggregate_after(
+        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        raise self.error
+
+
+@pytest.mark.parametrize("rule", [FedAvg(), CRFRobust()], ids=lambda rule: type(rule).__name__)
+def test_what_a_rule_decides_is_as_it_is(rule: Rule) -> None:
+    kept, plain = (
+        decide(rule, {}, MODEL, reports(10, 30)) for decide in (aggregate_or_keep, aggregate_round)
+    )
+    assert kept.kept_reason is None
+    assert_array_equal(kept.state["w"], plain.state["w"])
+    assert kept.memory.keys() == plain.memory.keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FedcrfError("too few\n of them"), "the rule failed: too few of them"),
+        (ZeroDivisionError("by nothing"), "the rule failed: ZeroDivisionError: by nothing"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_where_a_rule_raises_model_and_memory_stay(error: Exception, reason: str) -> None:
+    memory = {"rounds": np.array(3)}
+    some = reports(10, 30, 60)
+    some[2] = replace(some[2], state={"w": np.array([1, np.nan, 1], np.float32)})
+    result = aggregate_or_keep(Failing(error), memory, MODEL, some)
+    assert result.kept_reason == reason
+    assert result.state is MODEL
+    assert result.memory is memory
+    assert_array_equal(result.weights, [0, 0, 0])
+    assert_array_equal(result.base_weights, [0.25, 0.75, 0])
+    assert_array_equal(result.excluded, [False, False, True])
+
+
+@pytest.mark.parametrize(
+    ("some", "reason"),
+    [
+        ([], "the rule failed: there are no reports to aggregate: give at least one"),
+        (reports(-1, 2), "the rule failed: num_examples "),
+        ([ClientReport(4, {"v": np.zeros(3, np.float32)}, 1)], "the rule failed: client 4 reports"),
+        ([None], "the rule failed: a report is a NoneType"),
+    ],
+    ids=["none", "counts", "tensors", "no report"],
+)
+def test_reports_that_no_rule_takes_keep_the_model(some: list[ClientReport], reason: str) -> None:
+    result = aggregate_or_keep(FedAvg(), {}, MODEL, some)
+    assert result.kept_reason is not None
+    assert result.kept_reason.startswith(reason)
+    assert result.state is MODEL
+    assert len(result.weights) == len(result.base_weights) == len(result.excluded) == len(some)
+    assert not result.weights.any()
+
+
+def test_what_is_no_error_of_the_rule_goes_on() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        aggregate_or_keep(Failing(KeyboardInterrupt()), {}, MODEL, reports(1))  # type: ignore[arg-type]
