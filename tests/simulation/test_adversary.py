@@ -42,6 +42,7 @@ from simulation.small import (
     same_state,
     without_seconds,
 )
+from tolerance import alike, assert_alike
 
 SIZES = (20, 9, 0, 33, 12, 15)  # number 2 has nothing to train on
 
@@ -212,7 +213,7 @@ def test_attackers_examples_are_in_neither_validation_nor_test() -> None:
         )
     validation = evaluation_of(score(network, parts[0], 256))
     test = client_evaluation_of(score(network, parts[1], 256), parts[1].owners)
-    assert record.validation.loss == pytest.approx(validation.loss, rel=1e-5)
+    assert record.validation.loss == alike(validation.loss)
     assert record.validation.accuracy == validation.accuracy
     assert (record.test.accuracy, record.test.client_mean, record.test.worst_client) == (
         test.accuracy,
@@ -311,7 +312,7 @@ def test_a_stale_free_rider_looks_on_while_it_is_not_drawn() -> None:
                 start, before = recording.seen[index][0], recording.seen[index - 1][0]
                 for name, array in report.state.items():
                     expected = start[name] + (start[name] - before[name])
-                    assert_allclose(array, expected, rtol=1e-5, atol=1e-6)
+                    assert_alike(array, expected)
                 seen += 1
     assert seen > 2
 

@@ -37,6 +37,7 @@ from simulation.small import (
     simulation,
     without_seconds,
 )
+from tolerance import alike, assert_alike
 
 PLANS: dict[str, Any] = {
     "mlp": MLP((6,)),
@@ -144,13 +145,13 @@ def test_a_round_is_what_it_says() -> None:
             total[name] += sizes[client] / sum(sizes) * tensor.numpy().astype(np.float64)
     for name, array in state.model.items():
         expected = np.rint(total[name]) if array.dtype.kind == "i" else total[name]
-        assert_allclose(array, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert_alike(array, expected, name)
         assert array.dtype == start.model[name].dtype
-    assert record.client_training_loss == pytest.approx(losses, rel=1e-5)
-    assert record.training_loss == pytest.approx(np.average(losses, weights=sizes), rel=1e-5)
+    assert record.client_training_loss == alike(losses)
+    assert record.training_loss == alike(np.average(losses, weights=sizes))
     assert record.clients == [0, 1, 2]
     assert record.num_examples == sizes
-    assert record.weight == pytest.approx(np.array(sizes) / sum(sizes), rel=1e-5)
+    assert record.weight == alike(np.array(sizes) / sum(sizes))
 
     network.load_state_dict({k: torch.from_numpy(v) for k, v in state.model.items()})
     parts = whole.federation
@@ -158,10 +159,11 @@ def test_a_round_is_what_it_says() -> None:
     validation, test, held_out = (
         score(network, part, 256) for part in (parts.validation, parts.test, parts.held_out)
     )
-    assert vars(record.validation) == vars(evaluation_of(validation))
-    assert vars(record.test) == vars(client_evaluation_of(test, parts.test.owners))
+    # A run lays convolutions out channels last, which other kernels carry out.
+    assert vars(record.validation) == alike(vars(evaluation_of(validation)))
+    assert vars(record.test) == alike(vars(client_evaluation_of(test, parts.test.owners)))
     assert record.held_out is not None
-    assert vars(record.held_out) == vars(evaluation_of(held_out))
+    assert vars(record.held_out) == alike(vars(evaluation_of(held_out)))
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -279,8 +281,8 @@ def test_the_residual_loss_is_that_of_the_client_s_model_on_its_own_examples(
         assert record.evidence is not None
         for place, report in enumerate(recording.seen[-1][1]):
             expected = slow_loss(plan, report.state, whole.federation.clients[report.client])
-            assert report.evidence == {RESIDUAL_LOSS: pytest.approx(expected, rel=1e-5)}
-            assert record.evidence[RESIDUAL_LOSS][place] == pytest.approx(expected, rel=1e-5)
+            assert report.evidence == {RESIDUAL_LOSS: alike(expected)}
+            assert record.evidence[RESIDUAL_LOSS][place] == alike(expected)
         losses = np.array(record.evidence[RESIDUAL_LOSS])
         assert (np.array(record.weight) > 0).tolist() == (losses <= np.median(losses)).tolist()
 

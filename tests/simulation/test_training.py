@@ -29,6 +29,7 @@ from simulation.small import (
     PartlyUsedPlan,
     examples,
 )
+from tolerance import alike
 
 
 def built(plan: Any, seed: int = 0) -> nn.Module:
@@ -161,7 +162,7 @@ def test_against_a_loop_by_hand(
     model, slow, data = built(plan), built(plan), examples(count, seed=5)
     loss = train(model, data, objective, settings, np.random.default_rng(3))
     expected = by_hand(slow, data, term, settings, np.random.default_rng(3))
-    assert loss == pytest.approx(expected, rel=1e-5)
+    assert loss == alike(expected)
     for (key, tensor), truth in zip(
         model.state_dict().items(), slow.state_dict().values(), strict=True
     ):
