@@ -360,6 +360,34 @@ def test_description_is_complete() -> None:
             },
             ["label-skew-unbalanced may leave clients empty", "give a number of attackers"],
         ),
+        (
+            {
+                "methods": ["multi-krum"],
+                "attack": {"name": "ipm"},
+                "partition": {"scheme": "label-skew-unbalanced"},
+            },
+            ["label-skew-unbalanced may leave clients empty", "give a number of attackers"],
+        ),
+        (
+            {"methods": ["multi-krum"], "rules": {"multi-krum": {"num_byzantine": 9}}},
+            ["MultiKrum: 9 attackers of 10 clients are half or more", "4 at most"],
+        ),
+        (
+            {
+                "methods": ["krum+adam"],
+                "rules": {"krum": {"num_byzantine": 2}},
+                "rounds": {"clients_per_round": 4},
+            },
+            ["Krum: 2 attackers of 4 clients", "1 at most"],
+        ),
+        (
+            {"methods": ["krum"], "attack": {"name": "ipm", "attackers": 5}},
+            ["Krum: 5 attackers of 10 clients", "--attackers"],
+        ),
+        (
+            {"methods": ["trimmed-mean"], "attack": {"name": "ipm", "attackers": 5}},
+            ["TrimmedMean: 5 attackers of 10 clients", "4 at most (fraction, --attackers)"],
+        ),
         # Also where no method of the run uses it.
         ({"methods": ["fedavg"], "objectives": {"proximal": {"mu": -1}}}, ["mu", "-1"]),
     ],
@@ -441,6 +469,47 @@ def test_an_attack_reaches_the_cells_and_comes_back_from_their_descriptions() ->
     assert cell_of(spec.cells()[0].describe()) != cell_of(
         resolve(EVERYTHING, {"attack": {"every": 1}}).cells()[0].describe()
     )
+
+
+@pytest.mark.parametrize(
+    ("layers", "krum", "trimmed"),
+    [
+        ({}, 0, 0.1),
+        ({"attack": {"name": "ipm", "attackers": 3}}, 3, 0.3),
+        ({"attack": {"name": "label-flip"}}, 3, 0.3),
+        ({"attack": {"name": "ipm", "attackers": 4}, "rounds": {"clients_per_round": 5}}, 2, 0.4),
+        (
+            {
+                "attack": {"name": "ipm", "attackers": 0.2},
+                "partition": {"scheme": "label-skew-unbalanced"},
+                "rules": {
+                    "krum": {"num_byzantine": 1},
+                    "multi-krum": {"num_byzantine": 1},
+                    "trimmed-mean": {"fraction": 0.0},
+                },
+            },
+            1,
+            0.0,
+        ),
+    ],
+    ids=str,
+)
+def test_rules_are_told_how_many_attack_unless_the_run_says_otherwise(
+    layers: dict[str, Any], krum: int, trimmed: float
+) -> None:
+    spec = resolve(layers, {"methods": ["krum", "multi-krum", "trimmed-mean"], "seeds": [0]})
+    settings = [cell.describe()["rule"] for cell in spec.cells()]
+    assert settings == [
+        {"name": "krum", "num_byzantine": krum},
+        {"name": "multi-krum", "num_byzantine": krum},
+        {"name": "trimmed-mean", "fraction": trimmed},
+    ]
+    for cell in spec.cells():
+        assert cell_of(cell.describe()) == cell
+    # The run's own file leaves open what the run tells: another attack tells it something else.
+    assert resolve(spec.describe()).cells() == spec.cells()
+    said = spec.describe()["rules"]
+    assert {name: said[name] for name in said if said[name]} == layers.get("rules", {})
 
 
 def test_an_attack_has_a_results_folder_of_its_own() -> None:

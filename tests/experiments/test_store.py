@@ -100,6 +100,29 @@ def test_a_rule_s_settings_may_differ_where_the_run_has_no_such_rule(tmp_path: P
     assert store.check(small_spec(**sharp)).cell("crf-fedavg", 0).rule.bandwidth == 0.1
 
 
+def test_what_a_rule_is_told_is_as_good_as_said(tmp_path: Path) -> None:
+    """Folders of old say defaults that a run tells today."""
+    attack = {"name": "ipm", "attackers": 1}
+    peers = ["krum", "trimmed-mean", "byzfl-krum"]
+
+    def spec(krum: int, trimmed: float, **changes: Any) -> RunSpec:
+        rules = {"krum": {"num_byzantine": krum}, "trimmed-mean": {"fraction": trimmed}}
+        return small_spec(methods=peers, rules=rules, **changes)
+
+    open_ = small_spec(methods=peers, seeds=[1])
+    for old, new in (
+        (spec(0, 0.1), open_),
+        (spec(1, 0.25, attack=attack), small_spec(methods=peers, seeds=[1], attack=attack)),
+    ):
+        store = RunStore(tmp_path / str(len(old.attack)))
+        store.path.mkdir()
+        store.write(old)
+        assert store.check(new).cell("krum", 0) == old.cell("krum", 0)
+    store.write(spec(0, 0.25, attack=attack))
+    with pytest.raises(FedcrfError, match=r"rules\.krum\.num_byzantine is 0 there, 1 here"):
+        store.check(new)
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with RunStore(tmp_path).locked():
         with pytest.raises(FedcrfError, match="is being written by another process"):

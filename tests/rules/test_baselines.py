@@ -76,7 +76,7 @@ def test_two_clients(rule):
     before = {"w": np.array([1.0, 1.0])}
     models = [np.array([3.0, 0.0]), np.array([5.0, 4.0])]
     reports = [ClientReport(i, {"w": w}, 6, 2.0) for i, w in enumerate(models)]
-    first = isinstance(rule, Krum) or (isinstance(rule, MultiKrum) and rule.num_byzantine > 0)
+    first = isinstance(rule, Krum) or (isinstance(rule, MultiKrum) and rule.num_byzantine)
     got = rule.aggregate(before, reports).state["w"]
     assert_allclose(got, models[0] if first else [4.0, 2.0], rtol=1e-12)
 
@@ -128,11 +128,51 @@ def test_settings_outside_their_range_are_refused_by_name(make, setting):
 
 
 def test_the_defaults_are_the_specified_ones():
-    assert TrimmedMean() == TrimmedMean(fraction=0.1)
     assert GeometricMedian() == GeometricMedian(iterations=50, tolerance=1e-6)
     assert RFA() == RFA(iterations=3, smoothing=1e-6)
     assert not FedNova().normalise_buffers
-    assert (Krum().num_byzantine, MultiKrum().num_byzantine) == (0, 0)
+
+
+TOLD = [
+    (Krum(), 3, Krum(3)),
+    (MultiKrum(), 4, MultiKrum(4)),
+    (TrimmedMean(), 3, TrimmedMean(0.3)),
+    (Krum(), 0, Krum(0)),
+    (TrimmedMean(), 0, TrimmedMean(0.1)),
+    (MultiKrum(1), 3, MultiKrum(1)),
+    (Krum(0), 3, Krum(0)),
+    (TrimmedMean(0.0), 3, TrimmedMean(0.0)),
+    (TrimmedMean(0.2), 9, TrimmedMean(0.2)),
+]
+
+
+@pytest.mark.parametrize(("rule", "attackers", "expected"), TOLD, ids=str)
+def test_a_rule_is_told_of_the_attackers_unless_its_settings_say_otherwise(
+    rule, attackers, expected
+):
+    assert rule.informed(attackers, num_clients=10, seed=5) == expected
+
+
+@pytest.mark.parametrize("rule", [Krum(), MultiKrum(), TrimmedMean()], ids=name_of)
+def test_a_rule_that_nobody_tells_expects_no_attackers(rule):
+    before, reports = sample(10)
+    told = rule.informed(0, num_clients=10, seed=0)
+    assert_same(rule.aggregate(before, reports).state, told.aggregate(before, reports).state)
+
+
+@pytest.mark.parametrize(
+    ("rule", "attackers", "said"),
+    [
+        (Krum(), 5, "Krum: 5 attackers of 10 .* give 4 at most .num_byzantine, --attackers"),
+        (MultiKrum(), 9, "MultiKrum: 9 attackers of 10 clients are half or more"),
+        (MultiKrum(9), 0, "MultiKrum: 9 attackers of 10 clients are half or more"),
+        (TrimmedMean(), 5, "TrimmedMean: 5 attackers of 10 .* give 4 at most .fraction"),
+    ],
+    ids=str,
+)
+def test_a_rule_that_half_of_the_clients_attack_is_refused(rule, attackers, said):
+    with pytest.raises(FedcrfError, match=said):
+        rule.informed(attackers, num_clients=10, seed=0)
 
 
 # --- geometric median and RFA ---------------------------------------------------------------

@@ -261,7 +261,7 @@ def test_flowers_trimmed_mean_cuts_one_less_where_the_product_rounds_down(flwr):
 def test_flowers_defaults_differ(flower):
     """Its trimmed mean cuts 0.2 by default, the paper's 0.1; its Multi-Krum keeps one client."""
     assert flower.strategy.FedTrimmedAvg().beta == 0.2
-    assert TrimmedMean().fraction == 0.1
+    assert TrimmedMean().informed(0, num_clients=10, seed=0).fraction == 0.1
     assert flower.strategy.MultiKrum().num_nodes_to_select == 1
 
 

@@ -82,18 +82,6 @@ class ServerSettings:
             raise unknown_name("server optimizer", self.optimizer, SERVER_OPTIMIZERS)
 
 
-class SectionError(FedcrfError):
-    """A section whose settings do not go together, or one of which is out of its range.
-
-    Attributes:
-        section: The section's name.
-    """
-
-    def __init__(self, section: str, cause: object) -> None:
-        super().__init__(f"[{section}] {cause}")
-        self.section = section
-
-
 def build(kind: type[T], options: Options, where: str) -> T:
     """Return a settings dataclass of plain values, as TOML and JSON have them.
 
@@ -144,7 +132,7 @@ def convert(kind: Any, value: Any, where: str) -> Any:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, FedcrfError):
-            raise SectionError(where, cause) from None
+            raise FedcrfError(f"[{where}] {cause}") from None
         # Further parts of the place are items, or the types that a value could have had.
         place = ".".join([where, *(part for part in first["loc"][:1] if isinstance(part, str))])
         raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None

@@ -128,16 +128,24 @@ class RunSpec:
         drawn = self.rounds.clients_per_round or num_clients
         if threat is None:
             return rule.informed(0, drawn, seed)
-        if self.partition.may_leave_empty and not (
-            threat.schedule.is_count and drawn == num_clients
+        informed = rule.informed(threat.schedule.count_among(drawn, num_clients), drawn, seed)
+        if (
+            informed != rule
+            and self.partition.may_leave_empty
+            and not (threat.schedule.is_count and drawn == num_clients)
         ):
             raise FedcrfError(
                 f"partition {self.partition.scheme} may leave clients empty, and a rule that is to "
                 "be told how many attack would be told wrong: give a number of attackers "
                 "(--attackers 3) and all clients every round, or choose another partition"
             )
-        attackers = threat.schedule.count_among(drawn, num_clients)
-        return rule.informed(attackers, drawn, seed)
+        return informed
+
+    @property
+    def told_rules(self) -> dict[str, Options]:
+        """By name the settings of the rules in use, with what a run of seed 0 tells them."""
+        cells = [self.cell(method, 0) for method in self.methods]
+        return {cell.method.rule: plain(cell.rule) for cell in cells}
 
     def describe(self) -> dict[str, Any]:
         """Return the whole description as plain values, as it stands in a run file.

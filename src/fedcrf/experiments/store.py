@@ -271,7 +271,9 @@ class RunStore:
             return spec
         earlier = self.read()
         before, now = earlier.describe(), spec.describe()
-        for where, old, new in _shared_sections(before, now):
+        # What a rule is told is as good as said: folders of old say numbers that were defaults.
+        told = [{**said, "rules": of.told_rules} for said, of in ((before, earlier), (now, spec))]
+        for where, old, new in _shared_sections(*told):
             difference = _first_difference(old, new)
             if difference is not None:
                 key, was, is_now = difference

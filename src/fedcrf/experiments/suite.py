@@ -5,19 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from fedcrf.attacks import Schedule
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.cell import CellSpec
-from fedcrf.experiments.methods import find_method
-from fedcrf.experiments.settings import SectionError
 from fedcrf.experiments.spec import RunSpec, check_used, resolve
 
 LAST_ROUNDS = 5
@@ -56,10 +53,6 @@ class Condition(BaseModel):
     ideal: str | None = None
 
 
-Told = Mapping[Literal["number", "fraction"], Mapping[str, str]]
-"""By rule, the setting that is to be the number of attackers, or their fraction of the clients."""
-
-
 @dataclass(frozen=True)
 class Point:
     """One cell of a suite's grid: a method with a seed on a partition under a condition."""
@@ -85,9 +78,9 @@ class Suite:
         partitions: By name, the section of a run file.
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
-        attackers: How many clients attack under a condition that does not say it itself.
-        told: Which rules are told how many attack, and in which of their settings; where nobody
-            does, it is ``attackers``, so that it shows what it costs to be ready for them.
+        attackers: How many clients attack under a condition that does not say it itself. Where
+            nobody attacks, rules that are told how many do are told of so many, so that it shows
+            what it costs to be ready for them.
         complete: The partitions and conditions before some were chosen; its own where none were.
     """
 
@@ -102,7 +95,6 @@ class Suite:
     conditions: Mapping[str, Condition]
     groups: Mapping[str, tuple[str, ...]]
     attackers: int | None = None
-    told: Told = field(default_factory=dict)
     complete: Suite | None = None
 
     @property
@@ -142,22 +134,15 @@ class Suite:
         """
         chosen = self.conditions[condition]
         shared = {"attackers": self.attackers} if chosen.attack and self.attackers else {}
-        wrong = chosen.attack.get("attackers", self.attackers)
-        told = self._told(partition, methods, wrong)
         try:
             spec = resolve(
-                {"rules": told},
+                {"rules": {} if chosen.attack else self._told(partition, methods)},
                 *self.layers,
                 {"partition": self.partitions[partition]},
                 {"attack": {**shared, **chosen.attack}, "attacks": chosen.attacks},
                 {"methods": list(methods), "seeds": list(seeds)},
             )
         except FedcrfError as error:
-            if isinstance(error, SectionError) and error.section in [f"rules.{r}" for r in told]:
-                raise FedcrfError(
-                    f"{error}; the suite tells it of {wrong} attackers: choose fewer with "
-                    "--attackers, or --methods without it"
-                ) from None
             if "attackers" in chosen.attack:  # others have the number that is said for all
                 raise FedcrfError(f"condition {condition} of {self.name}: {error}") from None
             raise
@@ -169,27 +154,23 @@ class Suite:
                 )
         return spec
 
-    def _told(
-        self, partition: str, methods: Sequence[str], attackers: float | None
-    ) -> dict[str, dict[str, float]]:
-        """Return by rule what those of some methods are told of a round's attackers."""
-        used = {find_method(name).rule for name in methods}
-        settings = [
-            (rule, key, how)
-            for how, keys in self.told.items()
-            for rule, key in keys.items()
-            if rule in used
-        ]
-        if attackers is None or not settings:
+    def _told(self, partition: str, methods: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return by rule what those that are told how many attack are told where nobody does.
+
+        It is what they would be told of the suite's attackers.
+        """
+        if self.attackers is None:
             return {}
-        run = resolve(*self.layers, {"partition": self.partitions[partition]})
-        clients = run.partition.num_clients
-        drawn, schedule = run.rounds.clients_per_round or clients, Schedule(attackers)
-        values = {
-            "number": schedule.count_among(drawn, clients),
-            "fraction": schedule.count(clients) / clients,
+        quiet = resolve(
+            *self.layers,
+            {"partition": self.partitions[partition], "methods": list(methods)},
+        )
+        attacked = replace(quiet, attack={"name": "not-finite", "attackers": self.attackers})
+        without, told = quiet.told_rules, attacked.told_rules
+        return {
+            rule: {key: value for key, value in settings.items() if value != without[rule].get(key)}
+            for rule, settings in told.items()
         }
-        return {rule: {key: values[how]} for rule, key, how in settings}
 
     @cached_property
     def cells(self) -> Mapping[Point, CellSpec]:

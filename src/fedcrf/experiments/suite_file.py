@@ -14,8 +14,7 @@ from pydantic_core import ErrorDetails
 
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.settings import wanted
-from fedcrf.experiments.suite import LAST_ROUNDS, Condition, Suite, Told
-from fedcrf.rules import find_rule
+from fedcrf.experiments.suite import LAST_ROUNDS, Condition, Suite
 
 SUITES = ("attacks", "noise")
 """The suites that come with the package."""
@@ -41,7 +40,7 @@ class _SuiteFile(BaseModel):
     seeds: list[int]
     last_rounds: PositiveInt = LAST_ROUNDS
     attackers: PositiveInt | None = None
-    told: Told = {}
+    told: dict[str, Any] = {}  # of older files: rules that are told how many attack know it anyway
     run: dict[str, Any]
     datasets: dict[str, dict[str, Any]]
     partitions: dict[str, dict[str, Any]]
@@ -71,7 +70,6 @@ def read_suite(name: str, dataset: str) -> Suite:
         conditions=_conditions(name, file),
         groups={title: tuple(names) for title, names in file.groups.items()},
         attackers=file.attackers,
-        told=file.told,
     )
 
 
@@ -102,11 +100,6 @@ def _check_sections(name: str, file: _SuiteFile) -> None:
         for key, place in SAID_ELSEWHERE.items():
             if key in options:
                 raise FedcrfError(f"suite {name}: leave {section}.{key} out, and say {key} {place}")
-    if file.told and file.attackers is None:
-        raise FedcrfError(f"suite {name} tells rules how many attack: say it, attackers = 3")
-    for rules in file.told.values():
-        for rule in rules:
-            find_rule(rule)
     if not file.partitions:
         raise FedcrfError(f"suite {name} has no partitions: name one, such as [partitions.iid]")
     for each in (*file.partitions, *(condition.name for condition in file.conditions)):

@@ -192,6 +192,23 @@ def check_clients(rule: Rule, num_clients: int) -> None:
         rule.check_clients(num_clients)
 
 
+def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
+    """Raise a `FedcrfError` where a rule is told that half of its clients attack, or more.
+
+    Args:
+        rule: The rule.
+        setting: Which of its settings says so, or could say otherwise.
+        attackers: How many.
+        num_clients: Clients of a round.
+    """
+    most = (num_clients - 1) // 2
+    if attackers > most:
+        raise FedcrfError(
+            f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
+            f"more, which it cannot stand: give {most} at most ({setting}, --attackers)"
+        )
+
+
 def with_secret_signs(rule: Rule, memory: Memory, seed: int) -> Rule:
     """Return a rule with signs that clients do not know; most have none.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,14 @@ from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
     State,
+    check_honest_majority,
     finite_reports,
     num_examples,
 )
 from fedcrf.statistics import median_of, trimmed_mean_of
+
+USUAL_FRACTION = 0.1
+"""What the trimmed mean leaves out at each end where nobody is known to attack."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,24 @@ class TrimmedMean:
     """Coordinate-wise mean without the ⌊βm⌋ smallest and largest values (Yin et al., 2018).
 
     Attributes:
-        fraction: β in [0, 0.5).
+        fraction: β in [0, 0.5). Where left out, a run says its attackers' share of a round, and it
+            is `USUAL_FRACTION` where nobody attacks or nobody says.
     """
 
-    fraction: float = 0.1
+    fraction: float | None = None
 
     def __post_init__(self) -> None:
+        if self.fraction is None:
+            return
         if not is_number(self.fraction) or not 0 <= self.fraction < 0.5:
             raise FedcrfError(f"fraction {self.fraction}: give a number in [0, 0.5)")
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> TrimmedMean:
+        """Return the rule told of the attackers, unless it was; see `InformedRule.informed`."""
+        if self.fraction is not None:
+            return self
+        check_honest_majority(self, "fraction", attackers, num_clients)
+        return replace(self, fraction=attackers / num_clients if attackers else USUAL_FRACTION)
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the trimmed mean of the clients' models; see `Rule.aggregate`."""
@@ -56,7 +70,8 @@ class TrimmedMean:
 
     def _trim(self, num_rows: int) -> int:
         """Return ⌊βm⌋; β is meant as written, so that ⌊0.29 · 100⌋ is 29."""
-        return min(math.floor(round(self.fraction * num_rows, 9)), (num_rows - 1) // 2)
+        fraction = USUAL_FRACTION if self.fraction is None else self.fraction
+        return min(math.floor(round(fraction * num_rows, 9)), (num_rows - 1) // 2)
 
 
 Statistic = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]

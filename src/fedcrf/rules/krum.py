@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
     State,
+    check_honest_majority,
     report_geometry,
     weighted_result,
 )
@@ -20,40 +23,63 @@ from fedcrf.statistics import UpdateGeometry
 
 
 @dataclass(frozen=True)
-class Krum:
-    """The update with the least sum of squared distances to its nearest (Blanchard et al., 2017).
+class _Selecting(ABC):
+    """A rule that averages the updates with the best Krum scores."""
 
-    Attributes:
-        num_byzantine: f; the score is over the m − f − 2 nearest others, but at least one.
-    """
-
-    num_byzantine: int = 0
+    num_byzantine: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("num_byzantine", self.num_byzantine, least=0)
+        if self.num_byzantine is not None:
+            check_whole("num_byzantine", self.num_byzantine, least=0)
 
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Return the rule told of the attackers, unless it was; see `InformedRule.informed`."""
+        rule = replace(self, num_byzantine=attackers) if self.num_byzantine is None else self
+        rule.check_clients(num_clients)
+        return rule
+
+    def check_clients(self, num_clients: int) -> None:
+        """Raise a `FedcrfError` where half of so many clients or more are Byzantine."""
+        check_honest_majority(self, "num_byzantine", self._f, num_clients)
+
+    @abstractmethod
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-        """Return the model of the chosen client; see `Rule.aggregate`."""
-        return _select(global_state, reports, self.num_byzantine, 1)
+        """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
+
+    @property
+    def _f(self) -> int:
+        """What f is; 0 where nobody has said."""
+        return self.num_byzantine or 0
 
 
 @dataclass(frozen=True)
-class MultiKrum:
+class Krum(_Selecting):
+    """The update with the least sum of squared distances to its nearest (Blanchard et al., 2017).
+
+    Attributes:
+        num_byzantine: f, fewer than half of the clients; the score is over the m − f − 2 nearest
+            others, but at least one. Where left out, a run says its number of attackers, and it is
+            0 where nobody does.
+    """
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        """Return the model of the chosen client; see `Rule.aggregate`."""
+        return _select(global_state, reports, self._f, 1)
+
+
+@dataclass(frozen=True)
+class MultiKrum(_Selecting):
     """The plain mean of the m − f updates with the best Krum scores (Blanchard et al., 2017).
 
     Attributes:
-        num_byzantine: f; the score is over the m − f − 2 nearest others, but at least one. With 0
-            nobody is left out, and the rule is `Uniform`.
+        num_byzantine: f, fewer than half of the clients; the score is over the m − f − 2 nearest
+            others, but at least one. Where left out, a run says its number of attackers, and it is
+            0 where nobody does: then nobody is left out, and the rule is `Uniform`.
     """
-
-    num_byzantine: int = 0
-
-    def __post_init__(self) -> None:
-        check_whole("num_byzantine", self.num_byzantine, least=0)
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
-        return _select(global_state, reports, self.num_byzantine, None)
+        return _select(global_state, reports, self._f, None)
 
 
 def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> NDArray[np.float64]:
