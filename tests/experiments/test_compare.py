@@ -10,33 +10,76 @@ import pytest
 from scipy import stats
 
 from experiments.runs import summary
-from fedcrf.experiments.compare import compare, estimate, paired_difference
+from fedcrf.experiments.compare import compare, estimate, paired_difference, worst_case
+from fedcrf.experiments.tables import difference_text, interval_text
 
 
-@pytest.mark.parametrize("n", [2, 3, 10])
+@pytest.mark.parametrize("n", [3, 5, 10])
 def test_paired_difference_is_scipy_s(n: int) -> None:
     rng = np.random.default_rng(n)
     values, reference = rng.uniform(size=n).tolist(), rng.uniform(size=n).tolist()
-    found = paired_difference(values, reference)
+    found = paired_difference(values, reference, bound=math.inf)
     interval = stats.ttest_rel(values, reference).confidence_interval(0.95)
     assert found.seeds == n
     assert found.mean == pytest.approx(np.mean(values) - np.mean(reference))
-    assert found.mean - found.half_width == pytest.approx(interval.low)
-    assert found.mean + found.half_width == pytest.approx(interval.high)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
 
 
-def test_one_seed_has_no_interval() -> None:
-    found = paired_difference([0.5], [0.25])
-    assert (found.mean, found.seeds) == (0.25, 1)
-    assert math.isnan(found.half_width)
+@pytest.mark.parametrize("n", [1, 2])
+def test_fewer_than_three_seeds_have_no_interval(n: int) -> None:
+    found = paired_difference([0.5, 0.75][:n], [0.25, 0.5][:n])
+    assert (found.mean, found.seeds) == (0.25, n)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert difference_text(found) == "+0.250 [too few seeds]"
+    worst = worst_case([[0.5, 0.7][:n]])
+    assert (worst.seeds, math.isnan(worst.low)) == (n, True)
+    assert interval_text(worst) == "[too few seeds]"
+
+
+def test_one_seed_has_no_spread() -> None:
     alone = estimate([0.5])
     assert (alone.mean, alone.seeds) == (0.5, 1)
     assert math.isnan(alone.sd)
 
 
 def test_equal_values_differ_by_nothing() -> None:
-    found = paired_difference([0.5, 0.7], [0.5, 0.7])
-    assert (found.mean, found.half_width) == (0.0, 0.0)
+    found = paired_difference([0.5, 0.7, 0.2], [0.5, 0.7, 0.2])
+    assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)
+
+
+def test_an_interval_stays_where_accuracies_and_their_differences_can_be() -> None:
+    found = paired_difference([1.0, 1.0, 0.0], [0.0, 0.0, 0.4])
+    assert (found.low, found.high) == (-1.0, 1.0)
+    rounds = paired_difference([20, 30, 10], [1, 2, 30], bound=math.inf)
+    assert rounds.low < -1.0 < 1.0 < rounds.high
+    worst = worst_case([[1.0, 1.0, 0.9], [1.0, 1.0, 1.0]])
+    assert 0.0 <= worst.low <= worst.mean <= worst.high <= 1.0
+
+
+@pytest.mark.parametrize("n", [3, 5, 40])
+def test_the_interval_of_a_worst_case_is_a_bootstrap_over_seeds_of_the_least_mean(n: int) -> None:
+    rng = np.random.default_rng(n)
+    grid = rng.uniform(0.4, 0.6, size=(4, n))
+    grid[2] -= 0.1
+    found = worst_case(grid.tolist())
+    assert (found.condition, found.seeds) == (2, n)
+    assert found.mean == pytest.approx(grid[2].mean())
+    drawn = grid[:, rng.integers(0, n, size=(20_000, n))].mean(axis=2).min(axis=0)  # the slow way
+    # So far out that the same percentiles of a plain mean are about Student's t interval.
+    outside = stats.norm.cdf(-math.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1))
+    # Two sets of draws differ by the noise of an outer percentile.
+    assert (found.low, found.high) == pytest.approx(
+        np.quantile(drawn, [outside, 1 - outside]), abs=0.01
+    )
+    assert worst_case(grid.tolist()) == found, "the same draws every time"
+
+
+def test_the_interval_of_one_condition_is_about_that_of_its_mean() -> None:
+    values = np.random.default_rng(3).normal(0.5, 0.05, 30)
+    found = worst_case([values.tolist()])
+    interval = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=0.003)
 
 
 def test_pairs_must_be_pairs() -> None:

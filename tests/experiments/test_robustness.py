@@ -18,13 +18,14 @@ from fedcrf import FedcrfError
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.findings_tables import (
     accuracy_table,
+    difference_table,
     heat_map,
     overview_table,
     separation_table,
     summary_table,
     write_findings,
 )
-from fedcrf.experiments.ledger import Ledger, Score
+from fedcrf.experiments.ledger import Ledger, Score, digest
 from fedcrf.experiments.robustness import run_suite, separation
 from fedcrf.experiments.runner import CellFailed, CellFinished, Observer, Workplace
 from fedcrf.experiments.spec import RunSpec
@@ -387,15 +388,19 @@ def test_separation_is_the_chance_to_weigh_the_wrong_less(seed: int) -> None:
 
 
 def made_up(
-    accuracies: Mapping[tuple[str, str], Sequence[float]], partitions: Sequence[str] = ("iid",)
+    accuracies: Mapping[tuple[str, str], Sequence[float]], **chosen: Sequence[object]
 ) -> Findings:
-    """Findings of a suite whose cells have these accuracies, by condition and method."""
-    suite = small(conditions=["ipm-2", "mimic"], seeds=[0, 1], partitions=partitions)
+    """Findings of a suite whose cells have these accuracies, by condition and method.
+
+    They are of seeds 0, 1 and so on, as many as there are values.
+    """
+    seeds = range(max(map(len, accuracies.values())))
+    suite = small(**{"conditions": ["ipm-2", "mimic"], "seeds": seeds, **chosen})
     ledger: list[dict[str, object]] = []
     described: dict[str, dict[str, object]] = {}
     for point, cell in suite.cells.items():
-        values = accuracies.get((point.condition, point.method))
-        if values is not None:
+        values = accuracies.get((point.condition, point.method), [])
+        if point.seed < len(values):
             ledger.append(
                 {
                     **vars_of(point), "accuracy": values[point.seed], "separation": [1.0, 0.5],
@@ -448,12 +453,15 @@ def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
     findings = made_up({**SHOWN, ("ipm-2", "crf-robust"): [0.6, 0.8]})
     rows = {row[0]: row for row in summary_table(findings, "iid").rows}
     assert rows["FedAvg"][1:3] == ("2", "0.850")
-    assert rows["FedAvg"][-1] == "0.200 (IPM, ε = 2)"
+    assert rows["FedAvg"][-1] == "0.200 [too few seeds] (IPM, ε = 2)"
     assert rows["CRF-robust"][-1] == "–"  # not all conditions are run
-    assert rows["CRF-robust"][3].startswith("-0.050 [")
+    assert rows["CRF-robust"][3] == "-0.050 [too few seeds]"
     table = accuracy_table(findings, "iid")
+    assert table.header[:2] == ("condition", "oracle (attackers removed)")
     assert ("IPM, ε = 2", "0.800", "0.200", "0.700") in table.rows
-    assert findings.possible("iid", "ipm-2").mean == pytest.approx(0.6)  # type: ignore[union-attr]
+    possible = findings.possible("iid", "ipm-2", "fedavg")
+    assert possible is not None
+    assert possible.mean == pytest.approx(0.6)
     assert ("IPM, ε = 2", "0.75 (0.50)", "0.75 (0.50)") in separation_table(findings, "iid").rows
     paths = write_findings(findings, tmp_path)
     assert {path.name for path in paths} == {
@@ -481,11 +489,11 @@ def test_of_a_heat_map_the_longer_side_goes_downwards(methods: list[str]) -> Non
 def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> None:
     findings = made_up(SHOWN, partitions=["iid", "alpha-0.1"])
     table = overview_table(findings)
-    worst = "none / worst of all shown"
+    worst = "none / worst of all shown [95 %]"
     assert table.header == ("method", f"iid: {worst}", f"alpha-0.1: {worst}")
     assert table.rows == (
-        ("left out", *["0.850 / 0.800"] * 2),
-        ("FedAvg", *["0.850 / 0.200"] * 2),
+        ("oracle (attackers removed)", *["0.850 / 0.800 [too few seeds]"] * 2),
+        ("FedAvg", *["0.850 / 0.200 [too few seeds]"] * 2),
         ("CRF-robust", *["0.800 / –"] * 2),
     )
     write_findings(findings, tmp_path)
@@ -495,6 +503,62 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
     assert overview_table(only_none).rows == ()
     write_findings(only_none, tmp_path)
     assert " n seeds.\n" in (tmp_path / "tables.md").read_text(), "by no machine"
+
+
+def test_a_worst_case_and_its_reference_are_over_the_same_seeds() -> None:
+    # Nobody attacks on four seeds, IPM attacks on three and mimics on two of them.
+    fedavg = {"none": [0.9, 0.8, 0.7, 0.1], "ipm-2": [0.5, 0.4, 0.0], "mimic": [0.6, 0.6]}
+    shown = {(condition, "fedavg"): values for condition, values in fedavg.items()}
+    findings = made_up({**shown, ("left-out", "fedavg"): [0.9] * 4}, methods=["fedavg"])
+    worst = findings.worst("iid", ["ipm-2", "mimic"], "fedavg")
+    assert worst is not None
+    assert (worst.mean, worst.condition, worst.seeds) == (pytest.approx(0.45), 0, 2)
+    assert findings.worst("iid", ["ipm-2"], "fedavg").seeds == 3  # type: ignore[union-attr]
+    assert overview_table(findings).rows == (
+        ("oracle (attackers removed)", "0.625 / 0.900 [0.900, 0.900]"),
+        ("FedAvg", "0.850 / 0.450 [too few seeds] (n = 2)"),
+    )
+    ((*_, last),) = summary_table(findings, "iid").rows
+    assert last == "0.450 [too few seeds] (IPM, ε = 2, n = 2)"
+    (_, ipm, _) = difference_table(findings, "iid").rows
+    assert ipm[1].endswith("] (n = 3)")
+
+
+def test_an_oracle_has_the_objective_and_the_optimizer_of_the_methods_beside_it() -> None:
+    methods = ["fedadam", "crf-robust+adam", "crf-fedprox", "krum+proximal+adam", "krum"]
+    suite = small(methods=methods, seeds=[0])
+    assert suite.oracles == ("fedadam", "fedprox", "fedavg+proximal+adam", "fedavg")
+    asked = [at.method for at in suite.cells if at.condition == "left-out"]
+    assert asked == list(suite.oracles)
+    for at, cell in suite.cells.items():
+        if at.condition == "left-out" and "adam" in at.method:
+            assert cell.method.server_optimizer == "adam"
+    shown = {("left-out", "fedadam"): [0.8] * 3, ("none", "fedadam"): [0.9] * 3}
+    findings = made_up(shown | {("ipm-2", "fedadam"): [0.1] * 3}, methods=["fedadam"])
+    titles = [row[0] for row in overview_table(findings).rows]
+    assert titles == ["oracle (attackers removed), FedAdam", "FedAdam"]
+    assert accuracy_table(findings, "iid").rows[1][1:] == ("0.800", "0.100")
+
+
+def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Path) -> None:
+    suite = small(methods=["krum+adam"], seeds=[0])
+    ledger = Ledger(tmp_path)
+    ledger.describe(suite.cells.values())
+    for point, cell in suite.cells.items():
+        ledger.append(
+            Score.model_validate(
+                {
+                    **vars_of(point),
+                    "accuracy": 0.5,
+                    "description": digest(cell),
+                    "fingerprint": "f",
+                    "provenance": PROVENANCE,
+                }
+            )
+        )
+    findings = Findings.of(suite, ledger)
+    assert findings.suite.methods == ("krum+adam",)
+    assert len(findings.by_point) == len(suite.cells) == 3
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ RESULTS = compare(
     [
         summary("fedavg", 0, 0.8),
         summary("fedavg", 1, 0.7),
+        summary("fedavg", 2, 0.75),
         summary("crf-fedavg", 0, 0.85),
         summary("crf-fedavg", 1, 0.77),
+        summary("crf-fedavg", 2, 0.81),
         summary("uniform", 1, 0.5, held_out_accuracy=None),
     ],
     ["fedavg", "crf-fedavg", "uniform", "fedprox"],
@@ -30,14 +32,14 @@ RESULTS = compare(
 
 def test_results_say_who_won_and_by_how_much() -> None:
     table = results_table("title", RESULTS, {})
-    # Differences 0.05 and 0.07: their sd is 0.01·√2, so half the interval is t(1) · 0.01.
-    half = 12.706204736 * 0.01
+    # Differences 0.05, 0.07 and 0.06: their sd is 0.01, so half the interval is t(2) · 0.01 / √3.
+    half = 4.302652730 * 0.01 / math.sqrt(3)
     interval = f"+0.060 [{0.06 - half:+.3f}, {0.06 + half:+.3f}]"
     assert table.header == ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
     assert table.rows == (
-        ("FedAvg", "2", "0.750 ± 0.071", "–"),
-        ("CRF-FedAvg", "2", "0.810 ± 0.057", interval),
-        ("Uniform", "1", "0.500", "-0.200"),
+        ("FedAvg", "3", "0.750 ± 0.050", "–"),
+        ("CRF-FedAvg", "3", "0.810 ± 0.040", interval),
+        ("Uniform", "1", "0.500", "-0.200 [too few seeds]"),
     )
 
 

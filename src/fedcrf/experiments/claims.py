@@ -1,8 +1,9 @@
 """The paper's claims held against our runs: what was measured, and whether it bears the claim out.
 
-A claim holds where the 95 % interval of its paired difference lies on the claimed side of zero,
-fails where it lies on the other, and is not shown where it contains zero. Variances are compared by
-a test for paired samples at the same level.
+A claim is supported where the 95 % interval of its paired difference lies on the claimed side of
+zero, contradicted where it lies on the other, and undecided where it contains zero or the seeds are
+too few. Variances are compared by a test for paired samples at the same level, and rounds to an
+accuracy that some run never reached by counting the seeds.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtr
+from scipy.stats import binomtest
 
 from fedcrf.experiments.compare import CONFIDENCE, PairedDifference, paired_difference
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.standing import CellStanding
-from fedcrf.experiments.tables import Table
+from fedcrf.experiments.tables import Table, difference_text
 from fedcrf.simulation.records import RoundRecord, reported_round
 
 REACHED = 0.95
@@ -25,6 +27,8 @@ REACHED = 0.95
 
 NEGLIGIBLE = 0.005
 """Half a point of accuracy: what counts as nothing lost under IID."""
+
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 
 PAIRS = (("crf-fedavg", "fedavg"), ("crf-fedprox", "fedprox"))
 
@@ -37,7 +41,7 @@ class Finding:
         claim: What the paper says.
         measure: What was measured, in words.
         value: The measurement.
-        verdict: ``holds``, ``fails`` or ``not shown``.
+        verdict: ``supported``, ``contradicted`` or ``undecided``.
     """
 
     claim: str
@@ -66,7 +70,7 @@ def claims_table(title: str, cells: Sequence[CellStanding], *, iid: bool) -> Tab
         if iid:
             findings += _iid_findings(pair, ours, theirs)
         else:
-            findings += _findings(pair, ours, theirs, cells[0].cell.rounds.maximum)
+            findings += _findings(pair, ours, theirs)
     header = ("claim", "measured", "result [95 %]", "verdict")
     rows = tuple((each.claim, each.measure, each.value, each.verdict) for each in findings)
     return Table(title, header, rows)
@@ -83,43 +87,68 @@ def _by_method(cells: Sequence[CellStanding]) -> Mapping[str, Mapping[int, Run]]
     return runs
 
 
-def _findings(pair: str, ours: Sequence[Run], theirs: Sequence[Run], maximum: int) -> list[Finding]:
-    higher = _paired(ours, theirs, lambda run: reported_round(run).test.accuracy)
-    targets = [REACHED * max(each.validation.accuracy for each in run) for run in theirs]
-    faster = paired_difference(
-        [_rounds_to(run, target, maximum) for run, target in zip(ours, targets, strict=True)],
-        [_rounds_to(run, target, maximum) for run, target in zip(theirs, targets, strict=True)],
-    )
+def _findings(pair: str, ours: Sequence[Run], theirs: Sequence[Run]) -> list[Finding]:
+    higher = _paired(ours, theirs, lambda run: reported_round(run).test.accuracy, bound=1.0)
     later = _paired(ours, theirs, lambda run: reported_round(run).round)
     loss = _paired(ours, theirs, lambda run: reported_round(run).validation.loss)
     return [
-        Finding(f"{pair}: higher accuracy", "Δ test accuracy", _text(higher), _above(higher)),
         Finding(
-            f"{pair}: converges at least as fast",
-            f"Δ rounds to {REACHED:.0%} of the baseline's best validation accuracy",
-            _text(faster, ".1f"),
-            _at_most(faster),
+            f"{pair}: higher accuracy", "Δ test accuracy", difference_text(higher), _above(higher)
+        ),
+        _speed_finding(pair, ours, theirs),
+        Finding(
+            f"{pair}: keeps improving late",
+            "Δ best round",
+            difference_text(later, "+.1f"),
+            _above(later),
         ),
         Finding(
-            f"{pair}: keeps improving late", "Δ best round", _text(later, ".1f"), _above(later)
-        ),
-        Finding(
-            f"{pair}: lower validation loss",
-            "Δ lowest loss",
-            _text(loss),
-            _above(_minus(loss)),
+            f"{pair}: lower validation loss", "Δ lowest loss", difference_text(loss), _below(loss)
         ),
         _variance_finding(pair, ours, theirs),
     ]
 
 
+def _speed_finding(pair: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Finding:
+    """Compare the rounds to each seed's target, which is set by the baseline's run of that seed.
+
+    Where some run never reaches it, its rounds are censored: the seeds are counted on which one
+    method is there before the other, and held against chance by the sign test.
+    """
+    targets = [REACHED * max(each.validation.accuracy for each in run) for run in theirs]
+    ours_to, theirs_to = (
+        [_rounds_to(run, target) for run, target in zip(runs, targets, strict=True)]
+        for runs in (ours, theirs)
+    )
+    claim = f"{pair}: converges at least as fast"
+    measure = f"rounds to {REACHED:.0%} of the baseline's best validation accuracy on the same seed"
+    if all(each.reached for each in (*ours_to, *theirs_to)):
+        rounds = paired_difference(
+            [each.rounds for each in ours_to], [each.rounds for each in theirs_to], math.inf
+        )
+        verdict = SUPPORTED if rounds.high <= 0 else CONTRADICTED if rounds.low > 0 else UNDECIDED
+        return Finding(claim, f"Δ {measure}", difference_text(rounds, "+.1f"), verdict)
+    pairs = list(zip(ours_to, theirs_to, strict=True))
+    sooner = sum(one.before(other) for one, other in pairs)
+    later = sum(other.before(one) for one, other in pairs)
+    p = float(binomtest(later, sooner + later).pvalue) if sooner + later else 1.0
+    value = (
+        f"{_rounds_text(ours_to)} against {_rounds_text(theirs_to)}; sooner on {sooner} seeds, "
+        f"later on {later} (p = {p:.3f})"
+    )
+    verdict = UNDECIDED
+    if p < 1 - CONFIDENCE:
+        verdict = SUPPORTED if sooner > later else CONTRADICTED
+    return Finding(claim, measure, value, verdict)
+
+
 def _iid_findings(pair: str, ours: Sequence[Run], theirs: Sequence[Run]) -> list[Finding]:
-    difference = _paired(ours, theirs, lambda run: reported_round(run).test.accuracy)
-    low = difference.mean - difference.half_width
-    high = difference.mean + difference.half_width
-    verdict = "holds" if low > -NEGLIGIBLE else "fails" if high < -NEGLIGIBLE else "not shown"
+    difference = _paired(ours, theirs, lambda run: reported_round(run).test.accuracy, bound=1.0)
+    above, below = difference.low > -NEGLIGIBLE, difference.high < -NEGLIGIBLE
+    verdict = SUPPORTED if above else CONTRADICTED if below else UNDECIDED
     measure = f"Δ test accuracy above −{NEGLIGIBLE:g}"
-    return [Finding(f"{pair}: nothing lost", measure, _text(difference, "+.4f"), verdict)]
+    value = difference_text(difference, "+.4f")
+    return [Finding(f"{pair}: nothing lost", measure, value, verdict)]
 
 
 def _variance_finding(pair: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Finding:
@@ -130,7 +159,7 @@ def _variance_finding(pair: str, ours: Sequence[Run], theirs: Sequence[Run]) -> 
     a = np.array([reported_round(run).test.accuracy for run in ours])
     b = np.array([reported_round(run).test.accuracy for run in theirs])
     value = f"{a.std(ddof=1):.3f} against {b.std(ddof=1):.3f}"
-    verdict = "not shown"
+    verdict = UNDECIDED
     if len(a) > 2 and min(np.ptp(a - b), np.ptp(a + b)) > 1e-9:  # else there is no correlation
         correlation = float(np.corrcoef(a + b, a - b)[0, 1])
         free = len(a) - 2
@@ -138,47 +167,52 @@ def _variance_finding(pair: str, ours: Sequence[Run], theirs: Sequence[Run]) -> 
         p = 2 * float(stdtr(free, -abs(t)))
         value += f" (p = {p:.3f})"
         if p < 1 - CONFIDENCE:
-            verdict = "holds" if correlation < 0 else "fails"
+            verdict = SUPPORTED if correlation < 0 else CONTRADICTED
     return Finding(f"{pair}: less variance", "sd of test accuracy over seeds", value, verdict)
 
 
 def _paired(
-    ours: Sequence[Run], theirs: Sequence[Run], value: Callable[[Run], float]
+    ours: Sequence[Run],
+    theirs: Sequence[Run],
+    value: Callable[[Run], float],
+    bound: float = math.inf,
 ) -> PairedDifference:
-    return paired_difference([value(run) for run in ours], [value(run) for run in theirs])
+    return paired_difference([value(run) for run in ours], [value(run) for run in theirs], bound)
 
 
-def _rounds_to(run: Run, accuracy: float, maximum: int) -> int:
-    """Return the first round of that validation accuracy.
+@dataclass(frozen=True)
+class _RoundsTo:
+    """The rounds to an accuracy; where it was never reached, those of the whole run."""
 
-    A run that never gets there counts as one round more than it might have taken.
-    """
+    rounds: int
+    reached: bool
+
+    def before(self, other: _RoundsTo) -> bool:
+        """Tell whether this run was there first; one that has ended without it never is."""
+        return self.reached and (not other.reached or self.rounds < other.rounds)
+
+
+def _rounds_to(run: Run, accuracy: float) -> _RoundsTo:
+    """Return the first round of that validation accuracy."""
     for record in run:
         if record.validation.accuracy >= accuracy:
-            return record.round
-    return maximum + 1
+            return _RoundsTo(record.round, reached=True)
+    return _RoundsTo(run[-1].round, reached=False)
 
 
-def _minus(value: PairedDifference) -> PairedDifference:
-    return PairedDifference(-value.mean, value.half_width, value.seeds)
+def _rounds_text(values: Sequence[_RoundsTo]) -> str:
+    """Return the median, or what it exceeds where half of the runs may have needed more."""
+    ordered = sorted(values, key=lambda each: (each.rounds, not each.reached))
+    certain = all(each.reached for each in ordered[: len(ordered) // 2 + 1])
+    median = float(np.median([each.rounds for each in ordered]))
+    reached = sum(each.reached for each in values)
+    more = "" if certain else "> "
+    return f"{more}{median:g} rounds ({reached} of {len(values)} reached)"
 
 
 def _above(value: PairedDifference) -> str:
-    if value.mean - value.half_width > 0:
-        return "holds"
-    return "fails" if value.mean + value.half_width < 0 else "not shown"
+    return SUPPORTED if value.low > 0 else CONTRADICTED if value.high < 0 else UNDECIDED
 
 
-def _at_most(value: PairedDifference) -> str:
-    """Judge "not more": the interval must not reach above zero to hold."""
-    if value.mean - value.half_width > 0:
-        return "fails"
-    return "holds" if value.mean + value.half_width <= 0 else "not shown"
-
-
-def _text(value: PairedDifference, form: str = "+.3f") -> str:
-    form = form if form.startswith("+") else f"+{form}"
-    if math.isnan(value.half_width):
-        return format(value.mean, form)
-    low, high = value.mean - value.half_width, value.mean + value.half_width
-    return f"{value.mean:{form}} [{low:{form}}, {high:{form}}]"
+def _below(value: PairedDifference) -> str:
+    return SUPPORTED if value.high < 0 else CONTRADICTED if value.low > 0 else UNDECIDED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -11,7 +11,14 @@ import numpy as np
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.cell import CellSpec
-from fedcrf.experiments.compare import Estimate, PairedDifference, estimate, paired_difference
+from fedcrf.experiments.compare import (
+    Estimate,
+    PairedDifference,
+    WorstCase,
+    estimate,
+    paired_difference,
+    worst_case,
+)
 from fedcrf.experiments.ledger import Ledger, Score
 from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.spec import cell_of
@@ -52,7 +59,9 @@ class Findings:
             return [name for name in among or names if name in names]
 
         whole = suite.whole
-        held_methods = dict.fromkeys(score.method for score in scores)
+        held_methods = dict.fromkeys(
+            score.method for score in scores if score.condition not in whole.ideals
+        )
         return cls(
             whole.chosen(
                 methods=known(suite.methods, filter(is_method, held_methods)),
@@ -91,18 +100,34 @@ class Findings:
         points = (Point(partition, condition, method, seed) for seed in self.suite.seeds)
         return {p.seed: self.by_point[p].accuracy for p in points if p in self.by_point}
 
-    def estimate(self, partition: str, condition: str, method: str) -> Estimate | None:
-        """Return the mean over seeds; None where nothing is finished."""
+    def estimate(
+        self, partition: str, condition: str, method: str, seeds: Collection[int] | None = None
+    ) -> Estimate | None:
+        """Return the mean over seeds, all that are finished or these; None where there are none."""
         found = self.accuracies(partition, condition, method)
-        return estimate(list(found.values())) if found else None
+        values = [each for seed, each in found.items() if seeds is None or seed in seeds]
+        return estimate(values) if values else None
 
-    def worst(
-        self, partition: str, conditions: Sequence[str], method: str
-    ) -> tuple[float, str] | None:
-        """Return the least mean among conditions and which it is; None unless all are finished."""
-        means = [(self.estimate(partition, name, method), name) for name in conditions]
-        known = [(found.mean, name) for found, name in means if found is not None]
-        return min(known) if known and len(known) == len(means) else None
+    def shared_seeds(self, partition: str, conditions: Iterable[str], method: str) -> list[int]:
+        """Return the seeds on which all of some conditions are finished, and the reference.
+
+        The reference does not count where none of its seeds is finished.
+        """
+        quiet = self.accuracies(partition, self.suite.reference, method)
+        found = [self.accuracies(partition, name, method) for name in conditions]
+        every = [*found, quiet] if quiet else found
+        return [seed for seed in self.suite.seeds if all(seed in each for each in every)]
+
+    def worst(self, partition: str, conditions: Sequence[str], method: str) -> WorstCase | None:
+        """Return the least mean among conditions, over the seeds they share with the reference.
+
+        None where they share no seed.
+        """
+        seeds = self.shared_seeds(partition, conditions, method)
+        if not conditions or not seeds:
+            return None
+        found = [self.accuracies(partition, name, method) for name in conditions]
+        return worst_case([[each[seed] for seed in seeds] for each in found])
 
     def difference(self, partition: str, condition: str, method: str) -> PairedDifference | None:
         """Return the paired difference to FedAvg under the same condition."""
@@ -111,13 +136,13 @@ class Findings:
             self.accuracies(partition, condition, BASELINE),
         )
 
-    def possible(self, partition: str, condition: str) -> PairedDifference | None:
-        """Return what leaving out the wrong clients gains over FedAvg under a condition."""
+    def possible(self, partition: str, condition: str, oracle: str) -> PairedDifference | None:
+        """Return what an oracle gains over FedAvg under a condition."""
         ideal = self.suite.conditions[condition].ideal
         if ideal is None:
             return None
         return _paired(
-            self.accuracies(partition, ideal, BASELINE),
+            self.accuracies(partition, ideal, oracle),
             self.accuracies(partition, condition, BASELINE),
         )
 
@@ -134,7 +159,7 @@ class Findings:
     @property
     def tested(self) -> list[str]:
         """The conditions in which somebody may be wrong and methods are compared."""
-        ideals = {each.ideal for each in self.suite.conditions.values()}
+        ideals = self.suite.ideals
         return [name for name in self.suite.conditions if name not in ideals]
 
     @property

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedcrf.experiments.compare import Estimate
+from fedcrf.experiments.compare import Estimate, PairedDifference, WorstCase
 from fedcrf.experiments.figures import heat_map_figure, save
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.suite import BASELINE
-from fedcrf.experiments.tables import Table, difference_text
+from fedcrf.experiments.tables import Table, difference_text, interval_text
 from fedcrf.files import write_text
 
 NOT_RUN = "–"
@@ -25,60 +25,75 @@ def _place(findings: Findings, partition: str) -> str:
     return f"{suite.dataset}, {partition}, {suite.numbers}"
 
 
+def oracle_title(oracle: str) -> str:
+    """Return how tables call an oracle, a method that is run without the wrong clients."""
+    title = "oracle (attackers removed)"
+    return title if oracle == BASELINE else f"{title}, {method_title(oracle)}"
+
+
 def overview_table(findings: Findings) -> Table:
     """Return a row a method: nobody wrong, and the worst case of the first group, by partition.
 
-    The first row is what leaving out the wrong clients gives, where the suite asks for that.
+    Both are over the same seeds. The first rows are the oracles', where the suite asks for them.
     """
     suite = findings.suite
     title = f"{suite.title}: {suite.dataset}, {suite.numbers}"
     if not findings.groups:
         return Table(title, ("method",), ())
     group, names = next(iter(findings.groups.items()))
+    removed = [ideal for name in names if (ideal := suite.conditions[name].ideal)]
+    oracles = suite.oracles if len(removed) == len(names) else ()
 
-    def cell(partition: str, worst: float | None, method: str) -> str:
-        quiet = findings.estimate(partition, suite.reference, method)
-        return f"{_mean_text(quiet)} / {NOT_RUN if worst is None else format(worst, '.3f')}"
+    def cell(partition: str, conditions: Sequence[str], method: str) -> str:
+        found = findings.worst(partition, conditions, method)
+        if found is None:
+            alone = findings.estimate(partition, suite.reference, method)
+            return f"{_mean_text(alone, len(suite.seeds))} / {NOT_RUN}"
+        seeds = findings.shared_seeds(partition, conditions, method)
+        quiet = findings.estimate(partition, suite.reference, method, seeds)
+        worst = f"{found.mean:.3f} {interval_text(found)}{_fewer(found, len(suite.seeds))}"
+        return f"{_mean_text(quiet)} / {worst}"
 
-    def ideal(partition: str) -> float | None:
-        means = [_ideal(findings, partition, name) for name in names]
-        known = [each.mean for each in means if each is not None]
-        return min(known) if len(known) == len(means) else None
-
-    def worst(partition: str, method: str) -> float | None:
-        found = findings.worst(partition, names, method)
-        return None if found is None else found[0]
-
-    ideals = {partition: ideal(partition) for partition in suite.partitions}
-    rows = [
-        (method_title(method), *(cell(p, worst(p, method), method) for p in suite.partitions))
-        for method in suite.methods
+    asked = [
+        (oracle_title(oracle), removed, oracle)
+        for oracle in oracles
+        if any(findings.worst(p, removed, oracle) for p in suite.partitions)
     ]
-    if any(each is not None for each in ideals.values()):
-        rows.insert(0, ("left out", *(cell(p, each, BASELINE) for p, each in ideals.items())))
-    header = ("method", *(f"{p}: none / worst of {group}" for p in suite.partitions))
+    asked += [(method_title(method), names, method) for method in suite.methods]
+    rows = [
+        (row, *(cell(partition, conditions, method) for partition in suite.partitions))
+        for row, conditions, method in asked
+    ]
+    header = ("method", *(f"{p}: none / worst of {group} [95 %]" for p in suite.partitions))
     return Table(title, header, tuple(rows))
 
 
 def summary_table(findings: Findings, partition: str) -> Table:
-    """Return a row a method: nobody wrong, what that costs, and the worst case of each group."""
+    """Return a row a method: nobody wrong, what that costs, and the worst case of each group.
+
+    n is the number of seeds where nobody is wrong; a worst case over others says over how many.
+    """
     suite = findings.suite
+
+    def worst(names: Sequence[str], method: str, seeds: int) -> str:
+        found = findings.worst(partition, names, method)
+        if found is None:
+            return NOT_RUN
+        which = suite.conditions[names[found.condition]].title
+        said = which if found.seeds == seeds else f"{which}, n = {found.seeds}"
+        return f"{found.mean:.3f} {interval_text(found)} ({said})"
+
     rows = []
     for method in suite.methods:
         quiet = findings.estimate(partition, suite.reference, method)
-        worst = [findings.worst(partition, names, method) for names in findings.groups.values()]
+        n = 0 if quiet is None else quiet.seeds
         rows.append(
             (
                 method_title(method),
-                "0" if quiet is None else str(quiet.seeds),
+                str(n),
                 _mean_text(quiet),
-                difference_text(findings.difference(partition, suite.reference, method)),
-                *(
-                    NOT_RUN
-                    if found is None
-                    else f"{found[0]:.3f} ({suite.conditions[found[1]].title})"
-                    for found in worst
-                ),
+                _difference_text(findings.difference(partition, suite.reference, method), n),
+                *(worst(names, method, n) for names in findings.groups.values()),
             )
         )
     header = (
@@ -86,39 +101,42 @@ def summary_table(findings: Findings, partition: str) -> Table:
         "n",
         "none",
         "Δ to FedAvg [95 %]",
-        *(f"worst: {t}" for t in findings.groups),
+        *(f"worst [95 %]: {t}" for t in findings.groups),
     )
     return Table(f"{suite.title}: {_place(findings, partition)}", header, tuple(rows))
 
 
 def accuracy_table(findings: Findings, partition: str) -> Table:
-    """Return every method under every condition: mean accuracies."""
+    """Return every method and the oracles under every condition: mean accuracies."""
     suite, seeds = findings.suite, len(findings.suite.seeds)
+
+    def mean(condition: str | None, method: str) -> str:
+        found = condition and findings.estimate(partition, condition, method)
+        return _mean_text(found or None, seeds)
+
     rows = [
         (
             suite.conditions[condition].title,
-            _mean_text(_ideal(findings, partition, condition), seeds),
-            *(_mean_text(findings.estimate(partition, condition, m), seeds) for m in suite.methods),
+            *(mean(suite.conditions[condition].ideal, oracle) for oracle in suite.oracles),
+            *(mean(condition, method) for method in suite.methods),
         )
         for condition in findings.tested
     ]
-    header = ("condition", "left out", *map(method_title, suite.methods))
+    header = ("condition", *map(oracle_title, suite.oracles), *map(method_title, suite.methods))
     return Table(f"{_place(findings, partition)}: mean accuracy", header, tuple(rows))
 
 
 def difference_table(findings: Findings, partition: str) -> Table:
-    """Return every method's paired difference to FedAvg under every condition."""
-    suite = findings.suite
+    """Return every method's and the oracles' paired differences to FedAvg under every condition."""
+    suite, seeds = findings.suite, len(findings.suite.seeds)
     others = [method for method in suite.methods if method != BASELINE]
-    rows = [
-        (
-            suite.conditions[condition].title,
-            difference_text(findings.possible(partition, condition)),
-            *(difference_text(findings.difference(partition, condition, m)) for m in others),
-        )
-        for condition in findings.tested
-    ]
-    header = ("condition", "left out", *map(method_title, others))
+    rows = []
+    for condition in findings.tested:
+        possible = [findings.possible(partition, condition, oracle) for oracle in suite.oracles]
+        found = [findings.difference(partition, condition, method) for method in others]
+        texts = (_difference_text(each, seeds) for each in (*possible, *found))
+        rows.append((suite.conditions[condition].title, *texts))
+    header = ("condition", *map(oracle_title, suite.oracles), *map(method_title, others))
     return Table(f"{_place(findings, partition)}: Δ to FedAvg [95 %]", header, tuple(rows))
 
 
@@ -181,7 +199,7 @@ def heat_map(findings: Findings, partition: str) -> Figure:
 
     def worst(conditions: Sequence[str]) -> list[float]:
         found = [findings.worst(partition, conditions, method) for method in suite.methods]
-        return [math.nan if each is None else each[0] for each in found]
+        return [math.nan if each is None else each.mean for each in found]
 
     conditions = [suite.conditions[name].title for name in findings.tested]
     conditions += [f"worst: {title}" for title in groups]
@@ -211,13 +229,15 @@ def _made_with(findings: Findings) -> str:
     )
 
 
-def _ideal(findings: Findings, partition: str, condition: str) -> Estimate | None:
-    ideal = findings.suite.conditions[condition].ideal
-    return None if ideal is None else findings.estimate(partition, ideal, BASELINE)
-
-
 def _mean_text(found: Estimate | None, seeds: int = 0) -> str:
     """Return a mean; with the number of its seeds where there are not so many."""
-    if found is None:
-        return NOT_RUN
-    return f"{found.mean:.3f}" + (f" (n = {found.seeds})" if found.seeds < seeds else "")
+    return NOT_RUN if found is None else f"{found.mean:.3f}{_fewer(found, seeds)}"
+
+
+def _difference_text(found: PairedDifference | None, seeds: int) -> str:
+    """Return a paired difference; with the number of its seeds where there are not so many."""
+    return NOT_RUN if found is None else f"{difference_text(found)}{_fewer(found, seeds)}"
+
+
+def _fewer(found: Estimate | PairedDifference | WorstCase, seeds: int) -> str:
+    return f" (n = {found.seeds})" if found.seeds < seeds else ""

@@ -90,6 +90,19 @@ def find_method(name: str) -> Method:
     return Method(name, rule=first, objective=last, title=name)
 
 
+def averaging_method(name: str) -> str:
+    """Return the method that averages as FedAvg does, with a method's objective and optimizer."""
+    method = find_method(name)
+    objective, optimizer = method.objective, method.server_optimizer
+    for known in METHODS.values():
+        if known.rule == "fedavg" and (known.objective, known.server_optimizer) == (
+            objective,
+            optimizer,
+        ):
+            return known.name
+    return "+".join(part for part in ("fedavg", objective, optimizer) if part)
+
+
 def is_method(name: str) -> bool:
     """Tell whether there is a method of that name."""
     try:

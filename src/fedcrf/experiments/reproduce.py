@@ -123,7 +123,8 @@ def check_tables_folder(folder: Path) -> None:
 def column_table(column: Column) -> Table:
     """Return one column with its differences: ours, the paper's, and whether ours lies within.
 
-    n is the number of seeds; "within" means that our mean lies within the paper's mean ± 2 sd.
+    n is the number of seeds; "within ± 0.142" means that our mean lies within the paper's mean
+    ± 2 sd, and how wide that is.
     """
     results = {result.method: result for result in column.results()}
     rows = []
@@ -222,5 +223,6 @@ def write_tables(folder: Path, chosen: Sequence[Column]) -> list[Path]:
 def _within(ours: Estimate, published: Published | None) -> str:
     if published is None:
         return "–"
-    inside = abs(ours.mean - published.mean) <= 2 * published.sd
-    return "within" if inside else "outside"
+    width = 2 * published.sd
+    inside = abs(ours.mean - published.mean) <= width
+    return f"{'within' if inside else 'outside'} ± {width:.3f}"

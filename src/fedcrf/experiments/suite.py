@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.cell import CellSpec
+from fedcrf.experiments.methods import averaging_method
 from fedcrf.experiments.spec import RunSpec, check_used, resolve
 
 LAST_ROUNDS = 5
@@ -40,8 +41,8 @@ class Condition(BaseModel):
         attack: The section of a run file, with the suite's number of attackers where it has none;
             empty where all clients are honest.
         attacks: Settings of the attack, likewise.
-        ideal: The condition in which FedAvg shows what could be had here: without the clients
-            that are wrong.
+        ideal: The condition in which the suite's oracles show what could be had here: without the
+            clients that are wrong.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -108,6 +109,19 @@ class Suite:
     def reference(self) -> str:
         """The condition in which nobody is wrong."""
         return next(iter(self.conditions))
+
+    @property
+    def ideals(self) -> set[str]:
+        """The conditions in which the wrong clients are left out."""
+        return {each.ideal for each in self.conditions.values() if each.ideal is not None}
+
+    @property
+    def oracles(self) -> tuple[str, ...]:
+        """The methods that are run without the wrong clients.
+
+        They average as FedAvg does, with the objective and the server optimizer of the others.
+        """
+        return tuple(dict.fromkeys(map(averaging_method, self.methods)))
 
     @cached_property
     def numbers(self) -> str:
@@ -176,12 +190,11 @@ class Suite:
     def cells(self) -> Mapping[Point, CellSpec]:
         """The whole grid.
 
-        Where a condition leaves the wrong clients out, only FedAvg is asked.
+        Where a condition leaves the wrong clients out, only the oracles are asked.
 
         Raises:
             FedcrfError: Some cell cannot be, such as one with more attackers than clients.
         """
-        ideals = {each.ideal for each in self.conditions.values()}
         return {
             Point(partition, condition, cell.method.name, cell.seed): cell
             for partition in self.partitions
@@ -189,7 +202,7 @@ class Suite:
             for cell in self.spec(
                 partition,
                 condition,
-                [BASELINE] if condition in ideals else self.methods,
+                self.oracles if condition in self.ideals else self.methods,
                 self.seeds,
             ).cells()
         }

@@ -12,7 +12,13 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedcrf.experiments.compare import Estimate, MethodResult, PairedDifference
+from fedcrf.experiments.compare import (
+    FEWEST_SEEDS,
+    Estimate,
+    MethodResult,
+    PairedDifference,
+    WorstCase,
+)
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.paper import Published
 
@@ -120,14 +126,18 @@ def estimate_text(value: Estimate) -> str:
     return f"{value.mean:.3f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.3f}")
 
 
-def difference_text(value: PairedDifference | None) -> str:
-    """Return the mean and its 95 % interval; the mean alone for one seed."""
+def difference_text(value: PairedDifference | None, form: str = "+.3f") -> str:
+    """Return the mean and its 95 % interval, or that the seeds are too few for one."""
     if value is None:
         return "–"
-    if math.isnan(value.half_width):
-        return f"{value.mean:+.3f}"
-    low, high = value.mean - value.half_width, value.mean + value.half_width
-    return f"{value.mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"{value.mean:{form}} {interval_text(value, form)}"
+
+
+def interval_text(value: PairedDifference | WorstCase, form: str = ".3f") -> str:
+    """Return the 95 % interval in brackets, or that the seeds are too few for one."""
+    if value.seeds < FEWEST_SEEDS:
+        return "[too few seeds]"
+    return f"[{value.low:{form}}, {value.high:{form}}]"
 
 
 LATEX = str.maketrans(
