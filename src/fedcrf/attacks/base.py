@@ -142,6 +142,7 @@ class ModelAttack(ABC):
             which nobody attacks or no attacker was drawn.
     """
 
+    behaviour: ClassVar[int] = 1
     remembers: ClassVar[bool] = False
 
     @abstractmethod
@@ -179,6 +180,7 @@ class DataAttack(ABC):
             client of the round reports.
     """
 
+    behaviour: ClassVar[int] = 1
     hides: bool
 
     def __post_init__(self) -> None:

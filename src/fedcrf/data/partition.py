@@ -73,11 +73,13 @@ class PartitionScheme:
         description: One line for a list of schemes.
         assign: Returns each client's indices, in any order.
         ignores: The settings that mean nothing to it.
+        behaviour: Its behaviour number.
     """
 
     description: str
     assign: Callable[[Labels, PartitionSettings, np.random.Generator], list[Indices]]
     ignores: frozenset[str] = frozenset()
+    behaviour: int = 1
 
 
 def partition(

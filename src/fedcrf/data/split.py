@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ _MIN_STRATIFIED = 10
 class ClientSplit:
     """One client's parts, each as sorted int64 indices into the training set's arrays."""
 
+    behaviour: ClassVar[int] = 1
     train: Indices
     validation: Indices
     test: Indices

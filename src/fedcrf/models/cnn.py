@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -19,6 +20,7 @@ class CNN:
         hidden: Units of the hidden layer.
     """
 
+    behaviour: ClassVar[int] = 1
     channels: int = 32
     hidden: int = 512
 

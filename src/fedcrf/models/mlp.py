@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -20,6 +21,7 @@ class MLP:
         hidden: Units of each hidden layer; empty for a linear classifier.
     """
 
+    behaviour: ClassVar[int] = 1
     hidden: tuple[int, ...] = (200,)
 
     def __post_init__(self) -> None:

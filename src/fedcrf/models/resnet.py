@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -15,6 +16,8 @@ SMALLEST = 16
 @dataclass(frozen=True)
 class ResNet9:
     """Nine-layer residual network for images of 16x16 and up, about 6.6 M parameters."""
+
+    behaviour: ClassVar[int] = 1
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
@@ -38,6 +41,8 @@ class ResNet9:
 @dataclass(frozen=True)
 class ResNet18:
     """Eighteen-layer residual network, 3x3 stem, for images of 16x16 and up, about 11.2 M."""
+
+    behaviour: ClassVar[int] = 1
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

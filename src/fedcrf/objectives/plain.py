@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,6 +12,8 @@ from torch import Tensor
 @dataclass(frozen=True)
 class Plain:
     """Cross-entropy on the client's own examples."""
+
+    behaviour: ClassVar[int] = 1
 
     def correct_gradients(
         self, parameters: Sequence[Tensor], global_parameters: Sequence[Tensor]

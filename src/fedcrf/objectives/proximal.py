@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ class Proximal:
         mu: μ ≥ 0; the norm is squared, so the added gradient is μ(w − w_t).
     """
 
+    behaviour: ClassVar[int] = 1
     mu: float = 0.01
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ USUAL_FRACTION = 0.1
 class CoordinateMedian:
     """Coordinate-wise median, the mean of the middle two if even in number (Yin et al., 2018)."""
 
+    behaviour: ClassVar[int] = 1
+
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the median of the clients' models in every coordinate; see `Rule.aggregate`."""
         return _pick(global_state, reports, median_of)
@@ -45,6 +47,7 @@ class TrimmedMean:
             is `USUAL_FRACTION` where nobody attacks or nobody says.
     """
 
+    behaviour: ClassVar[int] = 1
     fraction: float | None = None
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from fedcrf.crf import ClientCRF, base_weights
 from fedcrf.rules.base import (
@@ -21,6 +22,8 @@ from fedcrf.rules.base import (
 @dataclass(frozen=True)
 class CRF(ClientCRF):
     """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s."""
+
+    behaviour: ClassVar[int] = 1
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ class GeometricMedian:
             from their mean.
     """
 
+    behaviour: ClassVar[int] = 1
     iterations: int = 50
     tolerance: float = 1e-6
 
@@ -64,6 +66,7 @@ class RFA:
         smoothing: ν; distances below it count as ν.
     """
 
+    behaviour: ClassVar[int] = 1
     iterations: int = 3
     smoothing: float = 1e-6
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from fedcrf.statistics import UpdateGeometry
 class _Selecting(ABC):
     """A rule that averages the updates with the best Krum scores."""
 
+    behaviour: ClassVar[int] = 1
     num_byzantine: int | None = None
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedcrf.crf import base_weights
 from fedcrf.rules.base import (
@@ -20,6 +21,8 @@ from fedcrf.rules.base import (
 class FedAvg:
     """Weights n_i / Σ n_j (McMahan et al., AISTATS 2017); a report that is not finite gets none."""
 
+    behaviour: ClassVar[int] = 1
+
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the sample-weighted mean of the clients' models; see `Rule.aggregate`."""
         finite = finite_reports(global_state, reports)
@@ -30,6 +33,8 @@ class FedAvg:
 @dataclass(frozen=True)
 class Uniform:
     """Weights 1/m (Zinkevich et al., NeurIPS 2010); a report that is not finite gets none."""
+
+    behaviour: ClassVar[int] = 1
 
     def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
         """Return the plain mean of the clients' models; see `Rule.aggregate`."""

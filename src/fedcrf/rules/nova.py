@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class FedNova:
         buffers: Last parts of the names of tensors that are not trained.
     """
 
+    behaviour: ClassVar[int] = 1
     normalise_buffers: bool = False
     buffers: tuple[str, ...] = BUFFERS
 

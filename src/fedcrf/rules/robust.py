@@ -30,6 +30,8 @@ from fedcrf.statistics import update_statistics
 class CRFEvidence(EvidenceCRF):
     """FedAvg, less for clients whose own evidence speaks against them; see `EvidenceCRF`."""
 
+    behaviour: ClassVar[int] = 1
+
     @property
     def wanted_evidence(self) -> frozenset[str]:
         """What clients are asked for."""
@@ -52,6 +54,7 @@ class CRFRobust(RobustCRF):
     Of them those of the evidence mean nothing here, since nobody is asked for any.
     """
 
+    behaviour: ClassVar[int] = 1
     ignores: ClassVar[frozenset[str]] = frozenset(
         field.name for field in fields(RobustCRF) if field.name.startswith("evidence")
     )
@@ -103,6 +106,7 @@ class CRFRobustEvidence(CRFRobust):
     that were trusted.
     """
 
+    behaviour: ClassVar[int] = 1
     ignores: ClassVar[frozenset[str]] = frozenset()
 
     norm_memory: float = 1.0

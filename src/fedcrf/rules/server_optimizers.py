@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ class Momentum:
         momentum: β in [0, 1); with 0 only the learning rate is left.
     """
 
+    behaviour: ClassVar[int] = 1
     learning_rate: float = 1.0
     momentum: float = 0.9
 
@@ -80,6 +81,7 @@ class _Adaptive:
         tau: τ, above 0; the smaller, the more adaptive.
     """
 
+    behaviour: ClassVar[int] = 1
     learning_rate: float = 0.01
     beta1: float = 0.9
     tau: float = 1e-3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ class Scores:
         correct: (n,) float32; 1 where it is classified right, else 0.
     """
 
+    behaviour: ClassVar[int] = 1
     losses: Tensor
     correct: Tensor
 

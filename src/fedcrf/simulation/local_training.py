@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ class LocalTraining:
         precision: ``float32``, or ``bfloat16`` for mixed precision (weights stay float32).
     """
 
+    behaviour: ClassVar[int] = 1
     learning_rate: float = 0.01
     momentum: float = 0.9
     batch_size: int = 64

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -80,6 +81,8 @@ class _Batch:
 
 class MLPTraining:
     """The buffers of one network's local training, used again for every client and round."""
+
+    behaviour: ClassVar[int] = 1
 
     def __init__(self, layers: Sequence[nn.Linear], settings: LocalTraining) -> None:
         self._settings = settings

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -90,6 +91,7 @@ class Simulation:
             rule that looks at evidence that they do not report, or one that they are too few for.
     """
 
+    behaviour: ClassVar[int] = 1
     federation: Federation
     model: ModelPlan
     objective: Objective

@@ -56,6 +56,7 @@ class ByzFLRule:
     their squares overflow may lead to a model that is not finite, or to an error: ByzFL's answer.
     """
 
+    behaviour: ClassVar[int] = 1
     pre_aggregators: ClassVar[tuple[str, ...]]
     aggregator: ClassVar[str]
 
