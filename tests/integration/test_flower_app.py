@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcrf.data import PartitionSettings, load_dataset
-from fedcrf.experiments.recorded import RecordedRun
+from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.simulation.federation import client_splits
 from fedcrf.simulation.records import RoundRecord
 from integration.flower_processes import Processes, free_port
@@ -80,7 +80,8 @@ def check(output: Path, rounds: int) -> list[RoundRecord]:
         "1.weight": (64, 64), "1.bias": (64,), "3.weight": (10, 64), "3.bias": (10,),
     }  # fmt: skip
     assert all(torch.isfinite(tensor).all() for tensor in state.values())
-    records = RecordedRun(output).records()
+    (run,) = recorded_runs(output).values()
+    records = run.records()
     assert [record.round for record in records] == list(range(1, rounds + 1))
     return records
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -24,20 +25,20 @@ from report.test_content import page_data
 from report.test_explanation import honest, one_round
 
 BANDWIDTH = 0.3
+BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def record_run(folder: Path, rule: str = "CRF") -> Path:
     """Record three rounds: one whole, one with a node left out, one without any reply."""
-    run = RecordedRun.create(
-        folder,
-        Description(
-            framework="flwr 1.41.0",
-            strategy="CRFAvg",
-            rule=rule,
-            settings={"bandwidth": BANDWIDTH},
-            provenance=summary("fedavg", 0, 0.5).provenance,
-        ),
+    description = Description(
+        framework="flwr 1.41.0",
+        strategy="CRFAvg",
+        rule=rule,
+        settings={"bandwidth": BANDWIDTH},
+        provenance=summary("fedavg", 0, 0.5).provenance,
     )
+    RecordedRun.begin(folder.parent, description, BEGAN).path.rename(folder)
+    run = RecordedRun(folder)
     from fedcrf.rules import CRF
 
     record, _ = one_round(honest(), CRF(bandwidth=BANDWIDTH))

@@ -2,9 +2,11 @@
 
 ::
 
-    RUN/description.json    which strategy, with what settings, versions and machine
+    RUN/description.json    which strategy, with what settings, versions and machine, and when
     RUN/rounds.jsonl        one record a round, appended; what the server was not told is null
+                            and behind it what was measured of its model later, a line each
 
+Each run has a folder of its own within the one that a strategy is given, named by when it began.
 What such a run was about (the data, the model, who trained how) the server does not know.
 """
 
@@ -12,37 +14,40 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
-from fedcrf.experiments.store import append_record, read_records, undamaged
+from fedcrf.experiments.store import append_record, read_lines, undamaged
 from fedcrf.experiments.tables import Table
-from fedcrf.files import write_text
-from fedcrf.rules import RULES, SERVER_OPTIMIZERS, ByzFLRule, Optimized, Rule, byzfl_rule
+from fedcrf.files import atomic_write, whole_lines, write_text
+from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
-from fedcrf.simulation.records import Record, RoundRecord, reported_round
+from fedcrf.rules.names import BEHIND
+from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, reported_round
 
 T = TypeVar("T")
 
 MEND = "take it and the lines after it away to keep the rounds before, or record the run anew"
 """What can be done about a damaged record; the server did it once, and nothing does it again."""
 
-BEHIND = "+"
-"""Stands before the name of a server optimizer."""
-
 
 class Description(Record):
     """What the server knows of a run: the framework with its version, the strategy, the rule.
 
-    ``rule`` and ``settings`` are `rule_name` and `rule_settings` of it.
+    ``rule`` and ``settings`` are `rule_name` and `rule_settings` of it; ``started`` is the UTC
+    time at which the run began, missing from older records.
     """
 
     framework: str
@@ -50,12 +55,39 @@ class Description(Record):
     rule: str
     settings: dict[str, Any]
     provenance: Provenance
+    started: str | None = None
 
     @property
     def title(self) -> str:
         """The strategy, with its rule where it is that of any."""
         any_rule = self.strategy == "RuleStrategy"
         return f"{self.strategy}({self.rule})" if any_rule else self.strategy
+
+
+class LaterEvaluation(Record):
+    """What was measured of a round's model after its record had been written.
+
+    Attributes:
+        evaluated_round: The round.
+        validation: By the clients, on what they hold.
+        held_out: By the server.
+        seconds: From the new model to this.
+    """
+
+    evaluated_round: int
+    validation: Metrics | None = None
+    held_out: Metrics | None = None
+    seconds: Number
+
+    def added_to(self, record: RoundRecord) -> RoundRecord:
+        """Return the round's record with what was measured."""
+        found = {"validation": self.validation, "held_out": self.held_out}
+        seconds = record.seconds.model_copy(update={"evaluation": self.seconds})
+        given = {name: metrics for name, metrics in found.items() if metrics is not None}
+        return record.model_copy(update={**given, "seconds": seconds})
+
+
+LINE = TypeAdapter[RoundRecord | LaterEvaluation](RoundRecord | LaterEvaluation)
 
 
 @dataclass(frozen=True)
@@ -65,21 +97,45 @@ class RecordedRun:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, description: Description) -> RecordedRun:
-        """Start a record in a new or empty folder.
+    def begin(cls, parent: Path, description: Description, started: datetime) -> RecordedRun:
+        """Start the record of one more run, in a folder of its own named by when it began.
+
+        Names sort by time; a second run within one second has a number behind it.
+
+        Args:
+            parent: Holds the runs' folders; made where it is not there.
+            description: Of the run.
+            started: When it begins.
 
         Raises:
-            FedcrfError: The folder holds something, or cannot be made.
+            FedcrfError: The folder cannot be made.
         """
-        run = cls(path)
+        name = f"{started.astimezone(UTC):%Y%m%d-%H%M%S}"
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise FedcrfError(f"records folder {path} is not empty: name a new one")
-            write_text(run._description, description.model_dump_json(indent=1) + "\n")
+            parent.mkdir(parents=True, exist_ok=True)
+            for number in count(1):
+                run = cls(parent / (name if number == 1 else f"{name}-{number}"))
+                with suppress(FileExistsError):
+                    run.path.mkdir()
+                    break
+            told = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
+            write_text(run._description, told.model_dump_json(indent=1) + "\n")
         except OSError as error:
-            raise FedcrfError(f"records folder {path}: {error.strerror}") from None
+            raise FedcrfError(f"records folder {parent}: {error.strerror}") from None
         return run
+
+    def go_on(self) -> None:
+        """Prepare for more rounds of a run that was stopped: an unfinished last line goes.
+
+        Raises:
+            FedcrfError: It cannot be written.
+        """
+        try:
+            lines = whole_lines(self._rounds) if self._rounds.exists() else []
+            with atomic_write(self._rounds) as file:
+                file.writelines(line + b"\n" for line in lines)
+        except OSError as error:
+            raise FedcrfError(f"records folder {self.path}: {error.strerror}") from None
 
     def exists(self) -> bool:
         """Tell whether the folder holds a recorded run."""
@@ -105,8 +161,18 @@ class RecordedRun:
         return undamaged(*self.sound_records())
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
-        """Return the rounds before the first damaged line, and what is wrong with that, if any."""
-        return read_records(self._rounds, mend=MEND)
+        """Return the rounds before the first damaged line, and what is wrong with that, if any.
+
+        Of a round that was done again, since the run had stopped in it, the last one counts.
+        """
+        lines, damage = read_lines(self._rounds, MEND, LINE.validate_json)
+        rounds: dict[int, RoundRecord] = {}
+        for line in lines:
+            if isinstance(line, RoundRecord):
+                rounds[line.round] = line
+            elif line.evaluated_round in rounds:
+                rounds[line.evaluated_round] = line.added_to(rounds[line.evaluated_round])
+        return list(rounds.values()), damage
 
     def rule(self) -> Rule | None:
         """Return the rule with its settings; None where it is none of this version's."""
@@ -116,9 +182,16 @@ class RecordedRun:
         except (KeyError, TypeError, FedcrfError):
             return None
 
-    def append(self, record: RoundRecord) -> None:
-        """Keep one more round."""
-        append_record(self._rounds, record)
+    def append(self, record: RoundRecord | LaterEvaluation) -> None:
+        """Keep one more round, or what was measured of one.
+
+        Raises:
+            FedcrfError: It cannot be written.
+        """
+        try:
+            append_record(self._rounds, record)
+        except OSError as error:
+            raise FedcrfError(f"records {self._rounds}: {error.strerror}") from None
 
     @property
     def _rounds(self) -> Path:
@@ -127,16 +200,6 @@ class RecordedRun:
     @property
     def _description(self) -> Path:
         return self.path / "description.json"
-
-
-def rule_name(rule: Rule) -> str:
-    """Return what records call a rule: by its class, with those of server optimizers behind it.
-
-    Rules of ByzFL have no class of their own and go by their names.
-    """
-    if isinstance(rule, Optimized):
-        return f"{rule_name(rule.rule)}{BEHIND}{type(rule.optimizer).__name__}"
-    return rule.name if isinstance(rule, ByzFLRule) else type(rule).__name__
 
 
 def rule_settings(rule: Rule) -> dict[str, Any]:
@@ -168,12 +231,31 @@ def _by_class(registry: Mapping[str, type[T]]) -> dict[str, type[T]]:
 
 
 def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
-    """Return the recorded run in a folder, or else those in the folders within it, by name."""
+    """Return the recorded run in a folder, or else those in the folders within it, by name.
+
+    The folders of runs may themselves lie in folders, one for each strategy that recorded them.
+    """
     whole = RecordedRun(folder.resolve())
     if whole.exists():
         return {whole.path.name: whole}
-    within = sorted(folder.iterdir()) if folder.is_dir() else []
-    return {path.name: run for path in within if (run := RecordedRun(path)).exists()}
+    runs: dict[str, RecordedRun] = {}
+    for path in _folders(folder):
+        found = [path] if RecordedRun(path).exists() else _folders(path)
+        runs |= {
+            each.relative_to(folder).as_posix(): run
+            for each in found
+            if (run := RecordedRun(each)).exists()
+        }
+    return runs
+
+
+def newest(runs: Mapping[str, RecordedRun]) -> str:
+    """Return the name of the run that began last; the first of those that do not say when."""
+    return max(runs, key=lambda name: runs[name].description().started or "")
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], list[str]]:
@@ -198,11 +280,11 @@ def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], l
 def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     """Return how far each run is: its strategy, sound rounds, evaluation, and who was left out.
 
-    ``best`` is the accuracy of the round with the lowest loss of the clients' evaluation.
+    ``best`` is the accuracy of the round with the lowest loss.
     """
     rows = []
     for name, run in runs.items():
-        records, _ = run.sound_records()
+        records = evaluated(run.sound_records()[0])
         left_out = sum(len(record.left_out or []) + len(record.excluded) for record in records)
         rows.append(
             (
@@ -216,12 +298,24 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
             )
         )
     header = ("run", "strategy", "rounds", "clients", "accuracy", "best", "left out")
-    return Table("evaluated by the clients", header, tuple(rows))
+    title = "evaluated by the clients, or by the server where no client did"
+    return Table(title, header, tuple(rows))
+
+
+def evaluated(records: Sequence[RoundRecord]) -> list[RoundRecord]:
+    """Return a run's rounds with the server's evaluation as validation, if no client evaluated."""
+    measured = [value for each in records for value in each.validation.model_dump().values()]
+    if any(map(math.isfinite, measured)):
+        return list(records)
+    return [
+        record.model_copy(update={"validation": record.held_out or record.validation})
+        for record in records
+    ]
 
 
 def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> list[Path]:
     """Draw accuracy, loss and trust over the rounds of all runs into the folder."""
-    records = {name: [run.sound_records()[0]] for name, run in runs.items()}
+    records = {name: [evaluated(run.sound_records()[0])] for name, run in runs.items()}
     title = ", ".join(dict.fromkeys(run.description().framework for run in runs.values()))
     figures = {
         "accuracy": accuracy_figure(records, title),
@@ -237,4 +331,5 @@ def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> lis
 
 
 def _accuracy(record: RoundRecord) -> str:
-    return f"{record.validation.accuracy:.3f}"
+    accuracy = record.validation.accuracy
+    return f"{accuracy:.3f}" if math.isfinite(accuracy) else "–"

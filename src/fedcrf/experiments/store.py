@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tomli_w
@@ -39,6 +39,8 @@ from fedcrf.simulation.checkpoint import (
 )
 from fedcrf.simulation.records import Number, Record, RoundRecord
 from fedcrf.simulation.rounds import RunState
+
+T = TypeVar("T")
 
 
 class CellSummary(Record):
@@ -351,16 +353,22 @@ def undamaged(records: list[RoundRecord], damage: str | None) -> list[RoundRecor
 
 
 def read_records(path: Path, mend: str) -> tuple[list[RoundRecord], str | None]:
-    """Return the rounds in a file before its first damaged line, and what is wrong with that.
+    """Return the rounds in a file before its first damaged line; see `read_lines`."""
+    return read_lines(path, mend, RoundRecord.model_validate_json)
+
+
+def read_lines(path: Path, mend: str, parse: Callable[[bytes], T]) -> tuple[list[T], str | None]:
+    """Return what the lines of a file hold before its first damaged one, and what is wrong there.
 
     Args:
         path: One record a line; a line still being written is left out. Where there is no file,
-            there are no rounds.
+            there are no records.
         mend: What can be done about a damaged line.
+        parse: Makes a record of a line, or raises a `ValidationError`.
 
     Returns:
-        The rounds, and which line is no record, with the mend, or why the file cannot be read;
-        None where nothing is wrong.
+        The records, and which line is none, with the mend, or why the file cannot be read; None
+        where nothing is wrong.
     """
     try:
         lines = whole_lines(path)
@@ -368,17 +376,17 @@ def read_records(path: Path, mend: str) -> tuple[list[RoundRecord], str | None]:
         return [], None
     except OSError as error:
         return [], f"records {path} cannot be read: {error}"
-    records: list[RoundRecord] = []
+    records: list[T] = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(RoundRecord.model_validate_json(line))
+            records.append(parse(line))
         except ValidationError:
             return records, f"{path}, line {number}, is not a round's record: {mend}"
     return records, None
 
 
-def append_record(path: Path, record: RoundRecord) -> None:
-    """Keep the record of one more round as the last line of a file."""
+def append_record(path: Path, record: Record) -> None:
+    """Keep a record as the last line of a file."""
     with path.open("ab") as file:
         file.write(_line(record))
 
@@ -406,13 +414,11 @@ def partition_record(
     )
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path, mend: str = "choose another with --output") -> None:
     """Raise a `FedcrfError` where a results folder is a file, or lies below one."""
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
-            raise FedcrfError(
-                f"results folder {path}: {place} is a file; choose another with --output"
-            )
+            raise FedcrfError(f"results folder {path}: {place} is a file; {mend}")
 
 
 def check_free(folder: Path, file: str, what: str) -> None:
@@ -469,7 +475,7 @@ def folder_lock(folder: Path, timeout: float) -> Iterator[None]:
         lock.release()
 
 
-def _line(record: RoundRecord) -> bytes:
+def _line(record: Record) -> bytes:
     return record.model_dump_json(exclude_none=True).encode() + b"\n"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.cell import CellSpec
-from fedcrf.experiments.recorded import RecordedRun, readable, recorded_runs
+from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import CellStore, CellSummary, RunStore
 from fedcrf.report.explanation import ClientCauses
@@ -43,7 +43,8 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
 
     Args:
         folder: Of a run, or of runs that another framework carried out.
-        method: Its method, or the name of such a run; else the first that infers weights.
+        method: Its method, or the name of such a run; else the first that infers weights, or the
+            last begun of such runs.
         seed: Its seed; else the first.
 
     Raises:
@@ -66,7 +67,8 @@ def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Expla
     unread: list[str] = []
     if name is None:
         sound, unread = readable(runs)
-        name = next((each for each, run in sound.items() if _infers(run.rule())), next(iter(sound)))
+        inferring = {each: run for each, run in sound.items() if _infers(run.rule())}
+        name = newest(inferring or sound)
     elif name not in runs:
         raise unknown_name("run", name, runs)
     run = runs[name]

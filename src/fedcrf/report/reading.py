@@ -13,7 +13,12 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.compare import compare, pair_seeds
 from fedcrf.experiments.curves import held, mean_and_sd
 from fedcrf.experiments.methods import METHODS, find_method
-from fedcrf.experiments.recorded import RecordedRun, recorded_runs, recorded_table
+from fedcrf.experiments.recorded import (
+    RecordedRun,
+    evaluated,
+    recorded_runs,
+    recorded_table,
+)
 from fedcrf.experiments.standing import CellStanding, RunStanding, standing
 from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
@@ -173,7 +178,8 @@ def _run_content(name: str, store: RunStore, run: RunStanding, room: _Room) -> R
 
 def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
     """Return what is told about a run that another framework carried out."""
-    description, (records, damage) = run.description(), run.sound_records()
+    description, (sound, damage) = run.description(), run.sound_records()
+    records = evaluated(sound)
     made = description.provenance
     remarks = [] if records else ["it has no rounds yet"]
     if damage:

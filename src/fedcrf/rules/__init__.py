@@ -34,6 +34,7 @@ from fedcrf.rules.crf import CRF
 from fedcrf.rules.geometric import RFA, GeometricMedian
 from fedcrf.rules.krum import Krum, MultiKrum
 from fedcrf.rules.mean import FedAvg, Uniform
+from fedcrf.rules.names import rule_name
 from fedcrf.rules.nova import FedNova
 from fedcrf.rules.optimized import Optimized, plain_rule
 from fedcrf.rules.robust import CRFEvidence, CRFRobust, CRFRobustEvidence
@@ -118,6 +119,7 @@ __all__ = [
     "find_rule",
     "plain_rule",
     "reported_evidence",
+    "rule_name",
     "wanted_evidence",
     "with_secret_signs",
 ]

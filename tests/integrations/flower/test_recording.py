@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,14 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from fedcrf import FedcrfError
 from fedcrf.cli import app
-from fedcrf.experiments.recorded import RecordedRun, recorded_runs, write_recorded_figures
-from fedcrf.integrations.flower import CRFAvg, RuleStrategy
+from fedcrf.experiments.recorded import (
+    RecordedRun,
+    recorded_runs,
+    recorded_table,
+    write_recorded_figures,
+)
+from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
 from fedcrf.integrations.flower.recording import Recorder
+from fedcrf.report.lookup import find_rounds
 from fedcrf.rules import (
     CRF,
     RESIDUAL_LOSS,
@@ -57,6 +64,11 @@ def run(strategy: RuleStrategy, rounds: int = 3) -> Result:
     return strategy.start(Nodes(nodes), arrays(MODEL), num_rounds=rounds)
 
 
+def only_run(parent: Path) -> RecordedRun:
+    (run,) = recorded_runs(parent).values()
+    return run
+
+
 @dataclass(frozen=True)
 class Asking(FedAvg):
     wanted_evidence: frozenset[str] = frozenset({RESIDUAL_LOSS})
@@ -64,9 +76,9 @@ class Asking(FedAvg):
 
 def test_evidence_and_the_server_optimizer_are_in_the_record(tmp_path: Path) -> None:
     run(RuleStrategy(Optimized(Asking(), Adam(0.5)), record_to=tmp_path), rounds=1)
-    recorded = RecordedRun(tmp_path)
+    recorded = only_run(tmp_path)
     assert recorded.records()[0].evidence == {RESIDUAL_LOSS: [0.5] * 4}
-    description = json.loads((tmp_path / "description.json").read_text())
+    description = json.loads((recorded.path / "description.json").read_text())
     assert description["rule"] == "Asking+Adam"
     assert description["settings"]["optimizer"]["learning_rate"] == 0.5
 
@@ -83,8 +95,8 @@ KNOWN: Mapping[str, Rule] = {
 
 @pytest.mark.parametrize("rule", KNOWN.values(), ids=KNOWN)
 def test_a_rule_is_known_from_its_record(rule: Rule, tmp_path: Path) -> None:
-    Recorder(tmp_path, "RuleStrategy", rule)
-    assert RecordedRun(tmp_path).rule() == rule
+    Recorder(tmp_path, "RuleStrategy", rule).begin(None)
+    assert only_run(tmp_path).rule() == rule
 
 
 class Plain:
@@ -110,7 +122,7 @@ class Calling(Plain):
 )
 def test_a_rule_of_ones_own_is_recorded_by_its_name(rule: Rule, name: str, tmp_path: Path) -> None:
     run(RuleStrategy(rule, record_to=tmp_path), rounds=1)
-    recorded = RecordedRun(tmp_path)
+    recorded = only_run(tmp_path)
     assert (recorded.description().rule, recorded.rule()) == (name, None)
     assert len(recorded.records()) == 1
 
@@ -131,11 +143,10 @@ def test_a_rule_of_ones_own_is_recorded_by_its_name(rule: Rule, name: str, tmp_p
 def test_a_rule_that_is_none_of_this_version_is_not_known(
     name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    Recorder(tmp_path, "RuleStrategy", FedAvg())
-    description = json.loads((tmp_path / "description.json").read_text())
-    description |= {"rule": name, "settings": settings}
-    (tmp_path / "description.json").write_text(json.dumps(description))
-    assert RecordedRun(tmp_path).rule() is None
+    path = Recorder(tmp_path, "RuleStrategy", FedAvg()).begin(None) / "description.json"
+    description = json.loads(path.read_text()) | {"rule": name, "settings": settings}
+    path.write_text(json.dumps(description))
+    assert only_run(tmp_path).rule() is None
 
 
 def test_a_run_behind_a_server_optimizer_is_explained_by_its_rule(
@@ -150,9 +161,9 @@ def test_a_run_behind_a_server_optimizer_is_explained_by_its_rule(
 
 
 def test_a_run_is_recorded_as_it_was(tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "run"
+    folder = tmp_path / "new" / "runs"
     result = run(CRFAvg(bandwidth=0.3, record_to=folder))
-    records = RecordedRun(folder).records()
+    records = only_run(folder).records()
     assert [record.round for record in records] == [1, 2, 3]
     assert [record.clients for record in records] == [[0, 1, 2, 4], [0, 1, 4], [0, 1, 2, 4]]
     assert records[0].nodes == [100, 101, 102, 104]
@@ -170,7 +181,7 @@ def test_a_run_is_recorded_as_it_was(tmp_path: Path) -> None:
         assert record.training_loss == 0.5
         assert math.isnan(record.test.accuracy)
         assert record.seconds.total > 0
-    description = RecordedRun(folder).description()
+    description = only_run(folder).description()
     assert (description.strategy, description.rule) == ("CRFAvg", "CRF")
     assert description.settings["bandwidth"] == 0.3
     assert description.framework.startswith("flwr 1.")
@@ -178,9 +189,11 @@ def test_a_run_is_recorded_as_it_was(tmp_path: Path) -> None:
 
 def test_a_round_without_a_usable_reply_is_recorded(tmp_path: Path) -> None:
     grid = Nodes({1: lambda _: None, 2: lambda _: failure(2, "x")})
-    CRFAvg(record_to=tmp_path).start(grid, arrays(MODEL), num_rounds=2)
-    records = RecordedRun(tmp_path).records()
+    with pytest.raises(FedcrfError, match="rounds 1 to 2 had no usable reply"):
+        CRFAvg(record_to=tmp_path).start(grid, arrays(MODEL), num_rounds=9)
+    records = only_run(tmp_path).records()
     assert [record.kept_model for record in records] == [True, True]
+    assert {record.kept_reason for record in records} == {"no reply was usable"}
     assert [each.node for each in records[0].left_out or []] == [1, 2]
     assert math.isnan(records[0].training_loss)
     assert [path.name for path in write_recorded_figures(tmp_path, recorded_runs(tmp_path))] == [
@@ -196,8 +209,11 @@ def test_show_tells_of_runs_beside_each_other(
     show = partial(app, standalone_mode=False)
     show(["show", str(tmp_path), "--markdown"])
     rows = [line.strip("| \n").split(" | ") for line in capsys.readouterr().out.splitlines()]
-    assert rows[2] == ["crf-fedavg", "CRFAvg", "3", "4", "0.300", "0.300", "1"]
-    assert rows[3] == ["trimmed", "RuleStrategy(TrimmedMean)", "2", "4", "0.200", "0.200", "1"]
+    first, second = recorded_runs(tmp_path)
+    assert first.startswith("crf-fedavg/20")
+    assert second.startswith("trimmed/20")
+    assert rows[2] == [first, "CRFAvg", "3", "4", "0.300", "0.300", "1"]
+    assert rows[3] == [second, "RuleStrategy(TrimmedMean)", "2", "4", "0.200", "0.200", "1"]
     show(["show", str(tmp_path / "trimmed")])
     printed = capsys.readouterr().out
     assert "RuleStrategy(TrimmedMean)" in printed
@@ -207,28 +223,131 @@ def test_show_tells_of_runs_beside_each_other(
         assert (tmp_path / f"{name}.png").stat().st_size > 5_000
 
 
-def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+def test_where_nothing_can_be_recorded_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(FedcrfError, match="is not empty: name a new one"):
-        CRFAvg(record_to=tmp_path)
-    with pytest.raises(FedcrfError, match=r"records folder .*thesis.tex: .*exists"):
-        CRFAvg(record_to=tmp_path / "thesis.tex")
+    for place in (tmp_path / "thesis.tex", tmp_path / "thesis.tex" / "runs"):
+        with pytest.raises(FedcrfError, match=r"thesis.tex is a file; name another as record_to"):
+            CRFAvg(record_to=place)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    run(CRFAvg(record_to=tmp_path), rounds=1)  # beside what is there
+    with pytest.raises(FedcrfError, match="is itself the record of a run: name the folder above"):
+        CRFAvg(record_to=only_run(tmp_path).path)
 
 
-def test_a_record_is_of_one_run(tmp_path: Path) -> None:
-    strategy = CRFAvg(record_to=tmp_path / "first")
-    run(strategy, rounds=2)
-    with pytest.raises(FedcrfError, match="first holds an earlier run: give this one a strategy"):
+def test_each_run_has_a_folder_of_its_own_made_when_it_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    strategy = CRFAvg(record_to="runs")
+    monkeypatch.chdir("/")
+    assert list(tmp_path.iterdir()) == []
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        for rounds in (2, 1, 3):
+            run(strategy, rounds)
+    runs = recorded_runs(tmp_path / "runs")
+    assert list(runs) == sorted(runs, key=lambda name: runs[name].description().started or "")
+    assert [len(each.records()) for each in runs.values()] == [2, 1, 3]
+    for name, each in runs.items():
+        assert caplog.text.count(f"Records: {tmp_path / 'runs' / name}\n") == 1
+        assert find_rounds(tmp_path / "runs", name, None).records == each.records()
+    # The last one is what is explained where no name is given.
+    assert find_rounds(tmp_path / "runs", None, None).title == f"{list(runs)[-1]}, CRFAvg"
+
+
+class OwnEvaluation(CRFAvg):
+    """Averages evaluations in its own way, and tells nobody."""
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        return None
+
+
+class Telling(CRFAvg):
+    """The same, and tells."""
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        metrics = MetricRecord({"accuracy": 0.25, "loss": 3.0})
+        self.record_evaluation(server_round, metrics, by_clients=True)
+
+
+def central(number: int, _: ArrayRecord) -> MetricRecord | None:
+    return MetricRecord({"acc": 0.1 * number, "loss": 5.0 - number}) if number != 2 else None
+
+
+@pytest.mark.parametrize(
+    ("make", "by_clients", "by_server", "shown"),
+    [
+        (partial(OwnEvaluation), [None] * 3, [None] * 3, ["–", "–"]),
+        (partial(Telling), [0.25] * 3, [None] * 3, ["0.250", "0.250"]),
+        (partial(CRFAvg, fraction_evaluate=0.0), [None] * 3, [0.1, None, 0.3], ["0.300", "0.300"]),
+        (partial(CRFAvg), [0.1, 0.2, 0.3], [0.1, None, 0.3], ["0.300", "0.300"]),
+    ],
+    ids=["overridden", "overridden and told", "by the server alone", "by both"],
+)
+def test_rounds_are_recorded_however_they_are_evaluated(
+    make: Callable[..., CRFAvg],
+    by_clients: list[float | None],
+    by_server: list[float | None],
+    shown: list[str],
+    tmp_path: Path,
+) -> None:
+    nodes: dict[int, Any] = {number: node(number) for number in (100, 101)}
+    evaluate = central if any(by_server) else None
+    make(record_to=tmp_path).start(Nodes(nodes), arrays(MODEL), num_rounds=3, evaluate_fn=evaluate)
+    records = only_run(tmp_path).records()
+    assert [each.round for each in records] == [1, 2, 3]
+    found = [each.validation.accuracy for each in records]
+    assert [None if math.isnan(each) else pytest.approx(each) for each in found] == by_clients
+    held_out = [each.held_out.accuracy if each.held_out else None for each in records]
+    assert held_out == [None if each is None else pytest.approx(each) for each in by_server]
+    (row,) = recorded_table(recorded_runs(tmp_path)).rows
+    assert list(row[4:6]) == shown
+
+
+@pytest.mark.parametrize("accuracy", ["accuracy", "acc", "eval_acc", "eval_accuracy", "val_acc"])
+@pytest.mark.parametrize("loss", ["loss", "eval_loss", "val_loss"])
+def test_the_usual_names_of_metrics_are_known(accuracy: str, loss: str, tmp_path: Path) -> None:
+    def answer(asked: Message) -> Message:
+        return reply(asked.metadata.dst_node_id, **{accuracy: 0.75, loss: 0.5, "train_loss": None})
+
+    nodes = Nodes(dict.fromkeys((1, 2), answer))
+    CRFAvg(record_to=tmp_path).start(nodes, arrays(MODEL), num_rounds=1)
+    (record,) = only_run(tmp_path).records()
+    assert record.validation.loss == pytest.approx(0.5)
+    assert record.validation.accuracy == pytest.approx(0.75)
+    own = MetricNames(evaluation_accuracy="mine")
+    CRFAvg(record_to=tmp_path / "own", metric_names=own).start(nodes, arrays(MODEL), num_rounds=1)
+    (record,) = only_run(tmp_path / "own").records()
+    assert math.isnan(record.validation.accuracy)
+
+
+def test_a_folder_as_earlier_versions_wrote_it_is_read(tmp_path: Path) -> None:
+    run(CRFAvg(record_to=tmp_path), rounds=2)
+    path = only_run(tmp_path).path
+    records, old = only_run(tmp_path).records(), tmp_path / "old"
+    old.mkdir()
+    description = json.loads((path / "description.json").read_text())
+    del description["started"]
+    (old / "description.json").write_text(json.dumps(description))
+    lines = [record.model_dump_json(exclude_none=True) + "\n" for record in records]
+    (old / "rounds.jsonl").write_text("".join(lines))
+    assert RecordedRun(old).records() == records
+    assert recorded_runs(old) == {"old": RecordedRun(old)}
+    assert find_rounds(old, None, None).title == "old, CRFAvg"
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    strategy = CRFAvg(record_to=tmp_path / "runs")
+    (tmp_path / "runs").touch()
+    with pytest.raises(FedcrfError, match=f"records folder {tmp_path / 'runs'}: File exists"):
         run(strategy)
-    assert [record.round for record in RecordedRun(tmp_path / "first").records()] == [1, 2]
 
 
 def test_a_damaged_description_is_named(tmp_path: Path) -> None:
     run(CRFAvg(record_to=tmp_path), rounds=1)
-    (tmp_path / "description.json").write_text(json.dumps({"strategy": 3}))
+    path = only_run(tmp_path).path
+    (path / "description.json").write_text(json.dumps({"strategy": 3}))
     with pytest.raises(FedcrfError, match="does not describe a recorded run"):
-        RecordedRun(tmp_path).description()
+        RecordedRun(path).description()
 
 
 def test_settings_and_numbers_are_plain(tmp_path: Path) -> None:
@@ -238,7 +357,7 @@ def test_settings_and_numbers_are_plain(tmp_path: Path) -> None:
         for number in (1, 2)
     }
     CRFAvg(record_to=tmp_path).start(Nodes(nodes), arrays(MODEL), num_rounds=1)
-    (record,) = RecordedRun(tmp_path).records()
+    (record,) = only_run(tmp_path).records()
     assert math.isnan(record.training_loss)
     assert math.isnan(record.validation.accuracy)
     assert np.isnan(record.client_training_loss).all()

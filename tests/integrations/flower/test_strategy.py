@@ -3,24 +3,29 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import json
 import logging
 import re
 import sys
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
 
 from fedcrf import FedcrfError
 from fedcrf.crf import ClientCRF
+from fedcrf.experiments.recorded import recorded_runs
+from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
 from fedcrf.integrations.flower.replies import (
     MOST_PARTITIONS,
@@ -41,6 +46,7 @@ from fedcrf.rules import (
     Optimized,
     Rule,
     State,
+    Yogi,
 )
 from fedcrf.rules import FedAvg as FedAvgRule
 from integrations.flower_messages import (
@@ -107,7 +113,8 @@ def test_every_rule_gives_what_it_gives_without_flower(name: str) -> None:
     }
     assert metrics is not None
     assert metrics["fedcrf.node-id"] == sorted(NODES)
-    np.testing.assert_array_equal(metrics["fedcrf.weight"], expected.weights)
+    weights = None if np.isnan(expected.weights).any() else expected.weights.tolist()
+    assert metrics.get("fedcrf.weight") == weights
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -153,8 +160,13 @@ BAD: Mapping[str, tuple[Callable[[], Message], str]] = {
         lambda: reply(3, moved(3, weight=np.ones((1, 3), np.float32))),
         r"reports 'weight' as float32 \(1, 3\), the global model has float32 \(2, 3\)",
     ),
-    "wider floats": (lambda: reply(3, moved(3, weight=np.ones((2, 3)))), "'weight' as float64"),
-    "integers become floats": (lambda: reply(3, moved(3, count=7.0)), "'count' as float64"),
+    "parts of an integer": (lambda: reply(3, moved(3, count=7.5)), "reports 7.5 in 'count'"),
+    "no number as integer": (lambda: reply(3, moved(3, count=np.nan)), "reports nan in 'count'"),
+    "more than an integer holds": (
+        lambda: reply(3, moved(3, count=np.uint64(2**63))),
+        "reports 9223372036854775808 in 'count', which is int64 in the global model",
+    ),
+    "no truth value": (lambda: reply(3, moved(3, mask=np.array([0, 1, 2]))), "reports 2 in 'mask'"),
     "strings": (lambda: reply(3, moved(3, bias=np.array(["a", "b"]))), "holds <U1 as 'bias'"),
     "no count": (lambda: reply(3, num_examples=None), "gives no 'num-examples'"),
     "zero count": (lambda: reply(3, num_examples=0), "gives 0 as 'num-examples'"),
@@ -203,6 +215,44 @@ def test_a_bad_reply_is_left_out_and_named(kind: str, caplog: pytest.LogCaptureF
     assert given == alone
 
 
+@pytest.mark.parametrize(
+    ("model", "sent"),
+    [
+        (np.zeros((2, 3)), np.float32(0.1) * np.arange(6, dtype=np.float32).reshape(2, 3)),
+        (np.zeros((2, 3), np.float32), np.arange(6.0).reshape(2, 3) / 10),
+        (np.zeros(3, np.float16), np.arange(3.0, dtype=np.float32)),
+        (np.zeros(3, np.float32), np.arange(3)),
+        (np.zeros(3, np.float32), np.array([True, False, True])),
+        (np.zeros((), np.int64), np.array(7.0)),
+        (np.zeros(2, np.int32), np.array([3, 2**31 - 1])),
+        (np.zeros(2, bool), np.array([0.0, 1.0])),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_real_numbers_are_cast_to_the_global_dtype_and_it_is_said_once(
+    model: np.ndarray, sent: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = RuleStrategy(FedAvgRule())
+    for number in (1, 2):
+        ask(strategy, [1, 2], {"w": model}, number)
+        given, metrics = strategy.aggregate_train(number, [reply(k, {"w": sent}) for k in (1, 2)])
+        assert tensors(given)["w"].dtype == model.dtype
+        np.testing.assert_array_equal(tensors(given)["w"], sent.astype(model.dtype))
+        assert metrics is not None
+        assert metrics["fedcrf.num-left-out"] == 0
+    said = f"replies hold {sent.dtype} where the global model has {model.dtype}: they are cast"
+    assert caplog.text.count(said) == 1
+
+
+def test_what_overflows_when_cast_is_not_finite() -> None:
+    model = {"w": np.zeros(2, np.float32)}
+    strategy = RuleStrategy(FedAvgRule())
+    ask(strategy, [1, 2], model)
+    _, metrics = strategy.aggregate_train(1, [reply(1, {"w": np.full(2, 1e39)}), reply(2, model)])
+    assert metrics is not None
+    assert metrics["fedcrf.not-finite"] == [1]
+
+
 def aggregated(
     strategy: RuleStrategy, replies: list[Message], asked: list[int] | None = None
 ) -> tuple[ArrayRecord, MetricRecord]:
@@ -226,7 +276,7 @@ def test_what_is_not_finite_gets_weight_zero(
     alone, expected = aggregated(strategy_of(name), good)
     for tensor, other in zip(tensors(given).values(), tensors(alone).values(), strict=True):
         np.testing.assert_array_equal(tensor, other)
-    weights = metrics["fedcrf.weight"]
+    weights = metrics.get("fedcrf.weight", metrics["fedcrf.base-weight"])
     assert isinstance(weights, list)
     assert weights[2] == 0
     assert metrics["fedcrf.not-finite"] == [3]
@@ -252,6 +302,132 @@ def test_a_round_without_a_usable_reply_keeps_the_model_and_says_so(
     assert given == arrays(MODEL)
     assert metrics["fedcrf.kept-model"] == 1
     assert "No usable reply: the model stays as it is" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("replies", "said"),
+    [
+        ([], "it did not answer"),
+        (
+            [reply(node, moved(node, bias=np.ones(3))) for node in (1, 2)],
+            r"each for one reason: it reports 'bias' as float64 \(3,\), the global model has",
+        ),
+        ([failure(1, "x"), failure(2, "y")], "no reply was usable$"),
+        ([reply(node, moved(node, bias=np.full(2, np.nan))) for node in (1, 2)], "is finite$"),
+    ],
+    ids=["nobody", "alike", "unlike", "NaN"],
+)
+def test_a_second_round_without_a_usable_reply_ends_the_run(
+    replies: list[Message], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = CRFAvg()
+    for number, given in enumerate([replies, replies_of([1, 2]), replies], start=1):
+        ask(strategy, [1, 2], number=number)
+        strategy.aggregate_train(number, given)
+    ask(strategy, [1, 2], number=4)
+    with pytest.raises(FedcrfError, match=f"rounds 3 to 4 had no usable reply.*{said}"):
+        strategy.aggregate_train(4, replies)
+    errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(errors) == 3
+    assert all(re.search(said, error) for error in errors)
+
+
+def test_rounds_without_training_end_no_run() -> None:
+    strategy = CRFAvg(fraction_train=0.0, fraction_evaluate=0.0)
+    result = strategy.start(Nodes({1: lambda _: None}), arrays(MODEL), num_rounds=4)
+    assert result.arrays == arrays(MODEL)
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """A rule that decides by a function."""
+
+    decide: Callable[[State, Sequence[ClientReport]], AggregationResult]
+
+    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+        return self.decide(global_state, reports)
+
+
+def kept(state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    result = FedAvgRule().aggregate(state, reports)
+    weights = np.zeros(len(reports))
+    return replace(result, state=state, weights=weights, kept_reason="who replied is distrusted")
+
+
+def failing(state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    raise ZeroDivisionError("by design")
+
+
+@pytest.mark.parametrize(
+    ("decide", "reason"),
+    [
+        (kept, "who replied is distrusted"),
+        (failing, "the rule failed: ZeroDivisionError: by design"),
+    ],
+)
+def test_a_round_that_the_rule_keeps_is_told(
+    decide: Any, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Nodes({k: lambda asked: reply(asked.metadata.dst_node_id) for k in (1, 2)})
+    strategy = RuleStrategy(Deciding(decide), record_to=tmp_path, fraction_evaluate=0.0)
+    result = strategy.start(grid, arrays(MODEL), num_rounds=3)
+    assert result.arrays == arrays(MODEL)
+    assert caplog.text.count(f"The model stays as it is: {reason}") == 3
+    (run,) = recorded_runs(tmp_path).values()
+    assert [each.kept_reason for each in run.records()] == [reason] * 3
+    for metrics in result.train_metrics_clientapp.values():
+        assert metrics["fedcrf.kept-model"] == 1
+        assert "train_loss" not in metrics
+
+
+@pytest.mark.parametrize("rule", [CRFRobust(), FedAvgRule(), RULES["coordinate-median"]()])
+def test_a_claim_of_many_examples_does_not_set_the_averages(rule: Rule) -> None:
+    honest = [reply(node, num_examples=100, train_loss=0.5, eval_acc=0.9) for node in range(2, 11)]
+    liar = reply(1, num_examples=10**15, train_loss=99.0, eval_acc=0.0)
+    strategy = RuleStrategy(rule)
+    _, metrics = aggregated(strategy, [liar, *honest])
+    evaluated = strategy.aggregate_evaluate(1, [liar, *honest])
+    assert evaluated is not None
+    assert evaluated["eval_acc"] == pytest.approx(0.9 * 9 / 12)
+    weights = metrics.get("fedcrf.weight", [3 / 12, *[1 / 12] * 9])
+    losses = [99.0, *[0.5] * 9]
+    expected = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights)  # type: ignore[arg-type, operator]
+    assert metrics["train_loss"] == pytest.approx(expected)
+
+
+def test_logs_and_metrics_stay_short_and_are_json_however_many_nodes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(asked: Message) -> Message | None:
+        node, config = asked.metadata.dst_node_id, asked.content["config"]
+        if node % 5 == 0:
+            return None if node % 2 else failure(node, f"node {node}: {'x' * 5000}")
+        if node % 7 == 0:
+            return reply(node, moved(node, bias=np.full(2, np.nan)), train_loss=np.nan)
+        given = None if config["server-round"] == 1 else 3
+        return reply(node, moved(node), train_loss=np.nan, own=1.0, partition_id=given)
+
+    strategy = RuleStrategy(CRFRobust(sketch_size=64), record_to=tmp_path)
+    grid = Nodes(dict.fromkeys(range(1, 101), answer))
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        result = strategy.start(grid, arrays(MODEL), num_rounds=3)
+    lines = [record.getMessage() for record in caplog.records]
+    assert max(map(len, lines)) < 700  # the rule with its settings, once
+    assert sum(map(len, lines)) < 3 * 5000
+    metrics = {k: dict(each) for k, each in result.train_metrics_clientapp.items()}
+    assert metrics[3]["fedcrf.num-usable"] == 80
+    assert metrics[3]["own"] == pytest.approx(1.0)
+    json.dumps(metrics, allow_nan=False)
+    (run,) = recorded_runs(tmp_path).values()
+    assert [len(each.weight) for each in run.records()] == [80] * 3
+    assert [len(each.left_out or []) for each in run.records()] == [20] * 3
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_metrics_are_json(name: str) -> None:
+    poisoned = reply(3, moved(3, bias=np.full(2, np.nan)), **{"effective-steps": 1})
+    _, metrics = aggregated(strategy_of(name), [*replies_of([1, 2, 5]), poisoned])
+    json.dumps(dict(metrics), allow_nan=False)
 
 
 def test_a_node_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -306,7 +482,7 @@ def clients_of(
     """By node its client, and the client's number in figures, after a round."""
     replies = [reply(node, partition_id=each) for node, each in partitions.items()]
     usable, _ = train_replies(replies, [], MODEL, "num-examples", MetricNames(), needs_steps=False)
-    ordered, reports = client_reports(usable, identities)
+    ordered, reports = client_reports(usable, identities, MetricNames())
     nodes, clients = [each.node for each in ordered], [report.client for report in reports]
     assert clients == sorted(clients)
     return (
@@ -428,17 +604,19 @@ def test_evidence_that_no_metric_gives_is_named() -> None:
         RuleStrategy(Asking([], frozenset({"residual_los"})))
 
 
-def test_other_metrics_are_averaged_by_examples() -> None:
+def test_other_metrics_are_averaged_as_the_rule_weighs() -> None:
     replies = [
-        reply(1, num_examples=1, a=1.0, b=[1, 2], c=3, d=[1]),
-        reply(2, num_examples=3, a=5.0, b=[5, 6], d=[1, 2]),
+        reply(1, num_examples=1, a=1.0, b=[1, 2], c=3, d=[1], e=2.0, f=np.nan),
+        reply(2, num_examples=3, a=5.0, b=[5, 6], d=[1, 2], e=np.nan, f=np.inf),
     ]
-    _, metrics = aggregated(CRFAvg(), replies)
+    _, metrics = aggregated(RuleStrategy(FedAvgRule()), replies)
     assert metrics["a"] == 4.0
     assert metrics["b"] == pytest.approx([4.0, 5.0])
-    assert "c" not in metrics
-    assert "d" not in metrics
-    assert "num-examples" not in metrics
+    assert metrics["e"] == 2.0
+    for name in ("c", "d", "f", "num-examples"):
+        assert name not in metrics
+    _, metrics = aggregated(RuleStrategy(RULES["uniform"]()), replies)
+    assert metrics["a"] == 3.0
 
 
 def test_the_users_own_averages_are_used() -> None:
@@ -529,8 +707,9 @@ def test_each_start_is_a_run_of_its_own(rule: Rule) -> None:
     assert outcome(first) == outcome(second)
     # A strategy around it, such as Flower's of differential privacy, asks it for round 1 alone.
     ask(strategy, [3, 5])
-    kept = {name: array.tolist() for name, array in strategy.memory.items()}
-    assert kept == {"nodes": [], "clients": []}
+    kept = strategy.memory
+    assert kept["nodes"].tolist() == kept["clients"].tolist() == []
+    assert not any(name.startswith("rule.") for name in kept)
 
 
 @pytest.mark.parametrize("rule", REMEMBERING.values(), ids=REMEMBERING)
@@ -576,6 +755,151 @@ def test_a_strategy_s_signs_are_its_own_and_told_to_nobody(
     told = strategy(rule={"sketch_seed": 5})
     told.start(latecomers(), arrays(MODEL), num_rounds=1)
     assert seed(told) == 5
+
+
+class KilledError(Exception):
+    """Stands for the end of a server's process."""
+
+
+def killed_in(number: int) -> Callable[[int, ArrayRecord], None]:
+    def evaluate(done: int, _: ArrayRecord) -> None:
+        if done == number:
+            raise KilledError
+
+    return evaluate
+
+
+def trained_by_round() -> Nodes:
+    """Nodes whose training depends on what they are sent alone, the round's number with it."""
+
+    def answer(asked: Message) -> Message:
+        node, config = asked.metadata.dst_node_id, asked.content["config"]
+        state = tensors(asked.content["arrays"])  # type: ignore[arg-type]
+        rng = np.random.default_rng([node, config["server-round"]])
+        for name in ("weight", "bias"):
+            step = 1 + rng.normal(0, 0.3, state[name].shape)
+            state[name] = (state[name] + step).astype(state[name].dtype)
+        return reply(node, state, eval_acc=0.5, partition_id=node - 10)
+
+    return Nodes(dict.fromkeys((12, 10, 13, 11), answer))
+
+
+RESUMED: Mapping[str, Callable[..., RuleStrategy]] = {
+    "CRFAvg": CRFAvg,
+    "secret signs": partial(CRFAvg, neighbours=2, sketch_size=32),
+    **{name: partial(RuleStrategy, rule) for name, rule in REMEMBERING.items()},
+}
+
+
+@pytest.mark.parametrize("make", RESUMED.values(), ids=RESUMED)
+@pytest.mark.parametrize("killed", [1, 3])
+def test_a_killed_run_goes_on_to_the_same_bits(
+    make: Callable[..., RuleStrategy], killed: int, tmp_path: Path
+) -> None:
+    places = {"record_to": tmp_path / "runs", "checkpoint_to": tmp_path / "deep" / "run.npz"}
+    strategy, start = make(**places), arrays(MODEL)
+    signs = int(strategy.memory["signs"][0])
+    with pytest.raises(KilledError):
+        strategy.resume(trained_by_round(), start, 5, evaluate_fn=killed_in(killed))
+    # Another process goes on; what was written last may be half there.
+    (run,) = recorded_runs(tmp_path / "runs").values()
+    with (run.path / "rounds.jsonl").open("a") as records:
+        records.write('{"round":')
+    seen: list[int] = []
+    result = make(**places).resume(
+        trained_by_round(), start, 5, evaluate_fn=lambda number, _: seen.append(number)
+    )
+    whole = make()
+    whole._seed = signs  # the one draw that is not repeated
+    expected = whole.start(trained_by_round(), start, 5)
+    assert outcome(result)[0] == outcome(expected)[0]
+    rest = range(killed + 1, 6)
+    assert seen == [killed, *rest]
+    for number in rest:
+        assert result.train_metrics_clientapp[number] == expected.train_metrics_clientapp[number]
+    assert list(result.evaluate_metrics_clientapp) == list(rest)
+    assert [record.round for record in run.records()] == [1, 2, 3, 4, 5]
+    assert np.isfinite([record.validation.accuracy for record in run.records()[1:]]).all()
+    # All is done: nothing is left to do, and a start begins anew.
+    again = make(**places)
+    assert outcome(again.resume(trained_by_round(), start, 5))[0] == outcome(result)[0]
+    again.start(trained_by_round(), start, 1)
+    assert len(recorded_runs(tmp_path / "runs")) == 2
+
+
+def test_a_round_that_was_recorded_and_not_saved_is_done_and_recorded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {"record_to": tmp_path / "runs", "checkpoint_to": tmp_path / "run.npz"}
+
+    def save(self: Checkpoint, path: Path) -> None:
+        if self.round == 2:
+            raise KilledError
+        really(self, path)
+
+    really = Checkpoint.save
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "save", save)
+        with pytest.raises(KilledError):
+            CRFAvg(**places).resume(trained_by_round(), arrays(MODEL), 3)
+    (run,) = recorded_runs(tmp_path / "runs").values()
+    assert [record.round for record in run.records()] == [1, 2]
+    CRFAvg(**places).resume(trained_by_round(), arrays(MODEL), 3)
+    assert [record.round for record in run.records()] == [1, 2, 3]
+
+
+def test_what_cannot_be_resumed_is_named(tmp_path: Path) -> None:
+    path, grid = tmp_path / "run.npz", trained_by_round()
+    with pytest.raises(FedcrfError, match="make the strategy with a checkpoint_to"):
+        CRFAvg().resume(grid, arrays(MODEL), 3)
+    CRFAvg(checkpoint_to=path).start(grid, arrays(MODEL), 1)
+    for strategy, model, said in [
+        (CRFAvg(checkpoint_to=path), {"other": np.ones(2)}, f"checkpoint {path} reports other"),
+        (RuleStrategy(CRFRobust(), checkpoint_to=path), MODEL, "another rule, CRF, not of CRFRob"),
+    ]:
+        with pytest.raises(FedcrfError, match=said):
+            strategy.resume(grid, arrays(model), 3)
+    whole = path.read_bytes()
+    for damaged in (whole[:-9], b"", b"junk", whole.replace(b"round.npy", b"rouns.npy")):
+        path.write_bytes(damaged)
+        with pytest.raises(FedcrfError, match=f"checkpoint {path} cannot be read: it is damaged"):
+            CRFAvg(checkpoint_to=path).resume(grid, arrays(MODEL), 3)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FedcrfError, match=f"checkpoint {path}: "):
+        CRFAvg(checkpoint_to=path).start(grid, arrays(MODEL), 1)
+
+
+@pytest.mark.parametrize(
+    ("made_by", "given_to"),
+    [
+        (CRFRobust(), FedAvgRule()),
+        (FedAvgRule(), CRFRobust()),
+        (CRFRobust(), Optimized(CRFRobust(), Momentum())),
+        (Optimized(FedAvgRule(), Adam()), Optimized(FedAvgRule(), Yogi())),
+    ],
+    ids=str,
+)
+def test_memory_of_another_rule_is_refused_before_anything_runs(
+    made_by: Rule, given_to: Rule
+) -> None:
+    first = RuleStrategy(made_by, fraction_evaluate=0.0)
+    first.start(trained_by_round(), arrays(MODEL), 1)
+    with pytest.raises(FedcrfError, match="the memory is of another rule"):
+        RuleStrategy(given_to, memory=first.memory)
+    # Of one that does not say who made it, as earlier versions had it, the rule itself knows.
+    unsigned = {name: array for name, array in first.memory.items() if name != "made_by"}
+    if any(name.startswith("rule.") for name in unsigned) and isinstance(given_to, FedAvgRule):
+        with pytest.raises(FedcrfError, match="FedAvg remembers nothing"):
+            RuleStrategy(given_to, memory=unsigned)
+    assert RuleStrategy(made_by, memory=unsigned).memory.keys() == first.memory.keys()
+
+
+def test_crfavg_goes_on_with_who_its_clients_are() -> None:
+    first = CRFAvg(fraction_evaluate=0.0)
+    first.start(trained_by_round(), arrays(MODEL), 1)
+    second = CRFAvg(memory=first.memory)
+    assert sorted(second.memory["clients"].tolist()) == [0, 1, 2, 3]
 
 
 def test_a_memory_that_is_no_strategys_is_refused() -> None:
@@ -657,9 +981,36 @@ def test_a_model_that_is_not_made_of_numbers_is_refused() -> None:
         ask(CRFAvg(), [1, 2], {"name": np.array("x")})
 
 
+class OnlyEven(CRFAvg):
+    """Asks the nodes of even number, in its own way."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        content = RecordDict({"arrays": arrays, "config": config})
+        messages = (
+            Message(content, dst_node_id=node, message_type="train")
+            for node in grid.get_node_ids()
+            if node % 2 == 0
+        )
+        return self.begin_round(server_round, arrays, messages)
+
+
+def test_a_configuration_of_ones_own_begins_the_round(tmp_path: Path) -> None:
+    grid = Nodes({k: lambda asked: reply(asked.metadata.dst_node_id) for k in range(1, 6)})
+    strategy = OnlyEven(record_to=tmp_path, fraction_evaluate=0.0)
+    result = strategy.start(grid, arrays(MODEL), num_rounds=2)
+    assert result.train_metrics_clientapp[2]["fedcrf.node-id"] == [2, 4]
+    (run,) = recorded_runs(tmp_path).values()
+    assert [each.nodes for each in run.records()] == [[2, 4]] * 2
+
+
 def test_aggregation_needs_the_model_of_its_round() -> None:
     strategy = CRFAvg()
-    with pytest.raises(FedcrfError, match="aggregate_train of round 1: call configure_train"):
+    with pytest.raises(
+        FedcrfError,
+        match=r"aggregate_train of round 1: call configure_train.*self\.begin_round\(server_round",
+    ):
         strategy.aggregate_train(1, [])
     ask(strategy, [1, 2])
     with pytest.raises(FedcrfError, match="aggregate_train of round 2"):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import flwr
-import numpy as np
 import torch
-from flwr.app import MetricRecord
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import provenance
-from fedcrf.experiments.recorded import Description, RecordedRun, rule_name, rule_settings
+from fedcrf.experiments.recorded import (
+    Description,
+    LaterEvaluation,
+    RecordedRun,
+    rule_settings,
+)
+from fedcrf.experiments.store import check_folder
 from fedcrf.integrations.flower.decision import Decision, TrainingRound
-from fedcrf.integrations.flower.replies import MetricNames, number, small_numbers
-from fedcrf.rules import Rule
+from fedcrf.integrations.flower.replies import mean_of, small_numbers
+from fedcrf.rules import Rule, rule_name
 from fedcrf.simulation.records import (
     ClientMetrics,
     LeftOutRecord,
@@ -29,64 +35,84 @@ from fedcrf.simulation.records import (
 
 
 class Recorder:
-    """Writes a round's record once its model has been evaluated."""
+    """Writes the rounds of a strategy's runs, a folder for each run."""
 
-    def __init__(self, folder: Path, strategy: str, rule: Rule) -> None:
-        """Start a record.
+    def __init__(self, parent: Path, strategy: str, rule: Rule) -> None:
+        """Say where runs are to be recorded; nothing is written yet.
 
         Args:
-            folder: New or empty.
+            parent: Gets a folder for each run.
             strategy: Name of the strategy.
             rule: Its server rule.
 
         Raises:
-            FedcrfError: The folder holds something, or cannot be made.
+            FedcrfError: The folder is a file, or the record of one run itself.
         """
-        self._run = RecordedRun.create(
-            folder,
-            Description(
-                framework=f"flwr {flwr.__version__}",
-                strategy=strategy,
-                rule=rule_name(rule),
-                settings=rule_settings(rule),
-                provenance=provenance(torch.device("cpu")),
-            ),
-        )
-        self._trained: RoundRecord | None = None
+        if RecordedRun(parent).exists():
+            raise FedcrfError(
+                f"records folder {parent} is itself the record of a run: name the folder above it, "
+                "or a new one"
+            )
+        check_folder(parent, "name another as record_to")
+        self._parent, self._strategy, self._rule = parent, strategy, rule
+        self._run: RecordedRun | None = None
         self._trained_at = math.nan
 
-    def begin(self) -> None:
-        """Check that the folder is that of the run that begins.
+    @property
+    def name(self) -> str | None:
+        """The name of the present run's folder; None before the first."""
+        return None if self._run is None else self._run.path.name
+
+    def begin(self, run: str | None) -> Path:
+        """Begin the record of a run, and return its folder.
+
+        Args:
+            run: Its folder's name, where it goes on and the folder is still there; else it gets a
+                new one.
 
         Raises:
-            FedcrfError: It holds the rounds of another.
+            FedcrfError: The folder cannot be made.
         """
-        if self._run.records():
-            raise FedcrfError(
-                f"records folder {self._run.path} holds an earlier run: give this one a strategy "
-                "with a record_to of its own"
-            )
-        self._trained = None
+        before = None if run is None else RecordedRun(self._parent / run)
+        if before is not None and before.exists():
+            before.go_on()
+            self._run = before
+            return before.path
+        description = Description(
+            framework=f"flwr {flwr.__version__}",
+            strategy=self._strategy,
+            rule=rule_name(self._rule),
+            settings=rule_settings(self._rule),
+            provenance=provenance(torch.device("cpu")),
+        )
+        self._run = RecordedRun.begin(self._parent, description, datetime.now(UTC))
+        return self._run.path
 
     def trained(
-        self, current: TrainingRound, decision: Decision, arrived: float, now: float
+        self,
+        current: TrainingRound,
+        decision: Decision,
+        losses: Sequence[float],
+        arrived: float,
+        now: float,
     ) -> None:
-        """Take note of a round's training; what was measured in seconds of one clock.
+        """Write a round's training; what was measured in seconds is of one clock.
 
         Args:
             current: What was sent.
             decision: What became of the replies.
+            losses: The training loss that each reply gives; NaN where it gives none.
             arrived: When they were all there.
             now: When the next model was.
         """
+        assert self._run is not None
         replies, result = decision.replies, decision.result
         counts = [reply.num_examples for reply in replies]
-        losses = [reply.training_loss for reply in replies]
         clients = small_numbers(decision.reports)
         unknown = Metrics(loss=math.nan, accuracy=math.nan)
-        self._trained = RoundRecord(
+        record = RoundRecord(
             round=current.number,
-            training_loss=float(np.average(losses, weights=counts)) if replies else math.nan,
+            training_loss=mean_of(losses, decision.shares),
             validation=unknown,
             test=ClientMetrics(
                 loss=math.nan, accuracy=math.nan, client_mean=math.nan, worst_client=math.nan
@@ -104,30 +130,27 @@ class Recorder:
             left_out=[
                 LeftOutRecord(node=each.node, reason=each.reason) for each in decision.left_out
             ],
-            kept_model=decision.kept_model,
-            kept_reason=None if result is None else result.kept_reason,
+            kept_model=decision.kept_reason is not None,
+            kept_reason=decision.kept_reason,
             reasons=None if result is None else reasons_of(result),
             seconds=Seconds(
                 training=arrived - current.started, aggregation=now - arrived, evaluation=math.nan
             ),
         )
+        self._run.append(record)
         self._trained_at = now
 
-    def evaluated(self, metrics: MetricRecord | None, names: MetricNames, now: float) -> None:
-        """Write the round, with what the clients' evaluation of its model gave, if anything."""
-        if self._trained is None:
-            return
-        given = metrics or MetricRecord()
-        record = self._trained.model_copy(
-            update={
-                "validation": Metrics(
-                    loss=number(given, names.evaluation_loss),
-                    accuracy=number(given, names.evaluation_accuracy),
-                ),
-                "seconds": self._trained.seconds.model_copy(
-                    update={"evaluation": now - self._trained_at}
-                ),
-            }
+    def evaluated(
+        self, number: int, loss: float, accuracy: float, by_clients: bool, now: float
+    ) -> None:
+        """Write what was measured of a round's model; NaN where it was not."""
+        assert self._run is not None
+        metrics = Metrics(loss=loss, accuracy=accuracy)
+        self._run.append(
+            LaterEvaluation(
+                evaluated_round=number,
+                validation=metrics if by_clients else None,
+                held_out=None if by_clients else metrics,
+                seconds=now - self._trained_at,
+            )
         )
-        self._run.append(record)
-        self._trained = None

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from flwr.app import Message, MetricRecord, RecordDict
 
+from fedcrf.crf import RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.integrations.casting import Cast, cast_as
 from fedcrf.integrations.flower.arrays import as_state
 from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.base import misfit_of
 
+COUNT_CAP = RobustCRF.count_cap
+"""A client's examples count as so many medians at most where metrics are averaged by them."""
+
+MOST_REASON = 300
+"""Characters of a reason that are kept; some of them are a client's own words."""
+
 MOST_PARTITIONS = 1 << 20
 """Partition ids from here on are no identity: figures have a row for each smaller one."""
+
+
+Names = str | Sequence[str]
+"""A metric's name, or several of which the first counts that most replies give a number as."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +50,21 @@ class MetricNames:
 
     partition_id: str = "partition-id"
     effective_steps: str = "effective-steps"
-    training_loss: str = "train_loss"
-    residual_loss: str = "train_loss"
-    evaluation_loss: str = "eval_loss"
-    evaluation_accuracy: str = "eval_acc"
+    training_loss: Names = ("train_loss", "training_loss", "loss")
+    residual_loss: Names = "train_loss"
+    evaluation_loss: Names = ("eval_loss", "loss", "val_loss", "test_loss", "evaluation_loss")
+    evaluation_accuracy: Names = (
+        "eval_acc", "accuracy", "acc", "eval_accuracy", "val_acc", "val_accuracy", "test_acc",
+        "test_accuracy",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            given = getattr(self, field.name)
+            several = isinstance(given, Sequence) and field.type == "Names"
+            names = list(given) if several and not isinstance(given, str) else [given]
+            if not names or not all(isinstance(name, str) for name in names):
+                raise FedcrfError(f"{field.name} is {given!r}: give the name of a metric")
 
     def check(self, evidence: Iterable[str]) -> None:
         """Raise a `FedcrfError` where no metric is named for evidence of one of these names."""
@@ -48,12 +72,24 @@ class MetricNames:
             if name not in self._evidence:
                 raise unknown_name("evidence", name, self._evidence)
 
-    def evidence(self, metrics: MetricRecord, names: Iterable[str]) -> dict[str, float]:
-        """Return the evidence of these names; NaN where a client gives none."""
-        return {name: number(metrics, self._evidence[name]) for name in names}
+    def evidence(
+        self, records: Sequence[MetricRecord], names: Iterable[str]
+    ) -> list[dict[str, float]]:
+        """Return the evidence of these names in a round's replies; NaN where one gives none."""
+        columns = {name: numbers(records, self._evidence[name]) for name in names}
+        return [{name: column[i] for name, column in columns.items()} for i in range(len(records))]
+
+    def missing(self, name: str) -> str:
+        """Return what is to be said where no client gives evidence of this name."""
+        given = self._evidence[name]
+        metric = given if isinstance(given, str) else given[0]
+        return (
+            f"no client gives a finite train metric '{metric}': the rule weighs without the "
+            f"evidence '{name}'; let the clients send it, or name another in MetricNames"
+        )
 
     @property
-    def _evidence(self) -> Mapping[str, str]:
+    def _evidence(self) -> Mapping[str, Names]:
         return {RESIDUAL_LOSS: self.residual_loss}
 
 
@@ -65,21 +101,21 @@ class TrainReply:
         node: The node's id; that of a registered node goes with its key, others are new.
         partition: The partition it holds, where it says so.
         content: What it sent, as it came.
-        state: Its model, as views of ``content``.
+        metrics: The metrics in ``content``.
+        state: Its model, as views of ``content``; what was cast is no view.
+        casts: Which dtypes were cast to those of the global model.
         num_examples: What it counts for; above 0.
         effective_steps: For FedNova; 1 where the rule does not ask for it.
-        training_loss: NaN where it gives none.
-        evidence: What the rule asks of it, by name; NaN where it gives none.
     """
 
     node: int
     partition: int | None
     content: RecordDict
+    metrics: MetricRecord
     state: State
+    casts: frozenset[Cast]
     num_examples: float
     effective_steps: float
-    training_loss: float
-    evidence: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -88,6 +124,12 @@ class LeftOut:
 
     node: int
     reason: str
+
+    @classmethod
+    def of(cls, node: int, error: FedcrfError) -> LeftOut:
+        """Return it with the reason that an error gives, as much of it as is kept."""
+        reason = str(error)
+        return cls(node, reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}…")
 
 
 def train_replies(
@@ -98,7 +140,6 @@ def train_replies(
     names: MetricNames,
     *,
     needs_steps: bool,
-    evidence: Collection[str] = (),
 ) -> tuple[list[TrainReply], list[LeftOut]]:
     """Return the usable replies and the nodes left out, each sorted by node.
 
@@ -109,7 +150,6 @@ def train_replies(
         weighted_by: Name of the metric that counts examples.
         names: How the other metrics are called.
         needs_steps: Whether a reply without effective steps is of no use.
-        evidence: Names of the evidence that the rule looks at.
     """
     usable, left_out = [], []
     answered = set()
@@ -119,22 +159,29 @@ def train_replies(
         try:
             content = _content(message)
             metrics = _only_metrics(content)
+            state, casts = _model(content, global_state)
             reply = TrainReply(
                 node=node,
                 partition=_partition(metrics, names.partition_id),
                 content=content,
-                state=_model(content, global_state),
+                metrics=metrics,
+                state=state,
+                casts=casts,
                 num_examples=_positive(metrics, weighted_by),
                 effective_steps=_positive(metrics, names.effective_steps) if needs_steps else 1.0,
-                training_loss=number(metrics, names.training_loss),
-                evidence=names.evidence(metrics, evidence),
             )
         except FedcrfError as error:
-            left_out.append(LeftOut(node, str(error)))
+            left_out.append(LeftOut.of(node, error))
         else:
             usable.append(reply)
     silent = [LeftOut(node, "did not answer") for node in set(asked) - answered]
     return usable, sorted([*left_out, *silent], key=lambda each: each.node)
+
+
+def alike(left_out: Sequence[LeftOut]) -> str | None:
+    """Return the one reason for which all nodes are left out; None where there are several."""
+    reasons = {each.reason for each in left_out}
+    return reasons.pop() if len(reasons) == 1 else None
 
 
 def evaluate_replies(
@@ -147,7 +194,7 @@ def evaluate_replies(
             content = _content(message)
             _positive(_only_metrics(content), weighted_by)
         except FedcrfError as error:
-            left_out.append(LeftOut(message.metadata.src_node_id, str(error)))
+            left_out.append(LeftOut.of(message.metadata.src_node_id, error))
         else:
             usable.append(content)
     return usable, left_out
@@ -196,11 +243,34 @@ class Identities:
 
 
 def client_reports(
-    replies: Sequence[TrainReply], identities: Identities
+    replies: Sequence[TrainReply],
+    identities: Identities,
+    names: MetricNames,
+    evidence: Collection[str] = (),
 ) -> tuple[list[TrainReply], list[ClientReport]]:
-    """Return replies and reports in the order of the clients, which no run changes."""
+    """Return replies and reports in the order of the clients, which no run changes.
+
+    Args:
+        replies: The usable ones of a round.
+        identities: Who is who; takes in who has replied.
+        names: How metrics are called.
+        evidence: Names of the evidence that the rule looks at.
+    """
     identities.settle(replies)
-    pairs = [(reply, _report(reply, identities.by_node[reply.node])) for reply in replies]
+    given = names.evidence([reply.metrics for reply in replies], evidence)
+    pairs = [
+        (
+            reply,
+            ClientReport(
+                client=identities.by_node[reply.node],
+                state=reply.state,
+                num_examples=reply.num_examples,
+                effective_steps=reply.effective_steps,
+                evidence=own,
+            ),
+        )
+        for reply, own in zip(replies, given, strict=True)
+    ]
     pairs.sort(key=lambda pair: pair[1].client)
     return [reply for reply, _ in pairs], [report for _, report in pairs]
 
@@ -215,42 +285,79 @@ def small_numbers(reports: Sequence[ClientReport]) -> list[int]:
     return [each if each < MOST_PARTITIONS else beyond + each - MOST_PARTITIONS for each in clients]
 
 
-def average_metrics(
-    contents: Sequence[RecordDict], weighted_by: str, without: Collection[str] = ()
-) -> MetricRecord:
-    """Return the means, weighted by examples, of the metrics that all replies have.
+def average_by_counts(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+    """Return the means of the replies' metrics, weighted by examples as far as these count.
 
-    Lists are averaged number by number where they have one length. The count itself and the
-    metrics named in ``without`` are left out.
+    How many examples a client has is its own claim: they count as so many medians over the replies
+    at most as `RobustCRF` lets them (``count_cap``).
     """
     records = [_only_metrics(content) for content in contents]
     counts = [_positive(record, weighted_by) for record in records]
+    return average_metrics(records, capped(counts), without=[weighted_by])
+
+
+def average_metrics(
+    records: Sequence[MetricRecord], weights: Sequence[float], without: Collection[str] = ()
+) -> MetricRecord:
+    """Return the weighted means of the metrics that all replies with a weight have.
+
+    Lists are averaged number by number where they have one length. A number that is not finite
+    counts nowhere, and a metric without a finite mean is left out, as are those of ``without``.
+    """
+    pairs = zip(records, weights, strict=True)
+    weighed = [(record, weight) for record, weight in pairs if weight > 0]
     averaged = MetricRecord()
-    if not records:
-        return averaged
-    for name in records[0]:
-        if name in (weighted_by, *without) or not all(name in record for record in records):
+    for name in weighed[0][0] if weighed else ():
+        if name in without or not all(name in record for record, _ in weighed):
             continue
-        values = [record[name] for record in records]
-        lists = [value for value in values if isinstance(value, list)]
-        if not lists:
-            averaged[name] = _mean([number(record, name) for record in records], counts)
-        elif len(lists) == len(values) and len({len(each) for each in lists}) == 1:
-            averaged[name] = [_mean(column, counts) for column in zip(*lists, strict=True)]
+        values = [record[name] for record, _ in weighed]
+        lengths = {len(value) if isinstance(value, list) else None for value in values}
+        if len(lengths) > 1:
+            continue
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        columns = zip(*lists, strict=True)
+        means = [mean_of(column, [weight for _, weight in weighed]) for column in columns]
+        if all(map(math.isfinite, means)):
+            averaged[name] = means[0] if lengths == {None} else means
     return averaged
 
 
-def number(metrics: MetricRecord, name: str) -> float:
-    """Return a metric; NaN where it is missing or a list."""
+def mean_of(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the weighted mean of the finite values; NaN where none of them has a weight."""
+    weighed = [
+        (value, weight)
+        for value, weight in zip(values, weights, strict=True)
+        if math.isfinite(value) and weight > 0
+    ]
+    if not weighed:
+        return math.nan
+    largest = max(weight for _, weight in weighed)  # only ratios matter; nothing overflows
+    total = sum(value * (weight / largest) for value, weight in weighed)
+    return total / sum(weight / largest for _, weight in weighed)
+
+
+def capped(counts: Sequence[float]) -> list[float]:
+    """Return what counts of examples count for: `COUNT_CAP` medians over them at most."""
+    most = COUNT_CAP * statistics.median(counts) if counts else math.inf
+    return [min(count, most) for count in counts]
+
+
+def numbers(records: Sequence[MetricRecord], names: Names) -> list[float]:
+    """Return a metric of some replies; NaN where it is missing or a list.
+
+    Of several names it is the one that most replies give as a finite number, the first of equals:
+    numbers that go by different names are not to be compared.
+    """
+    columns = [
+        [_number(record, name) for record in records]
+        for name in ([names] if isinstance(names, str) else names)
+    ]
+    return max(columns, key=lambda column: sum(map(math.isfinite, column)))
+
+
+def _number(metrics: MetricRecord, name: str) -> float:
     value = metrics.get(name)
     return math.nan if value is None or isinstance(value, list) else value
-
-
-def _mean(values: Sequence[float], counts: Sequence[float]) -> float:
-    largest = max(counts)  # only ratios matter; huge counts cannot overflow
-    shares = [count / largest for count in counts]
-    total = sum(value * share for value, share in zip(values, shares, strict=True))
-    return total / sum(shares)
 
 
 def _by_node(replies: Iterable[Message]) -> list[Message]:
@@ -271,21 +378,21 @@ def _only_metrics(content: RecordDict) -> MetricRecord:
     return records[0]
 
 
-def _model(content: RecordDict, global_state: State) -> State:
+def _model(content: RecordDict, global_state: State) -> tuple[State, frozenset[Cast]]:
     records = list(content.array_records.values())
     if len(records) != 1:
         raise FedcrfError(f"sent {len(records)} array records instead of one")
-    state = as_state(records[0])
+    state, casts = cast_as(as_state(records[0]), global_state)
     misfit = misfit_of(state, global_state)
     if misfit is not None:
         raise FedcrfError(misfit)
-    return state
+    return state, casts
 
 
 def _positive(metrics: MetricRecord, name: str) -> float:
     if name not in metrics:
         raise FedcrfError(f"gives no '{name}'")
-    value = number(metrics, name)
+    value = _number(metrics, name)
     if not (math.isfinite(value) and value > 0):
         raise FedcrfError(f"gives {metrics[name]} as '{name}', which must be above 0")
     return value
@@ -294,9 +401,3 @@ def _positive(metrics: MetricRecord, name: str) -> float:
 def _partition(metrics: Mapping[str, object], name: str) -> int | None:
     value = metrics.get(name)
     return value if isinstance(value, int) and 0 <= value < MOST_PARTITIONS else None
-
-
-def _report(reply: TrainReply, client: int) -> ClientReport:
-    return ClientReport(
-        client, reply.state, reply.num_examples, reply.effective_steps, reply.evidence
-    )

@@ -5,27 +5,37 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
+from fedcrf.integrations.checkpoint import Checkpoint, named
 from fedcrf.integrations.flower.arrays import as_record, as_state
-from fedcrf.integrations.flower.decision import Decision, TrainingRound
+from fedcrf.integrations.flower.decision import Decision, TrainingRound, left_out_told
+from fedcrf.integrations.flower.memory import (
+    CLIENTS,
+    MADE_BY,
+    NODES,
+    RULE,
+    SIGNS,
+    checked_memory,
+)
 from fedcrf.integrations.flower.replies import (
     Identities,
-    LeftOut,
     MetricNames,
+    average_by_counts,
     average_metrics,
     client_reports,
     evaluate_replies,
+    numbers,
     train_replies,
 )
 from fedcrf.rules import (
@@ -33,26 +43,24 @@ from fedcrf.rules import (
     FedNova,
     Memory,
     Rule,
-    aggregate_round,
+    aggregate_or_keep,
     plain_rule,
+    rule_name,
     wanted_evidence,
     with_secret_signs,
 )
-from fedcrf.statistics import as_numpy
-from fedcrf.statistics.inputs import NO_ARRAY
+from fedcrf.rules.base import misfit_of
 
 if TYPE_CHECKING:
     from fedcrf.integrations.flower.recording import Recorder
 
 LOGGER = logging.getLogger("flwr")
 
-NODES, CLIENTS = "nodes", "clients"
-"""By these names a strategy's memory has the ids of its nodes, and which client each is."""
-
-RULE = "rule."
-"""Stands before the names of what the rule remembers."""
+MOST_UNUSABLE = 2
+"""Rounds in a row without a usable reply, after which a run ends."""
 
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
+EvaluateModel = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class FedAvgArguments(TypedDict, total=False):
@@ -73,24 +81,29 @@ class FedAvgArguments(TypedDict, total=False):
 class RuleStrategy(FedAvg):
     """Flower's federated averaging with the aggregation of any server rule.
 
-    Nodes are sampled, messages built and evaluations averaged as ``FedAvg`` does. A train reply
-    that cannot be used (an error, other tensors than the global model's, a count that is not above
-    0) is left out and named in the log; one that is not finite gets weight 0; a round without a
-    usable reply keeps the model. Replies are read in one order whatever the order they arrive in,
+    Nodes are sampled and messages built as ``FedAvg`` does. A train reply that cannot be used (an
+    error, other tensors than the global model's, a count that is not above 0) is left out and named
+    in the log; one that is not finite gets weight 0; a round without a usable reply keeps the
+    model, and a second one in a row ends the run. Real numbers of another dtype than the global
+    model's are cast to it. Replies are read in one order whatever the order they arrive in,
     without copying them, and left as they are.
 
-    Every round's train metrics hold, besides the clients' own averaged, lists over the usable
-    nodes in one order: ``fedcrf.node-id``, ``fedcrf.partition-id`` (−1 where a node gives none),
-    ``fedcrf.weight`` and ``fedcrf.base-weight`` (FedAvg's), and with the CRF
-    ``fedcrf.reliability`` and ``fedcrf.expected-label``; further ``fedcrf.left-out`` and
-    ``fedcrf.not-finite`` (node ids) and ``fedcrf.kept-model`` (0 or 1).
+    Train metrics are averaged with the rule's weights, evaluations by examples, of which a client's
+    count for as many medians at most as in `RobustCRF`. Further metrics of each round are
+    ``fedcrf.num-usable``, ``fedcrf.num-left-out`` and ``fedcrf.kept-model`` (0 or 1), and of
+    rounds of at most 20 nodes these lists over the usable ones in one order: ``fedcrf.node-id``,
+    ``fedcrf.partition-id`` (−1 where a node gives none), ``fedcrf.weight`` and
+    ``fedcrf.base-weight`` (FedAvg's), with the CRF ``fedcrf.reliability`` and
+    ``fedcrf.expected-label``; further ``fedcrf.left-out`` and ``fedcrf.not-finite`` (node ids). No
+    metric holds NaN; the records have everything.
 
     A rule that remembers knows a client by its node, and from run to run by the partition that its
     node gives at first; see `Identities`.
 
     Round 1 begins a new run: each ``start`` finds the strategy as it was made, whatever ran before.
     A run goes on from that of another strategy, ``first``, where it is told to:
-    ``RuleStrategy(rule, memory=first.memory).start(grid, result.arrays)``.
+    ``RuleStrategy(rule, memory=first.memory).start(grid, result.arrays)``. One that was killed goes
+    on by `resume`.
 
     A rule that compares clients by sketches, as ``CRFRobust()`` does, gets random signs of the
     strategy's own, which no client can know; they are in the memory, and in no log or record. Give
@@ -99,13 +112,15 @@ class RuleStrategy(FedAvg):
     Args:
         rule: The server rule, such as ``CRFRobust()``, or ``Optimized(CRF(), Adam())``.
         metric_names: How the clients call the metrics that the server looks at.
-        record_to: An empty or new folder for the rounds' records, for ``fedcrf show``; of one run.
+        record_to: Where each run's rounds are recorded, for ``fedcrf show``: in a folder of its own
+            within this one, made when the first round begins. Relative paths are the server's.
+        checkpoint_to: A file that is written after every round, for `resume`.
         memory: Of the strategy of the run that this one goes on from; begins anew where left out.
         **arguments: Those of Flower's ``FedAvg``.
 
     Raises:
-        FedcrfError: The folder holds something already, the rule looks at evidence that no metric
-            is named for, or the memory is no strategy's.
+        FedcrfError: Records cannot lie there, the rule looks at evidence that no metric is named
+            for, or the memory is no strategy's, or of another rule.
     """
 
     def __init__(
@@ -114,6 +129,7 @@ class RuleStrategy(FedAvg):
         *,
         metric_names: MetricNames | None = None,
         record_to: str | Path | None = None,
+        checkpoint_to: str | Path | None = None,
         memory: Memory | None = None,
         **arguments: Unpack[FedAvgArguments],
     ) -> None:
@@ -127,59 +143,163 @@ class RuleStrategy(FedAvg):
         self.metric_names = names
         self.metric_names.check(wanted_evidence(rule))
         if arguments.get("train_metrics_aggr_fn") is None:
-            self.train_metrics_aggr_fn = self._average_train_metrics
+            self.train_metrics_aggr_fn = average_by_counts
         if arguments.get("evaluate_metrics_aggr_fn") is None:
-            self.evaluate_metrics_aggr_fn = average_metrics
-        self._initial = _checked_memory(memory)
-        self._begin()
+            self.evaluate_metrics_aggr_fn = average_by_counts
         # The one draw that is not to be repeated: nobody else is to know it.
-        self._secret_rule = with_secret_signs(rule, self._memory, 1 + secrets.randbits(62))
+        self._seed = 1 + secrets.randbits(62)
+        self._origin = Origin(checked_memory(rule, memory))
+        self._begin()
         self._round: TrainingRound | None = None
+        self._checkpoint = None if checkpoint_to is None else Path(checkpoint_to).absolute()
         self._recorder: Recorder | None = None
         if record_to is not None:
             from fedcrf.integrations.flower.recording import Recorder
 
-            self._recorder = Recorder(Path(record_to), type(self).__name__, rule)
+            self._recorder = Recorder(Path(record_to).absolute(), type(self).__name__, rule)
 
     @property
     def memory(self) -> Memory:
         """What the next round goes on from, as arrays by name that ``numpy.savez`` takes.
 
         ``nodes`` are the nodes' ids and ``clients`` by which number the rule, whose the rest is,
-        knows each of them.
+        knows each of them. It holds the secret signs, too: keep it where the server is.
         """
         by_node = self._identities.by_node
         return {
             NODES: np.array([*by_node], dtype=np.uint64),
             CLIENTS: np.array([*by_node.values()], dtype=np.int64),
+            SIGNS: np.array([self._signs], dtype=np.int64),
+            MADE_BY: np.array([rule_name(self.rule)]),
             **{f"{RULE}{name}": array for name, array in self._memory.items()},
         }
+
+    @property
+    def rounds_before(self) -> int:
+        """The rounds that a resumed run had done, which Flower, counting from 1, does not know."""
+        return self._origin.rounds
 
     def summary(self) -> None:
         """Log the rule with its settings, then what ``FedAvg`` logs."""
         LOGGER.info("\t├──> Rule: %s", self.rule)
         super().summary()
 
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateModel | None = None,
+    ) -> Result:
+        """Run the rounds as ``FedAvg`` does; what ``evaluate_fn`` returns is recorded too.
+
+        Raises:
+            FedcrfError: Two rounds in a row without a usable reply.
+        """
+
+        def evaluated(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            assert evaluate_fn is not None
+            metrics = evaluate_fn(number + self.rounds_before, arrays)
+            self.record_evaluation(number, metrics)
+            return metrics
+
+        return super().start(
+            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config,
+            None if evaluate_fn is None else evaluated,
+        )  # fmt: skip
+
+    def resume(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **arguments: Any
+    ) -> Result:
+        """Go on from the checkpoint, where there is one; else start.
+
+        Nodes are sent the numbers of the rounds that are still to do, the result tells those
+        alone, by these numbers, and records go on in the folder of the run, if it is there. Where
+        the same nodes take part and train by what they are sent alone, the model is the same to
+        the bit as of a run that was never stopped.
+
+        Args:
+            grid: As for ``start``.
+            initial_arrays: Of the run that began; the checkpoint's take their place.
+            num_rounds: Of the whole run.
+            **arguments: The others of ``start``.
+
+        Raises:
+            FedcrfError: There is no ``checkpoint_to``, or what lies there is damaged, or of
+                another rule or model; two rounds in a row without a usable reply.
+        """
+        if self._checkpoint is None:
+            raise FedcrfError(
+                "no checkpoint to resume from: make the strategy with a checkpoint_to"
+            )
+        if not self._checkpoint.exists():
+            return self.start(grid, initial_arrays, num_rounds, **arguments)
+        saved = Checkpoint.load(self._checkpoint)
+        misfit = misfit_of(saved.model, as_state(initial_arrays))
+        if misfit is not None:
+            raise FedcrfError(f"checkpoint {self._checkpoint} {misfit}: is it of another run?")
+        memory = checked_memory(self.rule, saved.memory)
+        LOGGER.info("Resuming after round %d of %d: %s", saved.round, num_rounds, self._checkpoint)
+        arrays = as_record(dict(saved.model))
+        if saved.round >= num_rounds:
+            return Result(arrays=arrays)
+        own, self._origin = self._origin, Origin(memory, saved.round, saved.run)
+        try:
+            result = self.start(grid, arrays, num_rounds - saved.round, **arguments)
+        finally:
+            self._origin = own
+        return _counted_from(saved.round, result)
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages of ``FedAvg``, and keep the model they carry for the aggregation.
 
+        One's own without a call of this one ends with `begin_round`.
+
         Raises:
-            FedcrfError: The model holds something other than real numbers, or the records' folder
-                the rounds of an earlier run.
+            FedcrfError: As `begin_round`.
         """
-        if server_round == 1:  # and not in ``start``, which strategies that wrap this one replace
-            self._begin()
-            if self._recorder is not None:
-                self._recorder.begin()
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+        number = server_round + self.rounds_before
+        return self.begin_round(
+            server_round, arrays, super().configure_train(number, arrays, config, grid)
+        )
+
+    def begin_round(
+        self, server_round: int, arrays: ArrayRecord, messages: Iterable[Message]
+    ) -> list[Message]:
+        """Take note of a round that begins, and return its messages.
+
+        A ``configure_train`` that does not call this class's own ends with it::
+
+            def configure_train(self, server_round, arrays, config, grid):
+                messages = ...  # to whom you like, with what you like
+                return self.begin_round(server_round, arrays, messages)
+
+        Args:
+            server_round: As Flower counts it.
+            arrays: The global model that the messages carry.
+            messages: To the nodes that are to train.
+
+        Raises:
+            FedcrfError: The model holds something other than real numbers, or is none that the
+                strategy's memory is of, or the records' folder cannot be made.
+        """
+        messages = list(messages)
         try:
             state = as_state(arrays)
         except FedcrfError as error:
             raise FedcrfError(f"the global model {error}") from None
+        if server_round == 1:  # and not in ``start``, which strategies that wrap this one replace
+            self._begin()
+            if self._recorder is not None:
+                path = self._recorder.begin(self._origin.run)
+                LOGGER.info("Records: %s", path)
         self._round = TrainingRound(
-            number=server_round,
+            number=server_round + self.rounds_before,
             arrays=arrays,
             state=state,
             asked=tuple(message.metadata.dst_node_id for message in messages),
@@ -190,24 +310,41 @@ class RuleStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the rule's next model, the present one where no reply is usable, and metrics.
+        """Return the rule's next model, the present one where it is kept, and metrics.
+
+        The round is recorded and saved before it returns, whatever comes of its evaluation.
 
         Raises:
-            FedcrfError: `configure_train` was not called for this round.
+            FedcrfError: The round was not begun by `configure_train` or `begin_round`, it is the
+                second in a row without a usable reply, or a file cannot be written.
         """
         current = self._round
-        if current is None or current.number != server_round:
+        if current is None or current.number != server_round + self.rounds_before:
             raise FedcrfError(
-                f"aggregate_train of round {server_round}: call configure_train of it first"
+                f"aggregate_train of round {server_round}: call configure_train of it first; one's "
+                "own configure_train ends with return self.begin_round(server_round, arrays, "
+                "messages)"
             )
         arrived = time.perf_counter()
         decision, state = self._decide(current, replies)
-        _log_decision(decision)
+        self._log(decision)
         metrics = self._metrics(decision)
-        arrays = current.arrays if decision.kept_model else as_record(state)
+        arrays = current.arrays if decision.kept_reason is not None else as_record(state)
         if self._recorder is not None:
-            self._recorder.trained(current, decision, arrived, time.perf_counter())
+            losses = numbers(
+                [reply.metrics for reply in decision.replies], self.metric_names.training_loss
+            )
+            self._recorder.trained(current, decision, losses, arrived, time.perf_counter())
+        self._save(current.number, arrays)
+        self._check_usable(current.number, decision)
         return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of ``FedAvg``."""
+        number = server_round + self.rounds_before
+        return super().configure_evaluate(number, arrays, config, grid)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -215,23 +352,44 @@ class RuleStrategy(FedAvg):
         """Return the averaged metrics of the usable evaluations; None where there is none."""
         contents, left_out = evaluate_replies(replies, self.weighted_by_key)
         LOGGER.info("aggregate_evaluate: %d usable, %d left out", len(contents), len(left_out))
-        _log_left_out(left_out)
-        metrics = None
-        if contents:
-            metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
-        if self._recorder is not None:
-            self._recorder.evaluated(metrics, self.metric_names, time.perf_counter())
+        _warn(left_out_told(left_out))
+        if not contents:
+            return None
+        metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
+        self.record_evaluation(server_round, metrics, by_clients=True)
         return metrics
+
+    def record_evaluation(
+        self, server_round: int, metrics: MetricRecord | None, *, by_clients: bool = False
+    ) -> None:
+        """Add what was measured of a round's model to its record, where there is one.
+
+        `aggregate_evaluate` does so, and ``start`` for its ``evaluate_fn``: it is for an
+        ``aggregate_evaluate`` of one's own, and where another strategy around this one starts.
+
+        Args:
+            server_round: As Flower counts it: the present one.
+            metrics: With loss and accuracy under the names in ``metric_names``.
+            by_clients: Whether the clients measured it on what they hold, or the server.
+        """
+        current = self._round
+        number = server_round + self.rounds_before
+        if metrics and self._recorder is not None and current and current.number == number:
+            names = self.metric_names
+            (loss,) = numbers([metrics], names.evaluation_loss)
+            (accuracy,) = numbers([metrics], names.evaluation_accuracy)
+            self._recorder.evaluated(number, loss, accuracy, by_clients, time.perf_counter())
 
     def _begin(self) -> None:
         """Know what was handed over of an earlier run, and nothing else."""
-        nodes, clients = (self._initial[name].tolist() for name in (NODES, CLIENTS))
+        memory = self._origin.memory
+        nodes, clients = (memory[name].tolist() for name in (NODES, CLIENTS))
         self._identities = Identities(dict(zip(nodes, clients, strict=True)))
-        self._memory: Memory = {
-            name.removeprefix(RULE): array
-            for name, array in self._initial.items()
-            if name.startswith(RULE)
-        }
+        self._memory: Memory = named(RULE, memory)
+        self._signs = int(memory[SIGNS][0]) if SIGNS in memory else self._seed
+        self._secret_rule = with_secret_signs(self.rule, self._memory, self._signs)
+        self._unusable = 0
+        self._told: set[object] = set()
 
     def _decide(
         self, current: TrainingRound, replies: Iterable[Message]
@@ -244,37 +402,77 @@ class RuleStrategy(FedAvg):
             self.weighted_by_key,
             self.metric_names,
             needs_steps=isinstance(plain_rule(self.rule), FedNova),
-            evidence=wanted_evidence(self.rule),
         )
-        ordered, reports = client_reports(usable, self._identities)
+        ordered, reports = client_reports(
+            usable, self._identities, self.metric_names, wanted_evidence(self.rule)
+        )
         if not reports:
             return Decision(ordered, reports, left_out, None), {}
-        result = aggregate_round(self._secret_rule, self._memory, current.state, reports)
+        result = aggregate_or_keep(self._secret_rule, self._memory, current.state, reports)
         self._memory = result.memory
         decision = Decision(ordered, reports, left_out, replace(result, state={}))
         return decision, dict(result.state)
 
     def _metrics(self, decision: Decision) -> MetricRecord:
-        metrics = MetricRecord()
-        finite = decision.finite
-        if finite:
-            contents = [reply.content for reply in finite]
-            metrics.update(self.train_metrics_aggr_fn(contents, self.weighted_by_key))
+        names, metrics = self.metric_names, MetricRecord()
+        finite = [reply.content for reply in decision.finite]
+        if self.train_metrics_aggr_fn is average_by_counts:
+            uncounted = (self.weighted_by_key, names.partition_id, names.effective_steps)
+            given = [reply.metrics for reply in decision.replies]
+            metrics.update(average_metrics(given, decision.shares, without=uncounted))
+        elif finite:
+            metrics.update(self.train_metrics_aggr_fn(finite, self.weighted_by_key))
         metrics.update(decision.reasons())
         return metrics
 
-    def _average_train_metrics(self, contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-        names = self.metric_names
-        return average_metrics(
-            contents, weighted_by, without=(names.partition_id, names.effective_steps)
+    def _log(self, decision: Decision) -> None:
+        """Log what became of a round's replies, in few lines however many there are."""
+        LOGGER.info(
+            "aggregate_train: %d usable, %d left out",
+            len(decision.replies),
+            len(decision.left_out),
         )
+        _warn(decision.told())
+        reason = decision.kept_reason
+        if reason is not None and decision.usable:
+            LOGGER.warning("\t> The model stays as it is: %s", reason)
+        elif reason is not None:
+            LOGGER.error("\t> No usable reply: the model stays as it is: %s", reason)
+        for cast in sorted({cast for reply in decision.replies for cast in reply.casts}):
+            self._tell_once(cast, cast.told)
+        for name in wanted_evidence(self.rule):
+            values = [report.evidence[name] for report in decision.reports]
+            if values and not np.isfinite(values).any():
+                self._tell_once(name, self.metric_names.missing(name))
+
+    def _tell_once(self, what: object, text: str) -> None:
+        """Warn of something the first time that it happens in a run."""
+        if what not in self._told:
+            self._told.add(what)
+            LOGGER.warning("\t> %s", text)
+
+    def _save(self, number: int, arrays: ArrayRecord) -> None:
+        if self._checkpoint is not None:
+            run = None if self._recorder is None else self._recorder.name
+            Checkpoint(number, as_state(arrays), self.memory, run).save(self._checkpoint)
+
+    def _check_usable(self, number: int, decision: Decision) -> None:
+        """Raise a `FedcrfError` where this is one round too many without a usable reply."""
+        asked = decision.replies or decision.left_out
+        self._unusable = self._unusable + 1 if asked and not decision.usable else 0
+        if self._unusable >= MOST_UNUSABLE:
+            raise FedcrfError(
+                f"rounds {number - MOST_UNUSABLE + 1} to {number} had no usable reply, and the run "
+                f"ends; in the last, {decision.kept_reason}"
+            )
 
 
 class CRFAvg(RuleStrategy):
     """Flower's federated averaging with CRF-refined weights, and the reason for each of them.
 
     A drop-in for Flower's ``FedAvg``: its arguments, in its order and with its defaults, then
-    the CRF's, which `fedcrf.ClientCRF` explains, and those of `RuleStrategy` but ``memory``.
+    the CRF's, which `fedcrf.ClientCRF` explains, and those of `RuleStrategy`. The CRF remembers
+    nothing: what its memory keeps is who each client is, and the signs of its sketches.
     """
 
     def __init__(
@@ -301,6 +499,8 @@ class CRFAvg(RuleStrategy):
         sketch_seed: int = CRF.sketch_seed,
         metric_names: MetricNames | None = None,
         record_to: str | Path | None = None,
+        checkpoint_to: str | Path | None = None,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__(
             CRF(
@@ -316,6 +516,8 @@ class CRFAvg(RuleStrategy):
             ),
             metric_names=metric_names,
             record_to=record_to,
+            checkpoint_to=checkpoint_to,
+            memory=memory,
             fraction_train=fraction_train,
             fraction_evaluate=fraction_evaluate,
             min_train_nodes=min_train_nodes,
@@ -329,53 +531,34 @@ class CRFAvg(RuleStrategy):
         )
 
 
-def _checked_memory(memory: Memory | None) -> Memory:
-    """Return the memory that a strategy handed out; that of no rounds where there is none.
+@dataclass(frozen=True)
+class Origin:
+    """What a run goes on from.
 
-    Raises:
-        FedcrfError: It is no strategy's.
+    Attributes:
+        memory: As `RuleStrategy.memory` hands it out.
+        rounds: Done before; 0 where they are not counted on.
+        run: The name of its records; None where it has none, or begins new ones.
     """
-    if memory is None:
-        return {NODES: np.zeros(0, dtype=np.uint64), CLIENTS: np.zeros(0, dtype=np.int64)}
-    mend = "give the property memory of the one that ran before, or none to begin anew"
-    if not isinstance(memory, Mapping) or not {NODES, CLIENTS} <= {*memory}:
-        raise FedcrfError(f"the memory is not of a strategy: {mend}")
-    damaged = FedcrfError(
-        f"the memory is damaged: its nodes and clients do not belong together; {mend}"
+
+    memory: Memory
+    rounds: int = 0
+    run: str | None = None
+
+
+def _counted_from(rounds: int, result: Result) -> Result:
+    """Return a result whose rounds are counted from so many on."""
+    metrics = (
+        {rounds + number: record for number, record in each.items()}
+        for each in (
+            result.train_metrics_clientapp,
+            result.evaluate_metrics_clientapp,
+            result.evaluate_metrics_serverapp,
+        )
     )
-    try:
-        ids = {name: as_numpy(memory[name]) for name in (NODES, CLIENTS)}
-    except NO_ARRAY:
-        raise damaged from None
-    for each in ids.values():
-        whole = each.ndim == 1 and each.dtype.kind in "iu" and (each >= 0).all()
-        if not whole or len(np.unique(each)) != len(each):
-            raise damaged
-    if len(ids[NODES]) != len(ids[CLIENTS]) or not all(isinstance(name, str) for name in memory):
-        raise damaged
-    return {**memory, **ids}
+    return Result(result.arrays, *metrics)
 
 
-def _log_decision(decision: Decision) -> None:
-    LOGGER.info(
-        "aggregate_train: %d usable, %d left out", len(decision.replies), len(decision.left_out)
-    )
-    _log_left_out(decision.left_out)
-    for reply in decision.not_finite:
-        LOGGER.warning("\t> Node %d gets weight 0: its model is not finite", reply.node)
-    for reply, report in zip(decision.replies, decision.reports, strict=True):
-        if reply.partition is not None and reply.partition != report.client:
-            LOGGER.warning(
-                "\t> Node %d gives partition %d, which another node has or this one did not give "
-                "at first: it is client %d",
-                reply.node,
-                reply.partition,
-                report.client,
-            )
-    if decision.kept_model:
-        LOGGER.warning("\t> No usable reply: the model stays as it is")
-
-
-def _log_left_out(left_out: Sequence[LeftOut]) -> None:
-    for each in left_out:
-        LOGGER.warning("\t> Node %d is left out: it %s", each.node, each.reason)
+def _warn(lines: Sequence[str]) -> None:
+    for line in lines:
+        LOGGER.warning("\t> %s", line)
