@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs import small_spec, summary
+from experiments.runs import small_spec, snapshot, summary
 from fedcrf import FedcrfError
 from fedcrf.experiments.compare import Estimate
 from fedcrf.experiments.paper import PUBLISHED, published_column
@@ -141,6 +141,16 @@ def test_the_tables_are_written(tmp_path: Path) -> None:
     tex = (tmp_path / "table-noniid.tex").read_text()
     assert tex.count(r"\\") == 1 + len(PAPER_METHODS)
     assert "±" not in tex
+
+
+def test_the_paper_s_tables_are_not_replaced_by_emptier_ones(tmp_path: Path) -> None:
+    chosen = columns(tmp_path / "a", "all")
+    fill(chosen[0], {"fedavg": [0.9]})
+    write_tables(tmp_path, chosen)
+    before = snapshot(tmp_path)
+    with pytest.raises(FedcrfError, match="is kept as it is"):
+        write_tables(tmp_path, columns(tmp_path / "b", "all"))
+    assert snapshot(tmp_path) == before
 
 
 def test_the_estimate_of_a_column_is_over_its_seeds(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.runs import Log, record
+from experiments.runs import Log, record, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.findings_tables import (
@@ -237,6 +237,32 @@ def test_a_changed_setting_is_a_cell_that_was_not_run(tmp_path: Path, log: Log) 
     )
     assert len(findings.by_point) == 3
     assert Findings(changed, findings.scores, findings.descriptions).by_point == {}
+
+
+def test_what_is_not_of_the_suite_is_named_and_replaces_no_table(tmp_path: Path, log: Log) -> None:
+    suite = small(seeds=[0])
+    run(suite, tmp_path, log)
+    ledger = Ledger(tmp_path)
+    ledger.append(ledger.scores()[0].model_copy(update={"method": "no-longer"}))
+    findings = Findings.of(suite, ledger)
+    assert findings.others == [
+        "left out, not of this suite: 1 finished cells of iid/none/no-longer"
+    ]
+    write_findings(findings, tmp_path)
+    before = snapshot(tmp_path)
+    slower = suite.chosen(settings=[{"training": {"learning_rate": 0.5}}])
+    one = replace(suite, last_rounds=1)
+    for findings, why in (
+        (
+            Findings.of(slower, ledger),
+            " of other settings (training.learning_rate is 0.05, not 0.5)",
+        ),
+        (Findings(one, ledger.scores(), {}), ", means of the last 5 rounds, not of 1"),
+    ):
+        assert f"left out, not of this suite: 5 finished cells{why}" in findings.others
+        with pytest.raises(FedcrfError, match=r"tables\.md is kept as it is.*\(5\).*\(0\)"):
+            write_findings(findings, tmp_path)
+    assert snapshot(tmp_path) == before
 
 
 def test_another_number_of_attackers_is_run_anew_and_not_mixed(tmp_path: Path, log: Log) -> None:
@@ -501,8 +527,8 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
     assert text.index(table.as_markdown()) < text.index("## iid")
     only_none = Findings(findings.suite.chosen(conditions=[]), [], {})
     assert overview_table(only_none).rows == ()
-    write_findings(only_none, tmp_path)
-    assert " n seeds.\n" in (tmp_path / "tables.md").read_text(), "by no machine"
+    write_findings(only_none, tmp_path / "none")
+    assert " n seeds.\n" in (tmp_path / "none" / "tables.md").read_text(), "by no machine"
 
 
 def test_a_worst_case_and_its_reference_are_over_the_same_seeds() -> None:
@@ -654,6 +680,34 @@ number = { krum = "num_byzantine" }
 fraction = { trimmed-mean = "fraction" }
 """
 
+
+def test_a_suite_without_groups_or_digits(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN.replace('[groups]\n"mine" = ["flip"]\n', "").replace("digits", "mnist"))
+    suite = read_suite(str(path))
+    assert (suite.dataset, suite.groups) == ("mnist", {})
+    assert read_suite("attacks").dataset == "digits"
+
+
+def test_only_what_is_chosen_may_say_its_own_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    few = "[partitions.few]\nscheme = 'iid'\nnum_clients = 5\n"
+    any_number = FOUR.replace("four", "any").replace(", attackers = 4", "")
+    path.write_text(OWN.replace("[groups]", few + "[groups]") + any_number)
+    suite = read_suite(str(path))
+    said = {
+        at.condition: cell.threat.schedule.attackers
+        for at, cell in suite.chosen(
+            attackers=3, clients=9, conditions=["any"], partitions=["iid"]
+        ).cells.items()
+        if cell.threat is not None
+    }
+    assert said == {"any": 3}
+    for chosen in ({"attackers": 3}, {"attackers": 3, "conditions": ["flip"]}, {"clients": 9}):
+        with pytest.raises(FedcrfError, match="says itself how many"):
+            suite.chosen(**chosen)
+
+
 FOUR = """
 [[conditions]]
 name = "four"
@@ -742,6 +796,7 @@ def test_rules_of_a_suite_of_one_s_own_are_told_too(
         (OWN.replace('name = "none"', 'name = "../none"'), "'../none' is to name a folder"),
         (OWN.replace('name = "none"', f'name = "{"n" * 101}"'), "is to name a folder: .* 100 let"),
         (OWN.replace('.iid]\nscheme = "iid"', "]"), "has no partitions: name one"),
+        (OWN.replace('.digits]\ndata = { dataset = "digits" }', "]"), r"name one, .* \[datasets\."),
         (OWN.replace("partitions.iid", "partitions.'.'"), "'.' is to name a folder"),
         (
             "conditions = []\n" + OWN.partition("[[conditions")[0].replace('["flip"]', "[]"),

@@ -216,6 +216,15 @@ def test_the_rest_of_a_damaged_run_is_still_told(
     assert write_standing(RunStore(finished))
 
 
+def test_the_tables_of_a_whole_run_outlast_its_damage(finished: Path) -> None:
+    write_standing(RunStore(finished))
+    (finished / "cells" / "fedavg-seed-0" / "summary.json").write_text("rubbish")
+    before = snapshot(finished)
+    with pytest.raises(FedcrfError, match=r"results\.md is kept as it is"):
+        write_standing(RunStore(finished))
+    assert snapshot(finished) == before
+
+
 @pytest.mark.parametrize("content", [b"methods = [", b"methodes = []", b""])
 def test_a_damaged_description_is_an_error_or_the_defaults(finished: Path, content: bytes) -> None:
     (finished / "run.toml").write_bytes(content)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.runs import Log
+from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments.runner import Workplace, run_grids
 from fedcrf.experiments.sweep import Axis, Sweep, parse_axis, sweep_table, write_sweep
@@ -96,6 +96,12 @@ def test_a_sweep_of_two_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert names == {
         "sweep.md", "sweep.csv", "heat-map-crf-fedavg.svg", "heat-map-crf-fedavg.png",
     }  # fmt: skip
+
+    before = snapshot(tmp_path)
+    fewer = Sweep(tmp_path, (SMALL,), (axes[0], parse_axis("rules.crf.iterations=1")))
+    with pytest.raises(FedcrfError, match=r"sweep\.md is kept as it is"):
+        write_sweep(fewer)
+    assert snapshot(tmp_path) == before
 
     again = Log()
     assert run_grids(runs, Workplace(device="cpu"), again) == []

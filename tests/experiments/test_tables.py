@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import math
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from experiments.runs import summary
+from fedcrf import FedcrfError
 from fedcrf.experiments.compare import compare
 from fedcrf.experiments.paper import Published, published_column
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.tables import Table, details_table, results_table
+from fedcrf.experiments.tables import Table, check_not_emptier, details_table, results_table
 
 RESULTS = compare(
     [
@@ -77,6 +80,36 @@ def test_nan_is_shown_and_not_an_error() -> None:
     cells = [summary("fedavg", 0, math.nan), summary("uniform", 0, 0.5)]
     rows = results_table("title", compare(cells, ["fedavg", "uniform"]), {}).rows
     assert rows[0][2] == "nan"
+
+
+OF_RUN = "| method | seeds | test |\n| --- | ---: | ---: |\n| FedAvg | 3 | 0.5 ± 0.1 |\n"
+OF_SUITE = "# Suite\n\n5 of 9 cells; means\n\n| method | worst |\n| --- | --- |\n| A | 0.5 |\n"
+
+
+@pytest.mark.parametrize(
+    ("there", "change", "kept"),
+    [
+        (OF_RUN, ("| FedAvg | 3 | 0.5 ± 0.1 |\n", ""), True),
+        (OF_RUN, ("| 3 | 0.5", "| 2 | 0.5"), True),
+        (OF_RUN, ("0.5 ± 0.1", "–"), True),
+        (OF_RUN, ("0.5 ± 0.1", "0.4"), False),
+        (OF_RUN, ("| 3 | 0.5", "| 4 | 0.5"), False),
+        (OF_SUITE, ("5 of 9", "4 of 9"), True),
+        (OF_SUITE, ("5 of 9", "5 of 99"), False),
+        (OF_SUITE, ("5 of 9", "6 of 9"), False),
+        ("no table", ("no", "another"), False),
+        ("| my own\n", ("| my own\n", ""), False),
+    ],
+)
+def test_no_table_is_replaced_by_an_emptier_one(
+    there: str, change: tuple[str, str], kept: bool, tmp_path: Path
+) -> None:
+    path, page = tmp_path / "tables.md", there.replace(*change)
+    assert page != there
+    check_not_emptier(path, page)  # where there is none yet
+    path.write_text(there)
+    with pytest.raises(FedcrfError, match=r"tables\.md is kept") if kept else nullcontext():
+        check_not_emptier(path, page)
 
 
 TABLE = Table("t", ("name", "a, b"), (("x", "1"), ("y, z", '2 "q"')))

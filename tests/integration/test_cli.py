@@ -783,6 +783,14 @@ def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     assert "worst: all shown" in shown.out
     assert "Rules under attack: digits, iid, 2 of 7 clients" in shown.out
     assert "of 7 cells" in (tmp_path / "attacks" / "tables.md").read_text()
+    before = snapshot(tmp_path / "attacks")
+    other = command_line(
+        "robustness", "attacks", "--no-run", "--set", "rounds.maximum=2",
+        "--attackers", 2, "--clients", 7, "-o", tmp_path / "attacks",
+    )  # fmt: skip
+    is_one_clear_line(other, ("tables.md is kept as it is", "move it away"))
+    assert "7 finished cells of other settings (rounds.maximum is 1, not 2)" in other.out
+    assert snapshot(tmp_path / "attacks") == before
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "tables.md").write_text("my own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -246,13 +247,16 @@ def reproduce(
     paper.check_tables_folder(output)
     specs = [column.spec(names, parse_seeds(seeds)) for column in chosen]
     failed: list[CellFailed] = []
+    changed: list[RunStore] = []
     if run:
         runs = [(spec, column.store) for spec, column in zip(specs, chosen, strict=True)]
         with RunDisplay(runs, console) as display:
             failed = run_grids(runs, workplace, _observer(display, runs, log))
-        for spec, column in zip(specs, chosen, strict=True):
-            if display.ran(spec) or not (column.store.path / "results.md").exists():
-                write_standing(column.store)
+        changed = [
+            store
+            for spec, store in runs
+            if display.ran(spec) or not (store.path / "results.md").exists()
+        ]
     everything = paper.columns(output, "all")
     for setting in paper.SETTINGS:
         print_table(paper.paper_table(everything, setting))
@@ -263,8 +267,10 @@ def reproduce(
                 print_table(table)
         for line in column.damages():
             say(line)
-    list_files(paper.write_tables(output, everything))
-    _raise_if_failed(failed)
+    with _failing(failed):
+        for store in changed:
+            write_standing(store)
+        list_files(paper.write_tables(output, everything))
 
 
 def sweep(
@@ -313,8 +319,8 @@ def sweep(
     with RunDisplay(runs, console) as display:
         failed = run_grids(runs, workplace, _observer(display, runs, log))
     print_table(sweep_table(plan))
-    list_files(write_sweep(plan))
-    _raise_if_failed(failed)
+    with _failing(failed):
+        list_files(write_sweep(plan))
 
 
 def robustness(
@@ -323,9 +329,11 @@ def robustness(
         typer.Argument(help="attacks, noise, or a TOML file of a suite."),
     ] = "attacks",
     dataset: Annotated[
-        str,
-        typer.Option(help="digits, mnist-6000, mnist: of the suite's.", rich_help_panel=WHAT),
-    ] = "digits",
+        str | None,
+        typer.Option(
+            help="digits, mnist-6000, mnist: of the suite's; else its first.", rich_help_panel=WHAT
+        ),
+    ] = None,
     partitions: Annotated[
         str | None,
         typer.Option(help="iid, alpha-0.5, alpha-0.1; else all.", rich_help_panel=WHAT),
@@ -362,8 +370,6 @@ def robustness(
 ) -> None:
     """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
     workplace = _workplace(data_dir, cache_dir, jobs, device)
-    from contextlib import contextmanager
-
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.findings import Findings
     from fedcrf.experiments.findings_tables import summary_table, write_findings
@@ -399,8 +405,10 @@ def robustness(
     findings = Findings.of(chosen, ledger)
     for partition in findings.suite.partitions:
         print_table(summary_table(findings, partition))
-    list_files(write_findings(findings, ledger.path))
-    _raise_if_failed(failed)
+    for line in findings.others:
+        say(line)
+    with _failing(failed):
+        list_files(write_findings(findings, ledger.path))
 
 
 def _run(
@@ -424,8 +432,8 @@ def _run(
     with RunDisplay(runs, console) as display:
         failed = run_grids(runs, workplace, _observer(display, runs, log))
     print_tables(standing(store))
-    list_files(write_standing(store))
-    _raise_if_failed(failed)
+    with _failing(failed):
+        list_files(write_standing(store))
 
 
 def _observer(
@@ -468,7 +476,14 @@ def _workplace(
     return Workplace(data_dir, cache_dir, device, jobs or default_jobs(device))
 
 
-def _raise_if_failed(failed: list[CellFailed]) -> None:
+@contextmanager
+def _failing(failed: list[CellFailed]) -> Iterator[None]:
+    """Write what there is, and then fail where cells did; that comes before what writing says."""
+    try:
+        yield
+    except FedcrfError:
+        if not failed:
+            raise
     if failed:
         names = ", ".join(each.cell.name for each in failed)
         raise FedcrfError(f"{len(failed)} of the cells failed: {names}; {failed[0].reason}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -80,20 +81,38 @@ class Findings:
     @cached_property
     def by_point(self) -> Mapping[Point, Score]:
         """The finished cells; settings that are new since they were run have their defaults."""
-        cells = self.suite.cells
-        same: dict[tuple[str, str], bool] = {}
-        found = {}
+        return {score.point: score for score, why in self._judged if why is None}
+
+    @property
+    def others(self) -> list[str]:
+        """A line for every reason why finished cells are not of this suite, with their number."""
+        reasons = Counter(why for _, why in self._judged if why is not None)
+        return [
+            f"left out, not of this suite: {count} finished cells{why}"
+            for why, count in reasons.items()
+        ]
+
+    @cached_property
+    def _judged(self) -> Sequence[tuple[Score, str | None]]:
+        """The finished cells, and why those that are not of this suite are not."""
+        cells, rounds = self.suite.cells, self.suite.last_rounds
+        settings: dict[tuple[str, str], str | None] = {}
+        judged = []
         for score in self.scores:
             point = score.point
-            if point not in cells or score.last_rounds != self.suite.last_rounds:
-                continue
-            key = score.description, f"{point.partition}/{point.condition}/{point.method}"
-            if key not in same:
-                description = {**self.descriptions[score.description], "seed": point.seed}
-                same[key] = _is(description, cells[point])
-            if same[key]:
-                found[point] = score
-        return found
+            place = f"{point.partition}/{point.condition}/{point.method}"
+            if point not in cells:
+                why: str | None = f" of {place}"
+            elif score.last_rounds != rounds:
+                why = f", means of the last {score.last_rounds} rounds, not of {rounds}"
+            else:
+                key = score.description, place
+                if key not in settings:
+                    description = {**self.descriptions[score.description], "seed": point.seed}
+                    settings[key] = _other_settings(description, cells[point])
+                why = settings[key]
+            judged.append((score, why))
+        return judged
 
     def accuracies(self, partition: str, condition: str, method: str) -> dict[int, float]:
         """Return the accuracy by seed."""
@@ -181,9 +200,27 @@ def _paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Pair
     return paired_difference([values[s] for s in shared], [reference[s] for s in shared])
 
 
-def _is(description: Mapping[str, Any], cell: CellSpec) -> bool:
-    """Tell whether a description is that of a cell."""
+def _other_settings(description: Mapping[str, Any], cell: CellSpec) -> str | None:
+    """Return how a description differs from a cell; None where it is that of the cell."""
     try:
-        return cell_of(description) == cell
-    except FedcrfError:
-        return False
+        there = cell_of(description)
+    except FedcrfError as error:
+        return f" of settings that there are no longer ({error})"
+    if there == cell:
+        return None
+    theirs, ours = (dict(_flat(each.describe())) for each in (there, cell))
+    differences = [
+        f"{key} is {theirs.get(key, 'not set')}, not {ours.get(key, 'not set')}"
+        for key in dict.fromkeys([*ours, *theirs])
+        if theirs.get(key) != ours.get(key)
+    ]
+    return f" of other settings ({'; '.join(differences)})"
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of nested sections by dotted name."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -14,7 +14,12 @@ from fedcrf.experiments.figures import heat_map_figure, save
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.suite import BASELINE
-from fedcrf.experiments.tables import Table, difference_text, interval_text
+from fedcrf.experiments.tables import (
+    Table,
+    check_not_emptier,
+    difference_text,
+    interval_text,
+)
 from fedcrf.files import write_text
 
 NOT_RUN = "–"
@@ -101,7 +106,7 @@ def summary_table(findings: Findings, partition: str) -> Table:
         "n",
         "none",
         "Δ to FedAvg [95 %]",
-        *(f"worst [95 %]: {t}" for t in findings.groups),
+        *(f"worst: {t} [95 %]" for t in findings.groups),
     )
     return Table(f"{suite.title}: {_place(findings, partition)}", header, tuple(rows))
 
@@ -162,14 +167,17 @@ def separation_table(findings: Findings, partition: str) -> Table:
 
 
 def write_findings(findings: Findings, folder: Path) -> list[Path]:
-    """Write the tables as Markdown and CSV, and a heat map for each partition."""
+    """Write the tables as Markdown and CSV, and a heat map for each partition.
+
+    Raises:
+        FedcrfError: The folder's tables show more; nothing is written.
+    """
     suite = findings.suite
     texts = [f"# {suite.title}: {suite.dataset}\n", _made_with(findings)]
     overview = overview_table(findings)
     if len(suite.partitions) > 1 and overview.rows:
         texts.append(overview.as_markdown())
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
+    sheets = {}
     for partition in suite.partitions:
         texts.append(f"## {partition}\n")
         accuracies = accuracy_table(findings, partition)
@@ -180,11 +188,17 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
             separation_table(findings, partition),
         )
         texts += [f"{each.title}\n\n{each.as_markdown()}" for each in tables if each.rows]
+        sheets[partition] = accuracies.as_csv()
+    page = "\n".join(texts)
+    check_not_emptier(folder / "tables.md", page)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for partition, sheet in sheets.items():
         paths.append(folder / f"accuracy-{partition}.csv")
-        write_text(paths[-1], accuracies.as_csv())
+        write_text(paths[-1], sheet)
         paths += save(heat_map(findings, partition), folder / f"heat-map-{partition}")
     paths.append(folder / "tables.md")
-    write_text(paths[-1], "\n".join(texts))
+    write_text(paths[-1], page)
     return paths
 
 

@@ -15,7 +15,7 @@ from fedcrf.experiments.paper import PUBLISHED, Published, paper_spec
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.standing import RunStanding, standing
 from fedcrf.experiments.store import RunStore, check_folder, check_free
-from fedcrf.experiments.tables import Table, difference_text, estimate_text
+from fedcrf.experiments.tables import Table, check_not_emptier, difference_text, estimate_text
 from fedcrf.files import write_text
 
 SETTINGS = ("noniid", "iid")
@@ -195,7 +195,11 @@ def paper_table(chosen: Sequence[Column], setting: str) -> Table:
 
 
 def write_tables(folder: Path, chosen: Sequence[Column]) -> list[Path]:
-    """Write the tables of the chosen columns as Markdown, LaTeX and CSV."""
+    """Write the tables of the chosen columns as Markdown, LaTeX and CSV.
+
+    Raises:
+        FedcrfError: The folder's tables show more; nothing is written.
+    """
     settings = [setting for setting in SETTINGS if any(c.setting == setting for c in chosen)]
     layouts = {setting: paper_table(chosen, setting) for setting in settings}
     texts = {}
@@ -212,6 +216,7 @@ def write_tables(folder: Path, chosen: Sequence[Column]) -> list[Path]:
         if claims.rows:
             sections.append(claims.as_markdown())
     texts["tables.md"] = "\n".join(sections)
+    check_not_emptier(folder / "tables.md", texts["tables.md"])
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, text in texts.items():

@@ -13,7 +13,7 @@ from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust
 from fedcrf.experiments.paper import published_column
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import CellSummary, DamagedRecordsError, RunStore
-from fedcrf.experiments.tables import Table, details_table, results_table
+from fedcrf.experiments.tables import Table, check_not_emptier, details_table, results_table
 from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord
 
@@ -98,10 +98,17 @@ def standing(store: RunStore) -> RunStanding:
 
 
 def write_standing(store: RunStore) -> list[Path]:
-    """Write the run's tables (Markdown, CSV) and figures (SVG, PNG) into its folder."""
+    """Write the run's tables (Markdown, CSV) and figures (SVG, PNG) into its folder.
+
+    Raises:
+        FedcrfError: The folder's tables show more; nothing is written.
+    """
     run = standing(store)
     paths = []
-    for name, table in zip(("results", "details"), run.tables(), strict=True):
+    tables = dict(zip(("results", "details"), run.tables(), strict=True))
+    for name, table in tables.items():
+        check_not_emptier(store.path / f"{name}.md", table.as_markdown())
+    for name, table in tables.items():
         for suffix, text in (("md", table.as_markdown()), ("csv", table.as_csv())):
             paths.append(store.path / f"{name}.{suffix}")
             write_text(paths[-1], text)

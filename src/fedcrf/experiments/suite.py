@@ -234,7 +234,7 @@ class Suite:
 
         Raises:
             FedcrfError: The suite has no such partition or condition, a number is none of
-                clients, the suite says some of them itself, or a setting is methods, seeds or
+                clients, what is chosen says some of them itself, or a setting is methods, seeds or
                 attack, of what a chosen partition or condition says itself, or of what no method
                 or condition uses.
         """
@@ -249,20 +249,20 @@ class Suite:
             ideals = {self.conditions[name].ideal for name in asked}
             names = {self.reference, *asked, *ideals}
             kept = {name: each for name, each in kept.items() if name in names}
-        numbers: dict[str, Any] = {}
-        if attackers is not None:
-            check_whole("attackers", attackers, least=1)
-            sections = {name: each.attack for name, each in self.conditions.items()}
-            self._check_shared("attackers", "attackers", sections)
-        if clients is not None:
-            check_whole("clients", clients, least=2)
-            self._check_shared("clients", "num_clients", self.partitions)
-            numbers = {"partition": {"num_clients": clients}}
         chosen = {
             name: section
             for name, section in self.partitions.items()
             if partitions is None or name in partitions
         }
+        numbers: dict[str, Any] = {}
+        if attackers is not None:
+            check_whole("attackers", attackers, least=1)
+            sections = {name: each.attack for name, each in kept.items()}
+            self._check_shared("attackers", "attackers", sections)
+        if clients is not None:
+            check_whole("clients", clients, least=2)
+            self._check_shared("clients", "num_clients", chosen)
+            numbers = {"partition": {"num_clients": clients}}
         said = {f"partition {name}": {"partition": each} for name, each in chosen.items()}
         said |= {f"condition {name}": {"attacks": each.attacks} for name, each in kept.items()}
         self._check_settings(settings, said)

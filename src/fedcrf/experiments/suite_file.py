@@ -44,18 +44,24 @@ class _SuiteFile(BaseModel):
     run: dict[str, Any]
     datasets: dict[str, dict[str, Any]]
     partitions: dict[str, dict[str, Any]]
-    groups: dict[str, list[str]]
+    groups: dict[str, list[str]] = {}
     conditions: list[Condition]
 
 
-def read_suite(name: str, dataset: str) -> Suite:
+def read_suite(name: str, dataset: str | None = None) -> Suite:
     """Return a suite that comes with the package, or that of a TOML file, on one of its data sets.
+
+    Args:
+        name: Of the suite, or of its file.
+        dataset: Of its data sets; the first where left out.
 
     Raises:
         FedcrfError: There is none of that name, it is no suite, or not for that data set.
     """
     file = _parsed(name)
     _check_sections(name, file)
+    if dataset is None:
+        dataset = next(iter(file.datasets))
     if dataset not in file.datasets:
         raise unknown_name(f"data set of suite {name}", dataset, file.datasets)
     return Suite(
@@ -100,8 +106,10 @@ def _check_sections(name: str, file: _SuiteFile) -> None:
         for key, place in SAID_ELSEWHERE.items():
             if key in options:
                 raise FedcrfError(f"suite {name}: leave {section}.{key} out, and say {key} {place}")
-    if not file.partitions:
-        raise FedcrfError(f"suite {name} has no partitions: name one, such as [partitions.iid]")
+    for kind, given in (("partitions.iid", file.partitions), ("datasets.digits", file.datasets)):
+        if not given:
+            sections = kind.partition(".")[0]
+            raise FedcrfError(f"suite {name} has no {sections}: name one, such as [{kind}]")
     for each in (*file.partitions, *(condition.name for condition in file.conditions)):
         if not FOLDER_NAME.fullmatch(each):
             raise FedcrfError(

@@ -17,7 +17,7 @@ from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.spec import RunSpec, check_used, resolve
 from fedcrf.experiments.standing import standing
 from fedcrf.experiments.store import CellSummary, RunStore
-from fedcrf.experiments.tables import Table, difference_text, estimate_text
+from fedcrf.experiments.tables import Table, check_not_emptier, difference_text, estimate_text
 from fedcrf.files import write_text
 
 
@@ -178,8 +178,13 @@ def sweep_table(sweep: Sweep) -> Table:
 
 
 def write_sweep(sweep: Sweep) -> list[Path]:
-    """Write the table, and a heat map for each method where two settings vary."""
+    """Write the table, and a heat map for each method where two settings vary.
+
+    Raises:
+        FedcrfError: The folder's table shows more; nothing is written.
+    """
     table = sweep_table(sweep)
+    check_not_emptier(sweep.folder / "sweep.md", table.as_markdown())
     paths = []
     for suffix, text in (("md", table.as_markdown()), ("csv", table.as_csv())):
         paths.append(sweep.folder / f"sweep.{suffix}")

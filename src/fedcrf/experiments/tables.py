@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fedcrf.errors import FedcrfError
 from fedcrf.experiments.compare import (
     FEWEST_SEEDS,
     Estimate,
@@ -72,6 +75,45 @@ class Table:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.header, *self.rows])
         return text.getvalue()
+
+
+def check_not_emptier(path: Path, page: str) -> None:
+    """Check that the tables of a Markdown page show no less than those of the file it replaces.
+
+    Args:
+        path: Of the file, where there is one.
+        page: What is to be written.
+
+    Raises:
+        FedcrfError: They show less.
+    """
+    there = _results_shown(path.read_text("utf-8", errors="replace")) if path.exists() else 0
+    here = _results_shown(page)
+    if here < there:
+        raise FedcrfError(
+            f"{path} is kept as it is, since its tables show more results ({there}) than those of "
+            f"now ({here}): move it away to have them written, or choose another folder"
+        )
+
+
+def _results_shown(page: str) -> int:
+    """Return of how many cells of a grid a page says it is, else how much its tables hold.
+
+    That is the number of their entries with decimals, and all that is in their columns of seeds.
+    """
+    if said := re.search(r"^(\d+) of \d+ cells;", page, flags=re.MULTILINE):
+        return int(said[1])
+    shown = 0
+    for lines in re.findall(r"(?:^\|.*\n)+", page, flags=re.MULTILINE):
+        header, *rows = (
+            [entry.strip() for entry in line.split("|")] for line in lines.splitlines()
+        )
+        for name, entry in (pair for row in rows for pair in zip(header, row, strict=False)):
+            if name in ("n", "seeds") and entry.isdecimal():
+                shown += int(entry)
+            elif re.search(r"\d\.\d", entry):
+                shown += 1
+    return shown
 
 
 def results_table(
