@@ -15,7 +15,7 @@ from fedcrf.cli import app
 from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun
-from fedcrf.report.explanation import causes_of, sentence
+from fedcrf.report.explanation import causes_of, clients_table, sentence
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import render, write_page
 from fedcrf.report.reading import read_report
@@ -25,6 +25,7 @@ from report.test_content import page_data
 from report.test_explanation import honest, one_round
 
 BANDWIDTH = 0.3
+NODE = 2**63 + 1  # no number of the page's language is so large and odd
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -48,9 +49,13 @@ def record_run(folder: Path, rule: str = "CRF") -> Path:
         "clients": [], "num_examples": [], "client_training_loss": [], "weight": [],
         "base_weight": [], "reasons": None, "kept_model": True, "training_loss": math.nan,
     }  # fmt: skip
-    run.append(record.model_copy(update={"round": 1, "left_out": []}))
-    run.append(record.model_copy(update={"round": 2, "left_out": lost, "validation": unknown}))
-    run.append(record.model_copy(update={"round": 3, "left_out": lost, **empty}))
+    nodes = {"nodes": [NODE + client for client in record.clients]}
+    kept = {"kept_reason": "nobody was there"}
+    run.append(record.model_copy(update={"round": 1, "left_out": [], **nodes}))
+    run.append(
+        record.model_copy(update={"round": 2, "left_out": lost, "validation": unknown, **nodes})
+    )
+    run.append(record.model_copy(update={"round": 3, "left_out": lost, **kept, **empty}))
     return folder
 
 
@@ -64,6 +69,26 @@ def test_it_is_explained_with_its_own_rule(tmp_path: Path) -> None:
         assert np.isfinite(each.seen("own_label"))
         assert "on its own evidence" in sentence(each)
     assert causes_of(records[2], rule) == []
+
+
+def test_nodes_are_told_and_why_they_were_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = record_run(tmp_path / "run")
+    record = RecordedRun(folder).records()[0]
+    explain = partial(app, standalone_mode=False)
+    explain(["explain", str(folder), "--round", "1"])
+    printed = capsys.readouterr().out
+    for client in record.clients:
+        assert str(NODE + client) in printed
+    assert "left out of the round" not in printed
+    explain(["explain", str(folder), "--round", "2", "--client", str(NODE + record.clients[1])])
+    assert f"client {record.clients[1]}: weight" in capsys.readouterr().out
+    explain(["explain", str(folder), "--round", "3"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the model stayed as it was: nobody was there" in printed
+    assert "left out of the round" in printed
+    assert "17 <b>no data</b>" in printed
 
 
 def test_one_of_several_is_chosen_by_its_name(tmp_path: Path) -> None:
@@ -167,7 +192,17 @@ def test_the_page_of_it_opens(chromium: Browser, finished: Path, tmp_path: Path)
         for place in (2, 1, 0):
             chromium.run(f"at('round').value = {place}; trust()")
         assert chromium.text("because").startswith("Round 1, client ")
-        assert "Round 2: node 17: <b>no data</b>." in chromium.text("excluded")
+        excluded = chromium.text("excluded")
+        assert "Round 2: node 17: <b>no data</b>." in excluded
+        assert "Round 3: the model stayed as it was: nobody was there." in excluded
+        record = RecordedRun(folder).records()[0]
+        shown = chromium.run(
+            "return [...document.querySelectorAll('#round-table tr')]"
+            "  .map((row) => [...row.children].map((each) => each.textContent))"
+        )
+        table = clients_table(causes_of(record, RecordedRun(folder).rule()))
+        assert shown == [list(row) for row in (table.header, *table.rows)]
+        assert shown[1][1] == str(NODE + record.clients[0])
         assert "What the clients hold is not recorded." in chromium.text("holdings-text")
         assert chromium.errors() == []
 

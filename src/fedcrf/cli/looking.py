@@ -148,6 +148,7 @@ def explain(
         causes_of,
         causes_table,
         clients_table,
+        left_out_table,
         most_changed,
         neighbours_table,
         sentence,
@@ -161,10 +162,12 @@ def explain(
     say(f"{found.title}, round {number}")
     for line in remarks(found):
         say(line)
+    if record.stayed is not None:
+        say(f"the model stayed as it was: {record.stayed}")
     for each in told:
         say(sentence(each))
     say("")
-    tables = [clients_table(causes)]
+    tables = [clients_table(causes), left_out_table(record)]
     if client is not None:
         tables = [causes_table(told[0]), neighbours_table(told[0])]
     for table in tables:

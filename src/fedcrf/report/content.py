@@ -43,18 +43,21 @@ class RoundCauses:
 class RoundTrust:
     """Who was trusted in one round; the lists run over ``clients``.
 
-    ``left_out`` says of another framework's nodes why they have no part in the round,
-    ``attackers`` who attacked in it. ``causes`` are those that the record has, if any.
+    ``nodes`` are the ids that the clients have in another framework, as text, since not every
+    whole number is one in the page's language; ``left_out`` says of its nodes why they have no part
+    in the round, ``attackers`` who attacked in it, ``stayed`` why the model did. ``causes`` are
+    those that the record has, if any.
     """
 
     round: int
     clients: Sequence[int]
+    nodes: Sequence[str] | None
     examples: Sequence[float]
     weight: Series
     base_weight: Series
     excluded: Sequence[int]
     left_out: Sequence[str]
-    kept_model: bool
+    stayed: str | None
     attackers: Sequence[int]
     causes: RoundCauses | None
 

@@ -43,6 +43,7 @@ class ClientCauses:
         scales: What the evidence's numbers are to be read with, by cause.
         attacks: Whether it attacked in this round.
         attacker: Whether it is one of the run's attackers, in this round or another.
+        node: Its id in the framework that carried out the run, if another did.
     """
 
     client: int
@@ -56,6 +57,7 @@ class ClientCauses:
     scales: Mapping[str, Scale] = field(default_factory=dict)
     attacks: bool = False
     attacker: bool = False
+    node: int | None = None
 
     @property
     def multiple(self) -> float:
@@ -118,6 +120,7 @@ def causes_of(
             scales=scales,
             attacks=client in (record.attackers or ()),
             attacker=client in attackers,
+            node=record.nodes[i] if record.nodes else None,
         )
         for i, client in enumerate(record.clients)
     ]
@@ -214,11 +217,20 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
     )
 
 
+def left_out_table(record: RoundRecord) -> Table:
+    """Return which nodes of another framework have no part in a round, and why."""
+    rows = tuple((str(each.node), each.reason) for each in record.left_out or ())
+    return Table("left out of the round", (WORDS.node_column, "because it"), rows)
+
+
 def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
     """Return what a table of clients tells, by the names of `Words.titles`."""
     attacked = any(each.attacker or each.attacks for each in causes)
+    client, *columns = WORDS.client_columns
     return [
-        *WORDS.client_columns,
+        client,
+        *((WORDS.node_column,) if any(each.node is not None for each in causes) else ()),
+        *columns,
         *_shown(causes[0].effects if causes else None),
         *((WORDS.attacker_column,) if attacked else ()),
     ]
@@ -243,7 +255,7 @@ def columns_told(columns: Sequence[str]) -> str:
 
 def _written(causes: ClientCauses, name: str) -> str:
     """Return what a table of clients tells of one in a column."""
-    if name in ("client", "num_examples"):
+    if name in ("client", WORDS.node_column, "num_examples"):
         return str(getattr(causes, name))
     if name == WORDS.attacker_column:
         return _attacking(causes)

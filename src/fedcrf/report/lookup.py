@@ -148,14 +148,14 @@ def remarks(found: Explained) -> list[str]:
 
 
 def find_client(causes: Sequence[ClientCauses], client: int, number: int) -> ClientCauses:
-    """Return the causes of one client.
+    """Return the causes of one client, or of another framework's node of this id.
 
     Raises:
         FedcrfError: It took no part in the round.
     """
-    for each in causes:
-        if each.client == client:
-            return each
+    by_id = {each.node: each for each in causes} | {each.client: each for each in causes}
+    if client in by_id:
+        return by_id[client]
     took_part = ", ".join(str(each.client) for each in causes[:20])
     more = ", …" if len(causes) > 20 else ""
     raise FedcrfError(

@@ -375,12 +375,13 @@ def _round_trust(record: RoundRecord, rule: object) -> RoundTrust:
     return RoundTrust(
         round=record.round,
         clients=record.clients,
+        nodes=None if record.nodes is None else [str(node) for node in record.nodes],
         examples=record.num_examples,
         weight=_series(record.weight),
         base_weight=_series(record.base_weight),
         excluded=record.excluded,
         left_out=[f"node {each.node}: {each.reason}" for each in record.left_out or ()],
-        kept_model=record.kept_model,
+        stayed=record.stayed,
         attackers=record.attackers or [],
         causes=_round_causes(effects_of(record, rule)),
     )

@@ -46,7 +46,7 @@ class LeftOut:
     Attributes:
         client: Of a ``{client}`` whose update is not finite.
         node: Of another framework's ``{node}``, with why.
-        kept_model: Of a round without a usable update.
+        kept_model: Of a round in which the model stayed as it was, with the ``{reason}``.
         fell_back: Of a round whose expected labels were all zero.
         nobody: Of a run without any of it.
     """
@@ -107,6 +107,7 @@ class Words:
             or the first words of them.
         client_columns: What a table of clients tells of every round, before the causes that are no
             particulars.
+        node_column: What it tells behind the first of them, where another framework has nodes.
         attacker_column: What it tells at last where there are attackers.
         column: How a sentence about the table tells the ``{title}`` of a column and what it is
             ``{about}``.
@@ -133,6 +134,7 @@ class Words:
     told: Mapping[str, Sequence[Wording]]
     titles: Mapping[str, Title]
     client_columns: Sequence[str]
+    node_column: str
     attacker_column: str
     column: str
     unknown: str
@@ -259,6 +261,7 @@ WORDS = Words(
     },
     titles={
         "client": Title("client"),
+        "node": Title("node", "its id in the framework that carried out the run"),
         "num_examples": Title("examples", "those that it trains on"),
         "weight": Title("weight", "its share of the new model", digits=3),
         "base_weight": Title(
@@ -300,13 +303,14 @@ WORDS = Words(
         "attacker": Title("attacker", "whether it attacks, or does so in other rounds"),
     },
     client_columns=("client", "num_examples", "weight", "base_weight", "multiple"),
+    node_column="node",
     attacker_column="attacker",
     column="{title}: {about}",
     unknown="as its rule calls it",
     left_out=LeftOut(
         client="Round {round}: client {client}, whose update is not finite (NaN or infinity).",
         node="Round {round}: {node}.",
-        kept_model="Round {round}: no update was usable; the model stayed as it was.",
+        kept_model="Round {round}: the model stayed as it was: {reason}.",
         fell_back="Round {round}: all expected labels were zero; the weights are the base weights.",
         nobody="No client was left out in any round.",
     ),

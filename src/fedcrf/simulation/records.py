@@ -140,6 +140,11 @@ class RoundRecord(Record):
     reasons: Reasons | None = None
     seconds: Seconds
 
+    @property
+    def stayed(self) -> str | None:
+        """Why the model stayed as it was; None where it moved."""
+        return self.kept_reason or ("no update was usable" if self.kept_model else None)
+
     @model_validator(mode="after")
     def _one_value_for_each_client(self) -> Self:
         m = len(self.clients)

@@ -10,10 +10,13 @@ function roundTable(cell, round, chosen) {
   at("round-table-text").textContent = columnsTold(columns);
 }
 
-function roundColumns(cell, { causes }) {
+function roundColumns(cell, { causes, nodes }) {
   const words = DATA.words;
+  const [client, ...columns] = words.client_columns;
   return [
-    ...words.client_columns,
+    client,
+    ...(nodes?.length ? [words.node_column] : []),
+    ...columns,
     ...Object.keys(causes?.values ?? {}).filter((name) => !words.particulars.includes(name)),
     ...(cell.attackers.length ? [words.attacker_column] : []),
   ];
@@ -21,6 +24,7 @@ function roundColumns(cell, { causes }) {
 
 function written(cell, round, name, i) {
   if (name === "client") return String(round.clients[i]);
+  if (name === DATA.words.node_column) return round.nodes[i];
   if (name === "num_examples") return String(round.examples[i]);
   if (name === "multiple") return times(round.weight[i], round.base_weight[i]);
   if (name === DATA.words.attacker_column) return attacking(cell, round, round.clients[i]);
@@ -174,7 +178,7 @@ function leftOut(cell) {
     const { round } = each;
     for (const client of each.excluded) lines.push(filled(words.client, { round, client }));
     for (const node of each.left_out) lines.push(filled(words.node, { round, node }));
-    if (each.kept_model) lines.push(filled(words.kept_model, { round }));
+    if (each.stayed) lines.push(filled(words.kept_model, { round, reason: each.stayed }));
     if (each.causes?.fell_back) lines.push(filled(words.fell_back, { round }));
   }
   at("excluded").replaceChildren(
