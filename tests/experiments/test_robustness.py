@@ -61,6 +61,20 @@ def run(suite: Suite, folder: Path, log: Log) -> Findings:
     return Findings(suite, ledger.scores(), ledger.descriptions())
 
 
+def test_one_display_has_the_runs_of_all_seeds(tmp_path: Path, log: Log) -> None:
+    shown: list[list[int]] = []
+
+    @contextmanager
+    def observed(runs: Sequence[tuple[RunSpec, RunStore]]) -> Iterator[Observer]:
+        shown.append([cell.seed for spec, _ in runs for cell in spec.cells()])
+        yield log
+
+    suite = small(methods=["fedavg"], conditions=[])
+    for _ in range(2):  # nothing is left for the second to show
+        run_suite(suite, Ledger(tmp_path), Workplace(device="cpu"), observed)
+    assert shown == [[0, 1]]
+
+
 def finished(log: Log) -> list[str]:
     return [event.cell.name for event in log.events if isinstance(event, CellFinished)]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -40,10 +41,16 @@ class RunDisplay:
         runs: What is run, and where the results go.
         console: What to print on.
         brief: Whether a cell has one line, at its end, where many have one of each round.
+        clock: Tells the time, in seconds.
     """
 
     def __init__(
-        self, runs: Sequence[tuple[RunSpec, RunStore]], console: Console, *, brief: bool = False
+        self,
+        runs: Sequence[tuple[RunSpec, RunStore]],
+        console: Console,
+        *,
+        brief: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
         self._brief = brief
@@ -55,6 +62,7 @@ class RunDisplay:
         self._bars: dict[CellSpec, TaskID] = {}
         self._started: set[CellSpec] = set()
         self._finished_before = 0
+        self._pace = _Pace(list(self._names), clock)
         self._folders = [store.path for _, store in runs]
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -91,6 +99,7 @@ class RunDisplay:
                 if not self._started and self._finished_before:
                     self._say(f"{self._finished_before} cells were finished before")
                 self._started.add(cell)
+                self._pace.start(cell, rounds_done)
                 if rounds_done:
                     self._say(f"{self._names[cell]}: goes on after round {rounds_done}")
                 if self._live:
@@ -100,13 +109,15 @@ class RunDisplay:
                     )  # fmt: skip
             case RoundFinished(cell, record):
                 name = self._names[cell]
+                self._pace.advance(cell, record.round)
                 if self._live:
                     self._progress.update(
                         self._bars[cell], completed=record.round, scores=_scores(record)
                     )
+                    self._progress.update(self._all, scores=self._pace.time_left())
                 elif not self._brief:
                     done = f"round {record.round}/{cell.rounds.maximum}"
-                    self._say(f"{name}: {done}, {_scores(record)}")
+                    self._say(f"{name}: {done}, {_scores(record)}", self._pace.time_left())
                 for client in () if self._brief else record.excluded:
                     self._say(
                         f"{name}: round {record.round}: the update of client {client} "
@@ -115,12 +126,13 @@ class RunDisplay:
             case CellFinished(cell, summary):
                 self._remove(cell)
                 if cell in self._started:
-                    self._say(f"{self._names[cell]}: {_outcome(summary)}")
+                    outcome = f"{self._names[cell]}: {_outcome(summary)}"
+                    self._say(f"{self._pace.count} {outcome}", self._pace.time_left())
                 else:
                     self._finished_before += 1
             case CellFailed(cell, reason):
                 self._remove(cell)
-                self._say(f"{self._names[cell]}: failed: {reason}")
+                self._say(f"{self._pace.count} {self._names[cell]}: failed: {reason}")
 
     def ran(self, spec: RunSpec) -> bool:
         """Tell whether a cell of this run was started."""
@@ -131,12 +143,59 @@ class RunDisplay:
         return self._console.is_terminal
 
     def _remove(self, cell: CellSpec) -> None:
-        self._progress.advance(self._all)
+        self._pace.end(cell)
+        self._progress.update(self._all, advance=1, scores=self._pace.time_left())
         if cell in self._bars:
             self._progress.remove_task(self._bars.pop(cell))
 
-    def _say(self, line: str) -> None:
+    def _say(self, *parts: str) -> None:
+        line = ", ".join(filter(None, parts))
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Pace:
+    """How many cells have ended, and how long the rounds of the others take at the pace so far."""
+
+    def __init__(self, cells: Sequence[CellSpec], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._num_cells = len(cells)
+        self._left = {cell: cell.rounds.maximum for cell in cells}
+        self._began: float | None = None
+        self._rounds = 0
+
+    @property
+    def count(self) -> str:
+        """The cells that have ended, of all: ``"[3/12]"``."""
+        return f"[{self._num_cells - len(self._left)}/{self._num_cells}]"
+
+    def start(self, cell: CellSpec, rounds_done: int) -> None:
+        if self._began is None:
+            self._began = self._clock()
+        self._left[cell] = cell.rounds.maximum - rounds_done
+
+    def advance(self, cell: CellSpec, rounds_done: int) -> None:
+        self._rounds += 1
+        self._left[cell] = cell.rounds.maximum - rounds_done
+
+    def end(self, cell: CellSpec) -> None:
+        self._left.pop(cell, None)
+
+    def time_left(self) -> str:
+        """Return the time left in words; empty before the first round and after the last."""
+        left = sum(self._left.values())
+        if self._began is None or not self._rounds or not left:
+            return ""
+        may_stop_early = any(cell.rounds.patience < cell.rounds.maximum for cell in self._left)
+        seconds = (self._clock() - self._began) / self._rounds * left
+        return f"{'at most' if may_stop_early else 'about'} {_duration(seconds)} left"
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the two greatest units that say something."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _folder(store: RunStore, brief: bool) -> str:

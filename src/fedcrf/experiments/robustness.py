@@ -37,7 +37,7 @@ def run_suite(
         suite: What to run.
         ledger: Where the results go.
         workplace: Where the data lie, on what device, how many at once.
-        observer_of: Returns, for the runs of a seed, who is told everything that happens.
+        observer_of: Returns, for the runs of all seeds, who is told everything that happens.
 
     Returns:
         The cells that failed; empty where all is well.
@@ -52,22 +52,22 @@ def run_suite(
         done = Findings(suite, known, ledger.descriptions(known)).by_point
         ledger.write(known)  # without a last line that a kill cut off
         missing = [point for point in cells if point not in done]
-        if missing:
-            cell = cells[missing[0]]  # all have the suite's data
-            ledger.check_data(cell, workplace.load(cell.data).fingerprint, known)
+        if not missing:
+            return failed
+        cell = cells[missing[0]]  # all have the suite's data
+        ledger.check_data(cell, workplace.load(cell.data).fingerprint, known)
         ledger.describe(cells[point] for point in missing)
         points: dict[CellSpec, list[Point]] = {}
         for point in missing:  # with other settings, conditions may come to the same
             points.setdefault(cells[point], []).append(point)
-        for seed in dict.fromkeys(suite.seeds):
-            runs = _runs(suite, ledger, [same[0] for same in points.values()], seed)
-            if not runs:
-                continue
-            with observer_of(runs) as observer:
+        first = [same[0] for same in points.values()]
+        of_seeds = [_runs(suite, ledger, first, seed) for seed in dict.fromkeys(suite.seeds)]
+        with observer_of([run for runs in of_seeds for run in runs]) as observer:
+            for runs in filter(None, of_seeds):
                 lost = run_grids(runs, workplace, _Keeper(suite, ledger, runs, points, observer))
-            if not lost:  # else these go on from there
-                ledger.clear(runs)
-            failed += lost
+                if not lost:  # else these go on from there
+                    ledger.clear(runs)
+                failed += lost
     return failed
 
 
