@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import resource
@@ -97,6 +98,21 @@ def test_a_worker_that_dies_takes_one_cell_with_it(tmp_path: Path) -> None:
     assert results(folder) == results(tmp_path / "whole")
 
 
+def test_a_cell_that_diverges_fails_and_the_others_finish(tmp_path: Path) -> None:
+    pull = {"proximal": {"mu": 1e37}}
+    spec = small_spec(methods=["fedprox", "fedavg"], seeds=[0], objectives=pull)
+    for rounds in ([1, 2, 3], []):  # the same again says the same, at once
+        log, failed = carry_out(spec, tmp_path)
+        (lost,) = failed
+        assert lost.cell.name == "fedprox-seed-0"
+        assert lost.reason.startswith("training diverged by round 3: no client's update was finite")
+        finished = [event.cell.name for event in log.of(CellFinished)]
+        assert finished == ["fedavg-seed-0"]
+        trained = [event.record.round for event in log.of(RoundFinished) if event.cell == lost.cell]
+        assert trained == rounds
+    assert len(RunStore(tmp_path).cell(lost.cell).records()) == 3
+
+
 def test_the_commit_is_that_of_the_code_that_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,14 +183,19 @@ def test_what_cannot_be_run_writes_nothing(
 
 
 def test_the_reported_model_of_a_run_without_a_finite_loss(tmp_path: Path) -> None:
-    # Every update is infinite: the initial model stands, and is what the summary tells of.
-    spec = small_spec(seeds=[0], training={"learning_rate": 1e38})
-    log, failed = carry_out(spec, tmp_path)
+    # The attackers' model is beyond float32: what the summary tells of is what is left of it.
+    attack = {
+        "attack": {"name": "scaling", "attackers": 1},
+        "attacks": {"scaling": {"factor": 1e38}},
+    }
+    log, failed = carry_out(small_spec(methods=["fedavg"], seeds=[0], **attack), tmp_path)
     assert failed == []
-    for event in log.of(CellFinished):
-        assert event.summary.rounds == 3
-        assert 0 <= event.summary.test_accuracy <= 1
-    assert all(event.record.kept_model for event in log.of(RoundFinished))
+    (event,) = log.of(CellFinished)
+    assert event.summary.rounds == 3
+    assert 0 <= event.summary.test_accuracy <= 1
+    records = [event.record for event in log.of(RoundFinished)]
+    assert not any(math.isfinite(each.validation.loss) for each in records)
+    assert all(each.kept_model for each in records[1:])
 
 
 def test_a_disk_without_room_leaves_what_is_finished(tmp_path: Path, finished_once: Path) -> None:

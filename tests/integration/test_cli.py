@@ -736,6 +736,13 @@ def test_a_failed_cell_is_an_error_and_the_others_stand(
     assert (small / "cells" / "fedavg-seed-2" / "summary.json").exists()
 
 
+def test_a_run_that_diverges_is_an_error(command_line: CommandLine, tmp_path: Path) -> None:
+    result = command_line(*SMALL_RUN, "--learning-rate", "1e30", "-o", tmp_path / "run")
+    is_one_clear_line(
+        result, ("fedavg-seed-0", "training diverged by round 2", "--learning-rate, here 1e+30")
+    )
+
+
 def test_describe_prints_a_run_file_and_runs_nothing(
     command_line: CommandLine, tmp_path: Path
 ) -> None:

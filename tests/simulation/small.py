@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
+from fedcrf.errors import FedcrfError
 from fedcrf.models import MLP, ImageShape
 from fedcrf.objectives import Plain
 from fedcrf.rules import (
@@ -71,6 +73,21 @@ class BatchNormPlan:
             nn.ReLU(),
             nn.Flatten(),
             nn.Linear(4 * image_shape[1] * image_shape[2], num_classes),
+        )
+
+
+@dataclass(frozen=True)
+class NormedPlan:
+    """Batch norm behind a linear layer: of one example it sees one value, and cannot train."""
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        size = image_shape[0] * image_shape[1] * image_shape[2]
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(size, 5),
+            nn.BatchNorm1d(5),
+            nn.ReLU(),
+            nn.Linear(5, num_classes),
         )
 
 
@@ -207,6 +224,16 @@ def run(
 ) -> tuple[list[RunState], list[RoundRecord]]:
     steps = list(chosen.rounds(state or chosen.start(), workers))
     return [state for state, _ in steps], [record for _, record in steps]
+
+
+def until_it_diverges(
+    chosen: Simulation, state: RunState | None = None
+) -> tuple[list[tuple[RunState, RoundRecord]], str]:
+    """Return the rounds of a run before the error that says it diverged, and the error."""
+    steps: list[tuple[RunState, RoundRecord]] = []
+    with pytest.raises(FedcrfError, match=r"^training diverged by round ") as caught:
+        steps.extend(chosen.rounds(state or chosen.start()))
+    return steps, str(caught.value)
 
 
 def without_seconds(records: Sequence[RoundRecord]) -> list[str]:

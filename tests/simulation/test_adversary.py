@@ -22,6 +22,7 @@ from fedcrf.attacks import (
     Mimic,
     NotFinite,
     Opposed,
+    Scaling,
     Schedule,
     SignFlip,
     StaleFreeRider,
@@ -40,6 +41,7 @@ from simulation.small import (
     federation,
     run,
     same_state,
+    until_it_diverges,
     without_seconds,
 )
 from tolerance import alike, assert_alike
@@ -317,9 +319,37 @@ def test_a_stale_free_rider_looks_on_while_it_is_not_drawn() -> None:
     assert seen > 2
 
 
-def test_a_diverging_run_under_attack_ends_cleanly() -> None:
-    _, records = run(simulation(ALIE(), attackers=2, training=LocalTraining(1e30, 0.9, 8, 3)))
-    assert all(record.kept_model and record.attackers == [] for record in records)
+def test_a_run_that_diverges_by_itself_says_so_also_under_attack() -> None:
+    steps, _ = until_it_diverges(
+        simulation(ALIE(), attackers=2, training=LocalTraining(1e30, 0.9, 8, 3))
+    )
+    assert len(steps) == 3
+    assert all(record.kept_model and record.attackers == [] for _, record in steps)
+    asleep = simulation(
+        Scaling(), attackers=2, start_round=4, training=LocalTraining(1e30, 0.9, 8, 3)
+    )
+    assert len(until_it_diverges(asleep)[0]) == 3
+
+
+def test_a_model_that_an_attack_destroyed_is_a_result() -> None:
+    attack = Scaling(factor=1e37)
+    states, records = run(simulation(attack, attackers=2, rule=FedAvg(), max_rounds=6))
+    honest = [{*record.clients} - {*(record.attackers or [])} for record in records]
+    lost = [each <= {*record.excluded} for each, record in zip(honest, records, strict=True)]
+    assert len(lost) > 3
+    assert all(lost[-3:])
+    assert {state.lost_rounds for state in states} == {0}
+
+
+def test_rounds_of_attackers_alone_say_nothing_of_the_others() -> None:
+    chosen = simulation(
+        NotFinite(), attackers=4, clients_per_round=1, max_rounds=30,
+        stopping=replace(simulation().stopping, patience=99),
+    )  # fmt: skip
+    states, records = run(chosen)
+    lost = [record.excluded == record.clients for record in records]
+    assert any(all(lost[start : start + 3]) for start in range(28)), "three in a row"
+    assert {state.lost_rounds for state in states} == {0}
 
 
 @dataclass(frozen=True)

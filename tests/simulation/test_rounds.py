@@ -16,6 +16,7 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain, Proximal
 from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized
+from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
 from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import LocalTraining, train_client
@@ -35,6 +36,7 @@ from simulation.small import (
     same_progress,
     same_state,
     simulation,
+    until_it_diverges,
     without_seconds,
 )
 from tolerance import alike, assert_alike
@@ -46,6 +48,7 @@ PLANS: dict[str, Any] = {
     "frozen": FrozenPlan(),
     "unused": PartlyUsedPlan(),
 }
+DIVERGING = LocalTraining(1e30, 0.9, batch_size=8, local_epochs=3)
 every_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 
 
@@ -217,21 +220,56 @@ def test_it_stops_early_and_keeps_the_best_model() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("plan", [MLP((6,)), BatchNormPlan()], ids=["mlp", "batch norm"])
-def test_a_diverging_run_ends_cleanly(name: str, plan: Any) -> None:
-    whole = simulation(
-        rule=RULES[name](), model=plan, training=LocalTraining(1e30, 0.9, 8, 3), max_rounds=20
-    )
+def test_a_diverging_run_says_so_and_leaves_what_there_was(
+    name: str, plan: Any, tmp_path: Path
+) -> None:
+    whole = simulation(rule=RULES[name](), model=plan, training=DIVERGING, max_rounds=20)
     start = whole.start()
-    states, records = run(whole)
-    # No client ever sends a finite model: the first one stands, and patience runs out on it.
-    assert len(records) == 1 + whole.stopping.patience
-    for state, record in zip(states, records, strict=True):
+    steps, said = until_it_diverges(whole)
+    assert said.startswith("training diverged by round 3: no client's update was finite for 3 ")
+    assert "--learning-rate, here 1e+30" in said
+    # No client ever sends a finite model: the first one stands.
+    assert len(steps) == 3
+    for state, record in steps:
         assert record.excluded == record.clients
         assert record.kept_model
         assert record.kept_reason == "no client's update is finite"
         assert record.weight == [0.0, 0.0, 0.0]
         assert same_state(state.model, start.model)
         assert RoundRecord.model_validate_json(record.model_dump_json()).round == record.round
+    # The same again comes to the same, from wherever it goes on.
+    for state, record in steps:
+        save_checkpoint(tmp_path / "checkpoint.pt", state)
+        restored = load_checkpoint(tmp_path / "checkpoint.pt")
+        rest, again = until_it_diverges(whole, restored)
+        assert (len(rest), again) == (3 - record.round, said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds"),
+    [({"max_rounds": 1}, 1), ({"max_rounds": 2}, 2), ({"stopping": EarlyStopping(1)}, 2)],
+    ids=str,
+)
+def test_a_run_that_ends_without_a_finite_update_has_diverged(
+    changes: dict[str, Any], rounds: int
+) -> None:
+    steps, said = until_it_diverges(simulation(training=DIVERGING, **changes))
+    assert len(steps) == rounds
+    assert f"diverged by round {rounds}: " in said
+
+
+def test_a_loss_without_end_is_no_divergence_while_updates_are_finite() -> None:
+    """One round too many is no reason to throw away those that went well."""
+    good = simulation(training=LocalTraining(0.05, 0.9, batch_size=8), max_rounds=2)
+    state = run(good)[0][-1]
+    bad = replace(good, training=DIVERGING, max_rounds=4)
+    states, records = run(bad, state)
+    assert [each.lost_rounds for each in states] == [1, 2]
+    assert all(record.kept_model for record in records)
+    assert states[-1].stopping.best_round
+    assert len(until_it_diverges(replace(bad, max_rounds=5), state)[0]) == 3
+    states, _ = run(replace(good, max_rounds=6), states[-1])
+    assert [each.lost_rounds for each in states] == [0, 0], "they have to follow each other"
 
 
 def test_one_diverging_client_does_not_touch_the_model() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import OBJECTIVES, Objective, Plain, Proximal
 from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.local_training import LocalTraining, train_client
+from fedcrf.simulation.local_training import LocalTraining, fewest_in_a_step, train_client
 from fedcrf.simulation.training import trainer
 from simulation.small import (
     CLASSES,
@@ -26,8 +27,13 @@ from simulation.small import (
     BatchNormPlan,
     DropoutPlan,
     FrozenPlan,
+    NormedPlan,
     PartlyUsedPlan,
     examples,
+    federation,
+    run,
+    same_state,
+    simulation,
 )
 from tolerance import alike
 
@@ -114,6 +120,7 @@ def by_hand(
     term: Callable[[list[Tensor], list[Tensor]], Tensor],
     settings: LocalTraining,
     shuffle: np.random.Generator,
+    steps: Sequence[slice] | None = None,
 ) -> float:
     """SGD with momentum as the textbook has it: v ← ρv + g, w ← w − ηv, from v = 0, in float64."""
     model.double().train()
@@ -121,10 +128,13 @@ def by_hand(
     start = [each.detach().clone() for each in parameters]
     velocity = [torch.zeros_like(each) for each in parameters]
     seen = []
+    size = settings.batch_size
+    if steps is None:
+        steps = [slice(first, first + size) for first in range(0, len(data), size)]
     for _ in range(settings.local_epochs):
         order = shuffle.permutation(len(data))
-        for first in range(0, len(order), settings.batch_size):
-            batch = order[first : first + settings.batch_size]
+        for step in steps:
+            batch = order[step]
             logits = model(data.images[batch].double())
             loss = functional.cross_entropy(logits, data.labels[batch])
             seen += [loss.item()] * len(batch)
@@ -168,6 +178,66 @@ def test_against_a_loop_by_hand(
     ):
         # float32 against float64 over at most a dozen steps
         assert_allclose(tensor, truth, rtol=1e-5, atol=2e-6, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("count", "steps"),
+    [(9, [slice(4), slice(4, 9)]), (5, [slice(5)]), (6, [slice(4), slice(4, 6)]), (3, [slice(3)])],
+)
+def test_a_last_example_alone_joins_the_step_before_it_where_batch_norm_needs_two(
+    count: int, steps: list[slice]
+) -> None:
+    model, slow, data = built(NormedPlan()), built(NormedPlan()), examples(count, seed=5)
+    settings = LocalTraining(0.05, 0.9, batch_size=4, local_epochs=3)
+    train = trainer(model, settings, fewest_in_a_step(built(NormedPlan()), SHAPE))
+    loss = train(data, Plain(), np.random.default_rng(3))
+    expected = by_hand(slow, data, TERMS["plain"][1], settings, np.random.default_rng(3), steps)
+    assert loss == alike(expected)
+    for (key, tensor), truth in zip(
+        model.state_dict().items(), slow.state_dict().values(), strict=True
+    ):
+        assert_allclose(tensor, truth, rtol=1e-5, atol=2e-6, err_msg=key)
+    assert model.state_dict()["2.num_batches_tracked"] == 3 * len(steps)
+    plain = replace(settings, batch_size=len(data), local_epochs=3 * len(steps))
+    assert settings.effective_steps(count, fewest=2) == plain.effective_steps(count)
+
+
+@pytest.mark.parametrize(
+    ("plan", "fewest"),
+    [(MLP((7,)), 1), (DropoutPlan(), 1), (BatchNormPlan(), 1), (NormedPlan(), 2)],
+    ids=["mlp", "dropout", "norm of pictures", "norm of numbers"],
+)
+def test_who_needs_two_examples_in_a_step(plan: Any, fewest: int) -> None:
+    drawn = torch.get_rng_state()
+    assert fewest_in_a_step(built(plan), SHAPE) == fewest
+    assert torch.equal(torch.get_rng_state(), drawn)
+    # What needs but one trains on a client of one, and on a last batch of one.
+    chosen = {"model": plan, "training": LocalTraining(0.05, batch_size=4), "max_rounds": 2}
+    alone = simulation(federation=federation((9, 5, fewest)), **chosen)
+    states, records = run(alone)
+    assert all(not record.excluded for record in records)
+    if fewest > 1:
+        again, _ = run(alone, workers=2)
+        assert all(same_state(one.model, two.model) for one, two in zip(states, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_size", "said"),
+    [
+        ((9, 1, 5), 4, "client 1 has one example to train on, .* needs two in a step: .*--min-ex"),
+        ((9, 4, 5), 1, "batch_size 1: batch norm in this model needs two in a step; give two or"),
+    ],
+)
+def test_one_example_where_batch_norm_needs_two_is_named_before_anybody_trains(
+    sizes: tuple[int, ...], batch_size: int, said: str
+) -> None:
+    chosen = simulation(
+        federation=federation(sizes),
+        model=NormedPlan(),
+        training=LocalTraining(0.05, 0.9, batch_size),
+    )
+    with pytest.raises(FedcrfError, match=said):
+        chosen.start()
 
 
 @both_ways

@@ -31,6 +31,7 @@ def save_checkpoint(path: Path, state: RunState) -> None:
             "stopping": asdict(state.stopping),
             "memory": _tensors(state.memory),
             "attack_memory": _tensors(state.attack_memory),
+            "lost_rounds": state.lost_rounds,
         },
         content,
     )
@@ -61,6 +62,7 @@ def load_checkpoint(path: Path) -> RunState:
         stopping=EarlyStopping(**content["stopping"]),
         memory=_arrays(content["memory"]),
         attack_memory=_arrays(content["attack_memory"]),
+        lost_rounds=content.get("lost_rounds", 0),  # older ones do not count them
     )
 
 

@@ -23,7 +23,7 @@ class LocalEngine:
         self._work = work
         self._memory = memory or RoundMemory.of(work)
         self._network = work.network()
-        self._trainer = trainer(self._network, work.training)
+        self._trainer = trainer(self._network, work.training, work.fewest_in_a_step)
 
     def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
         """Train every participant; see `Engine.train`."""

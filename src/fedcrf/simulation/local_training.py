@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedcrf.checks import check_positive, check_share, check_whole
 from fedcrf.errors import FedcrfError
+from fedcrf.models import ImageShape
 from fedcrf.objectives import Objective
 from fedcrf.simulation.federation import Examples
 
@@ -29,7 +30,8 @@ class LocalTraining:
     Attributes:
         learning_rate: Step size, above 0.
         momentum: In [0, 1).
-        batch_size: Examples in a step; the last step of an epoch may have fewer.
+        batch_size: Examples in a step; the last step of an epoch may have fewer. Where batch norm
+            cannot do with one (`fewest_in_a_step`), a last one alone joins the step before it.
         local_epochs: Passes over the client's examples in a round.
         precision: ``float32``, or ``bfloat16`` for mixed precision (weights stay float32).
     """
@@ -53,17 +55,58 @@ class LocalTraining:
             raise FedcrfError(f"batch_size {self.batch_size}: give {MOST_EXAMPLES} at most")
         check_whole("local_epochs", self.local_epochs, least=1)
 
-    def effective_steps(self, num_examples: int) -> float:
+    def steps(self, num_examples: int, fewest: int = 1) -> list[int]:
+        """Return how many examples each step of an epoch has.
+
+        Args:
+            num_examples: The client's.
+            fewest: A last step of fewer joins the one before it.
+        """
+        whole, rest = divmod(num_examples, self.batch_size)
+        sizes = [self.batch_size] * whole
+        if whole and 0 < rest < fewest:
+            sizes[-1] += rest
+        elif rest:
+            sizes.append(rest)
+        return sizes
+
+    def effective_steps(self, num_examples: int, fewest: int = 1) -> float:
         """Return ‖a_i‖₁ of FedNova for SGD with momentum ρ whose buffers start at zero.
 
         It is [τ − ρ(1 − ρ^τ)/(1 − ρ)]/(1 − ρ) after τ steps (Wang et al., NeurIPS 2020), summed
-        step by step, which does not cancel for ρ near 1.
+        step by step, which does not cancel for ρ near 1. For the arguments see `steps`.
         """
         total = weight = 0.0
-        for _ in range(self.local_epochs * math.ceil(num_examples / self.batch_size)):
+        for _ in range(self.local_epochs * len(self.steps(num_examples, fewest))):
             weight = 1.0 + self.momentum * weight
             total += weight
         return total
+
+
+def fewest_in_a_step(network: nn.Module, image_shape: ImageShape) -> int:
+    """Return how many examples a training step of a network needs: 1, or 2 because of batch norm.
+
+    Batch norm needs two values of a channel. Where one of its layers sees a single one of an
+    example, as behind a linear layer, a step needs two examples.
+
+    Args:
+        network: Is trained on two blank images, which changes its running statistics.
+        image_shape: Of its images.
+    """
+    norms = [each for each in network.modules() if isinstance(each, _BatchNorm)]
+    values: list[int] = []
+
+    def count(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        values.append(inputs[0].numel() // (2 * inputs[0].shape[1]) if norm.training else 2)
+
+    if norms:
+        hooks = [norm.register_forward_pre_hook(count) for norm in norms]
+        place = next(network.parameters()).device
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            network.train()(torch.zeros(2, *image_shape, device=place))
+        for hook in hooks:
+            hook.remove()
+    return 2 if min(values, default=2) < 2 else 1
 
 
 def train_client(
@@ -72,6 +115,7 @@ def train_client(
     objective: Objective,
     shuffle: np.random.Generator,
     settings: LocalTraining,
+    fewest: int = 1,
 ) -> float:
     """Train ``model`` in place, from the global model it holds, for one round.
 
@@ -81,6 +125,7 @@ def train_client(
         objective: What is added to the cross-entropy's gradients.
         shuffle: Gives the order of the examples, drawn anew each epoch.
         settings: Step size, momentum, batches, epochs.
+        fewest: Examples that a step must have, from `fewest_in_a_step`.
 
     Returns:
         The mean cross-entropy over the round's steps, each example as its batch saw it.
@@ -92,9 +137,10 @@ def train_client(
         parameters, lr=settings.learning_rate, momentum=settings.momentum, fused=True
     )
     total = torch.zeros((), dtype=torch.float64, device=examples.labels.device)
+    sizes = settings.steps(len(examples), fewest)
     for _ in range(settings.local_epochs):
         order = torch.from_numpy(shuffle.permutation(len(examples))).to(examples.labels.device)
-        for batch in torch.split(order, settings.batch_size):
+        for batch in torch.split(order, sizes):
             with torch.autocast(
                 batch.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"
             ):

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedcrf.attacks import Threat
+from fedcrf.errors import FedcrfError
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
 from fedcrf.rules import (
@@ -39,6 +40,9 @@ from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.stopping import EarlyStopping
 from fedcrf.simulation.work import Work, check_evidence
 
+DIVERGED = 3
+"""Rounds in a row without a finite update after which a run has diverged."""
+
 
 @dataclass(frozen=True)
 class RunState:
@@ -51,6 +55,8 @@ class RunState:
         stopping: What early stopping has seen.
         memory: What the rule keeps from round to round.
         attack_memory: What the attackers keep from round to round.
+        lost_rounds: How many rounds in a row, up to this one, no honest client had a finite update,
+            though nobody had attacked before them.
     """
 
     round: int
@@ -59,6 +65,7 @@ class RunState:
     stopping: EarlyStopping
     memory: Memory = field(default_factory=dict)
     attack_memory: Memory = field(default_factory=dict)
+    lost_rounds: int = 0
 
     @property
     def reported_model(self) -> State:
@@ -135,17 +142,34 @@ class Simulation:
             workers: Processes that train the clients; the results do not depend on it.
 
         Raises:
-            FedcrfError: A worker process died.
+            FedcrfError: A worker process died, or training diverged, which the last state says too.
         """
+        self._check_converging(state)
         with engine_for(self._work, workers) as engine:
             while not self.finished(state):
                 state, record = self._round(engine, state)
                 yield state, record
+                self._check_converging(state)
+
+    def _check_converging(self, state: RunState) -> None:
+        """Raise a `FedcrfError` where the clients' training has left what numbers can hold.
+
+        A run that ends before that is certain has done so if it never had a finite update.
+        """
+        lost = state.lost_rounds
+        if lost < DIVERGED and not (lost and lost == state.round and self.finished(state)):
+            return
+        rounds = "a round" if lost == 1 else f"{lost} rounds in a row"
+        raise FedcrfError(
+            f"training diverged by round {state.round}: no client's update was finite for "
+            f"{rounds}; give a smaller learning rate (--learning-rate, here "
+            f"{self.training.learning_rate:g})"
+        )
 
     @cached_property
     def _work(self) -> Work:
         adversary, federation = self.adversary, self.federation
-        return Work(
+        work = Work(
             federation=federation
             if adversary is None
             else federation.judged_without(adversary.clients),
@@ -158,6 +182,8 @@ class Simulation:
             adversary=adversary,
             evidence=wanted_evidence(self.rule),
         )
+        work.check_steps()
+        return work
 
     def _round(self, engine: Engine, state: RunState) -> tuple[RunState, RoundRecord]:
         number = state.round + 1
@@ -201,8 +227,31 @@ class Simulation:
                 evaluation=evaluated - aggregated,
             ),
         )
-        after = RunState(number, result.state, best, stopping, result.memory, attack_memory)
+        after = RunState(
+            number,
+            result.state,
+            best,
+            stopping,
+            result.memory,
+            attack_memory,
+            self._lost_rounds(state, record),
+        )
         return after, record
+
+    def _lost_rounds(self, before: RunState, record: RoundRecord) -> int:
+        """Return `RunState.lost_rounds` after a round.
+
+        What an attack made of the model is a result, and so are honest updates from there.
+        """
+        honest = set(record.clients) - set(record.attackers or ())
+        if not honest:
+            return before.lost_rounds
+        attacked = self.threat is not None and any(
+            map(self.threat.schedule.active, range(1, record.round))
+        )
+        if not honest <= set(record.excluded) or (attacked and not before.lost_rounds):
+            return 0
+        return before.lost_rounds + 1
 
     def _attacked(
         self, number: int, state: RunState, reports: list[ClientReport]

@@ -17,9 +17,15 @@ Trainer = Callable[[Examples, Objective, np.random.Generator], float]
 """Trains the network it was made for on a client's examples; returns the mean cross-entropy."""
 
 
-def trainer(network: nn.Module, settings: LocalTraining) -> Trainer:
-    """Return what trains ``network`` in place, client after client."""
+def trainer(network: nn.Module, settings: LocalTraining, fewest: int = 1) -> Trainer:
+    """Return what trains ``network`` in place, client after client.
+
+    Args:
+        network: The network.
+        settings: How.
+        fewest: Examples that a step must have, from `fewest_in_a_step`.
+    """
     layers = linear_layers(network)
     if layers is not None and settings.precision == "float32":
         return MLPTraining(layers, settings).train
-    return partial(train_client, network, settings=settings)
+    return partial(train_client, network, settings=settings, fewest=fewest)

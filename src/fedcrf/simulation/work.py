@@ -9,13 +9,13 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from fedcrf.errors import unknown_name
+from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
 from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.federation import Examples, Federation
-from fedcrf.simulation.local_training import LocalTraining
+from fedcrf.simulation.local_training import LocalTraining, fewest_in_a_step
 from fedcrf.simulation.randomness import Stream, generator, torch_seed
 
 EVIDENCE = (RESIDUAL_LOSS,)
@@ -76,6 +76,27 @@ class Work:
         return self.federation.validation.labels.device.type == "cuda"
 
     @cached_property
+    def fewest_in_a_step(self) -> int:
+        """How many examples a step of the network's training needs."""
+        return fewest_in_a_step(self.network(), self.federation.image_shape)
+
+    def check_steps(self) -> None:
+        """Raise a `FedcrfError` where some step would have one example and needs two."""
+        if self.fewest_in_a_step == 1:
+            return
+        needs = "batch norm in this model needs two in a step"
+        if self.training.batch_size == 1:
+            raise FedcrfError(
+                f"batch_size 1: {needs}; give two or more (--batch-size) or another model (--model)"
+            )
+        for client in self.eligible:
+            if len(self.federation.clients[client]) == 1:
+                raise FedcrfError(
+                    f"client {client} has one example to train on, and {needs}: give clients more "
+                    "(--min-examples, --clients), or choose another model (--model)"
+                )
+
+    @cached_property
     def eligible(self) -> list[int]:
         """The clients that have examples to train on."""
         return self.federation.eligible
@@ -116,6 +137,6 @@ class Work:
             client=client,
             state=state,
             num_examples=num_examples,
-            effective_steps=self.training.effective_steps(num_examples),
+            effective_steps=self.training.effective_steps(num_examples, self.fewest_in_a_step),
             evidence=trained.evidence,
         )
