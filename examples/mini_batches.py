@@ -2,9 +2,9 @@
 
 The protocol of ByzFL's benchmark (https://github.com/LPD-EPFL/byzfl): ten clients, in each round
 one batch of 25 a client, worker momentum 0.9, learning rate 0.1, weight decay 0.0001, a perceptron
-with 100 hidden units. A share of the data (the similarity γ) is dealt out at random; the rest is sorted
-by label, so that at γ = 0 a client holds one class. The engine of fedcrf trains whole epochs; this
-is a loop of its own around `RobustCRF`.
+with 100 hidden units. A share of the data (the similarity γ) is dealt out at random; the rest is
+sorted by label, so that at γ = 0 a client holds one class. The engine of fedcrf trains whole
+epochs; this is a loop of its own around `RobustCRF`.
 
     python examples/mini_batches.py --seeds 300 301 302 303 304 -o results/limits/mini-batches.csv
 """
