@@ -17,7 +17,7 @@ endif
 .PHONY: help install demo test lint docs bench clean
 
 help:
-	@echo "make demo   run the demonstration on the digits (about a minute)"
+	@echo "make demo   three attackers among ten clients (half a minute)"
 	@echo "make test   run the tests"
 	@echo "make lint   check format, lint and types"
 	@echo "make docs   build the documentation into site/"

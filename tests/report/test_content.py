@@ -77,6 +77,17 @@ def test_the_page_needs_nothing_else(finished: Path) -> None:
     assert "plotly.js v" in page
 
 
+def test_a_folder_of_runs_is_all_of_them(finished: Path, tmp_path: Path) -> None:
+    several = tmp_path / "several"
+    for name in ("second", "first"):
+        shutil.copytree(finished, several / name)
+    assert [run.name for run in read_report([several]).runs] == ["first", "second"]
+    with_another = read_report([several, finished])
+    assert [run.name for run in with_another.runs] == ["several/first", "several/second", "run"]
+    with pytest.raises(FedcrfError, match="name one of those in it: first, second"):
+        RunStore(several).read()
+
+
 def edit_rounds(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path = folder / "cells" / CELL / "rounds.jsonl"
     *before, last = path.read_text().splitlines()

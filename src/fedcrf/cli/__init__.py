@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Federated learning whose server decides by inference how much to trust each client.\n\n"
-    "Start with [bold]fedcrf demo[/bold]: ten clients, four methods, three seeds, a minute.",
+    "Start with [bold]fedcrf demo[/bold]: three attackers among ten clients, half a minute.",
     epilog="A run is described by a TOML file, by flags, or both; flags win. "
     "The same command again goes on where a stopped run was.",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -55,7 +56,7 @@ class RunDisplay:
         self._console = console
         self._brief = brief
         self._names = {
-            cell: f"{_folder(store, brief)}/{cell.name}" if len(runs) > 1 else cell.name
+            cell: f"{_folder(store.path)}/{cell.name}" if len(runs) > 1 else cell.name
             for spec, store in runs
             for cell in spec.cells()
         }
@@ -198,9 +199,9 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _folder(store: RunStore, brief: bool) -> str:
-    """Return what tells one run's folder from the others."""
-    return "/".join(store.path.parts[-3:-1]) if brief else store.path.name
+def _folder(path: Path) -> str:
+    """Return what tells one run's folder from the others; a suite's is PARTITION/CONDITION/SEED."""
+    return "/".join(path.parts[-3:-1]) if path.name.startswith("seed-") else path.name
 
 
 def remarks(partition: PartitionRecord) -> list[str]:

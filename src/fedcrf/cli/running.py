@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,15 +195,24 @@ def demo(
     output: FolderFlag = Path("runs/demo"),
     jobs: JobsFlag = None,
 ) -> None:
-    """Run the demonstration: digits, ten clients of few labels each, four methods, three seeds."""
-    from importlib import resources
+    """Show the point: three rules on the digits, with three attackers among ten and without."""
+    workplace = _workplace(None, None, jobs, "cpu")
+    from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments.demo import Demonstration
+    from fedcrf.experiments.runner import run_grids
+    from fedcrf.report.page import write_page
+    from fedcrf.report.reading import read_report
 
-    from fedcrf.experiments.run_file import read_run_file
-    from fedcrf.experiments.spec import resolve
-
-    with resources.as_file(resources.files("fedcrf.experiments") / "demo.toml") as path:
-        spec = resolve(read_run_file(path))
-    _run(spec, output, None, None, jobs, "cpu")
+    shown = Demonstration(output)
+    runs = list(shown.runs.values())
+    with RunDisplay(runs, console, brief=True) as display:
+        failed = run_grids(runs, workplace, display)
+    with _failing(failed):
+        page = output / "report.html"
+        write_page(read_report([output]), page)
+        print_table(shown.table())
+        say(shown.verdict())
+        say(f"Who was trusted, and why: {shlex.quote(str(page))}")
 
 
 def reproduce(

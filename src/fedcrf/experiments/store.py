@@ -258,7 +258,9 @@ class RunStore:
             FedcrfError: There is none, or it is damaged.
         """
         if not self._description.exists():
-            raise FedcrfError(f"{self.path} holds no run (no run.toml): name a run's folder")
+            names = ", ".join(store.path.name for store in runs_below(self.path))
+            place = f"one of those in it: {names}" if names else "a run's folder"
+            raise FedcrfError(f"{self.path} holds no run (no run.toml): name {place}")
         return resolve(read_run_file(self._description))
 
     def check(self, spec: RunSpec) -> RunSpec:
@@ -339,6 +341,11 @@ class RunStore:
     @property
     def _description(self) -> Path:
         return self.path / "run.toml"
+
+
+def runs_below(folder: Path) -> list[RunStore]:
+    """Return the runs right below a folder, such as a sweep's, by name."""
+    return [RunStore(path.parent) for path in sorted(folder.glob("*/run.toml"))]
 
 
 def undamaged(records: list[RoundRecord], damage: str | None) -> list[RoundRecord]:

@@ -20,7 +20,7 @@ from fedcrf.experiments.recorded import (
     recorded_table,
 )
 from fedcrf.experiments.standing import CellStanding, RunStanding, standing
-from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
+from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore, runs_below
 from fedcrf.experiments.tables import Table, difference_text, estimate_text
 from fedcrf.report.content import (
     CellTrust,
@@ -230,7 +230,11 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, RunStore | RecordedRun]]:
         for own_name, run in recorded.items():
             within = own_name if len(folders) == 1 else f"{name}/{own_name}"
             found.append((name if len(recorded) == 1 else within, run))
-        if not recorded:
+        below = [] if recorded or (folder / "run.toml").exists() else runs_below(folder)
+        for store in below:
+            own_name = store.path.name
+            found.append((own_name if len(folders) == 1 else f"{name}/{own_name}", store))
+        if not recorded and not below:
             found.append((name, RunStore(folder)))
     return found
 

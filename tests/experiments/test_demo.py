@@ -1,0 +1,105 @@
+"""The demonstration compares what the published tables say is worth comparing, and tells it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedcrf.cli import app
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments import demo
+from fedcrf.experiments.demo import ATTACKED, HONEST, METHODS, SEEDS, Demonstration
+from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.suite_file import read_suite
+
+ROOT = Path(__file__).parents[2]
+SUITE = read_suite(demo.SUITE, demo.DATASET)
+OURS = ("crf-fedavg", "crf-robust", "crf-robust-evidence")
+
+
+def published(method: str) -> dict[str, float]:
+    """Return a method's published accuracy under each of the thirteen attacks, by condition."""
+    folder = ROOT / "results" / "robustness" / f"{demo.SUITE}-{demo.DATASET}"
+    with (folder / f"accuracy-{demo.PARTITION}.csv").open(encoding="utf-8") as file:
+        rows = {row["condition"]: row for row in csv.DictReader(file)}
+    names = SUITE.groups["13 attacks"]
+    return {name: float(rows[SUITE.conditions[name].title][method_title(method)]) for name in names}
+
+
+def test_the_rule_beside_ours_is_the_best_of_the_others() -> None:
+    others = [name for name in SUITE.methods if name not in ("fedavg", *OURS)]
+    assert max(others, key=lambda name: min(published(name).values())) == METHODS[1]
+    assert set(SEEDS) < set(SUITE.seeds)
+
+
+def test_the_attacks_are_the_worst_for_each_rule() -> None:
+    worst = {min(found, key=found.__getitem__) for found in map(published, METHODS)}
+    assert set(ATTACKED.values()) == worst
+
+
+def told(accuracies: Mapping[tuple[str, str], float]) -> Demonstration:
+    """Return a demonstration that came out so."""
+    shown = Demonstration(Path("nowhere"))
+    shown.__dict__["accuracies"] = dict(accuracies)
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("honest", "said"),
+    [
+        (0.97, "CRF-robust is 1.0 points more accurate than FedAvg."),
+        (0.9602, "CRF-robust is as accurate as FedAvg."),
+        (0.9, "CRF-robust is 6.0 points less accurate than FedAvg."),
+    ],
+)
+def test_the_sentence_follows_from_the_numbers(honest: float, said: str) -> None:
+    accuracies = {(HONEST, method): 0.96 for method in METHODS}
+    for number, name in enumerate(ATTACKED):
+        accuracies |= {(name, method): 0.5 + 0.1 * number for method in METHODS}
+    accuracies[HONEST, "crf-robust"] = honest
+    accuracies["scaling", "fedavg"] = 0.1
+    shown = told(accuracies)
+    cost = 100 * (honest - 0.5)
+    assert shown.verdict() == (
+        f"At worst the three attackers cost FedAvg 86.0, Geom. median 46.0 and CRF-robust "
+        f"{cost:.1f} points of accuracy; where nobody attacks, {said}"
+    )
+    table = shown.table()
+    assert table.header[-1] == "worst attack"
+    assert [row[-1] for row in table.rows] == ["0.100", "0.500", "0.500"]
+    assert len(table.header) == 2 + len(ATTACKED) + 1
+
+
+def test_the_command(
+    own_cache: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short = replace(SUITE, layers=(*SUITE.layers, {"rounds": {"maximum": 2}}))
+    monkeypatch.setattr(demo, "read_suite", lambda *_: short)
+    monkeypatch.setattr(demo, "SEEDS", (20,))
+    monkeypatch.chdir(tmp_path)
+    app(["demo", "--jobs", "1"], standalone_mode=False)
+    shown = Demonstration(Path("runs/demo"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "Who was trusted, and why: runs/demo/report.html"
+    assert lines[-2] == shown.verdict()
+    assert all(
+        any(row[0] in line and row[-1] in line for line in lines) for row in shown.table().rows
+    )
+    assert sum("ended after 2 rounds" in line for line in lines) == 4 * len(METHODS)
+    assert any(line.startswith("scaling/crf-robust-seed-20: ") for line in lines)
+    page = Path("runs/demo/report.html").read_text(encoding="utf-8")
+    assert "4 runs compared" in page
+    app(["demo", "--jobs", "1"], standalone_mode=False)  # finished before
+    assert capsys.readouterr().out.splitlines()[-2:] == lines[-2:]
+
+
+def test_a_run_of_another_kind_is_left_alone(finished: Path) -> None:
+    with pytest.raises(FedcrfError, match=r"holds a run.*--output"):
+        _ = Demonstration(finished).runs
