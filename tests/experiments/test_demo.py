@@ -93,7 +93,7 @@ def test_the_command(
         any(row[0] in line and row[-1] in line for line in lines) for row in shown.table().rows
     )
     assert sum("ended after 2 rounds" in line for line in lines) == 4 * len(METHODS)
-    assert any(line.startswith("scaling/crf-robust-seed-20: ") for line in lines)
+    assert any("scaling/crf-robust-seed-20: " in line for line in lines)
     page = Path("runs/demo/report.html").read_text(encoding="utf-8")
     assert "4 runs compared" in page
     app(["demo", "--jobs", "1"], standalone_mode=False)  # finished before

@@ -208,7 +208,7 @@ def test_runs_compared(finished: Path, tmp_path: Path) -> None:
     assert report.comparison is not None
     again = report.comparison.rows[-1]
     assert again[0] == "other/run: CRF-FedAvg"
-    assert again[-1] == "+0.000 [+0.000, +0.000]"
+    assert again[-1] == "+0.000 [too few seeds]"
 
 
 def test_runs_on_other_data_are_not_paired(finished: Path, tmp_path: Path) -> None:
