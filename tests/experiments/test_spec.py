@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from pathlib import Path
@@ -238,10 +239,14 @@ def test_description_is_complete() -> None:
     for section in ("data", "partition", "training", "rounds"):
         assert described[section].items() >= EVERYTHING[section].items()
         settings = getattr(spec, section)
-        given = {key for key in settings.__dataclass_fields__ if getattr(settings, key) is not None}
+        given = {
+            each.name
+            for each in dataclasses.fields(settings)
+            if getattr(settings, each.name) is not None
+        }
         assert described[section].keys() == given, "TOML has no null"
     assert described["model"] == EVERYTHING["model"]
-    assert described["rules"]["crf"].keys() == CRF.__dataclass_fields__.keys()
+    assert described["rules"]["crf"].keys() == {each.name for each in dataclasses.fields(CRF)}
     assert described["objectives"] == {"proximal": {"mu": 1.0}}
     assert described["attack"] == EVERYTHING["attack"]
     assert described["attacks"] == EVERYTHING["attacks"]
