@@ -84,7 +84,7 @@ def test_the_results_are_the_published_ones() -> None:
 
 def test_the_published_tables_follow_from_the_records(tmp_path: Path) -> None:
     chosen = columns(ROOT / "results" / "paper", "all")
-    assert not [line for column in chosen for line in column.damages()]
+    assert not [line for column in chosen for line in column.remarks()]
     write_tables(tmp_path, chosen)
     for path in tmp_path.iterdir():
         assert path.read_text() == (ROOT / "results" / "paper" / path.name).read_text()

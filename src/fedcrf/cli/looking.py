@@ -62,6 +62,8 @@ def show(
     for each in run_so_far.cells:
         if each.damage:
             say(f"{each.cell.name}: {each.damage_told}")
+        elif each.stale_told:
+            say(f"{each.cell.name}: {each.stale_told}")
         elif each.summary is None:
             last = each.records[-1] if each.records else None
             done = (

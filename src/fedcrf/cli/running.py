@@ -275,7 +275,7 @@ def reproduce(
         for table in (paper.differences_table(column), paper.column_claims(column)):
             if table.rows:
                 print_table(table)
-        for line in column.damages():
+        for line in column.remarks():
             say(line)
     with _failing(failed):
         for store in changed:
@@ -415,7 +415,7 @@ def robustness(
     findings = Findings.of(chosen, ledger)
     for partition in findings.suite.partitions:
         print_table(summary_table(findings, partition))
-    for line in findings.others:
+    for line in [*findings.others, *findings.remarks]:
         say(line)
     with _failing(failed):
         list_files(write_findings(findings, ledger.path))

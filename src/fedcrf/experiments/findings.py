@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.behaviour import changes
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.compare import (
     Estimate,
@@ -28,13 +29,25 @@ from fedcrf.experiments.suite import BASELINE, Point, Suite
 T = TypeVar("T")
 
 
+class _Judged(NamedTuple):
+    """A finished cell, why it is not of the suite, and what does something else since it was run.
+
+    None and nothing where it counts.
+    """
+
+    score: Score
+    why: str | None
+    changed: Sequence[str]
+
+
 @dataclass(frozen=True)
 class Findings:
     """What the finished cells of a suite show, of the descriptions it has now.
 
     Attributes:
         suite: The suite.
-        scores: Finished cells, some of which may be of other descriptions and are left out.
+        scores: Finished cells, some of which may be of other descriptions, or made by code that did
+            something else than today's; they are left out.
         descriptions: By name what they were, but for their seeds.
     """
 
@@ -81,26 +94,53 @@ class Findings:
     @cached_property
     def by_point(self) -> Mapping[Point, Score]:
         """The finished cells; settings that are new since they were run have their defaults."""
-        return {score.point: score for score, why in self._judged if why is None}
+        return {j.score.point: j.score for j in self._judged if j.why is None and not j.changed}
+
+    @cached_property
+    def stale(self) -> Mapping[Point, str]:
+        """Cells that are only there as other code made them, and what has changed since."""
+        return {
+            judged.score.point: "; ".join(judged.changed)
+            for judged in self._judged
+            if judged.changed and judged.score.point not in self.by_point
+        }
+
+    @property
+    def remarks(self) -> list[str]:
+        """A line for every reason why cells are stale, with their number."""
+        return [
+            f"{count} cells are stale and left out: {reason}; the suite's command runs them again"
+            for reason, count in Counter(self.stale.values()).items()
+        ]
+
+    @property
+    def lasting(self) -> list[Score]:
+        """The finished cells, but for stale ones that have been run again."""
+        return [
+            judged.score
+            for judged in self._judged
+            if not judged.changed or judged.score.point in self.stale
+        ]
 
     @property
     def others(self) -> list[str]:
         """A line for every reason why finished cells are not of this suite, with their number."""
-        reasons = Counter(why for _, why in self._judged if why is not None)
+        reasons = Counter(judged.why for judged in self._judged if judged.why is not None)
         return [
             f"left out, not of this suite: {count} finished cells{why}"
             for why, count in reasons.items()
         ]
 
     @cached_property
-    def _judged(self) -> Sequence[tuple[Score, str | None]]:
-        """The finished cells, and why those that are not of this suite are not."""
+    def _judged(self) -> Sequence[_Judged]:
+        """The finished cells, and why those that do not count do not."""
         cells, rounds = self.suite.cells, self.suite.last_rounds
         settings: dict[tuple[str, str], str | None] = {}
         judged = []
         for score in self.scores:
             point = score.point
             place = f"{point.partition}/{point.condition}/{point.method}"
+            changed: Sequence[str] = ()
             if point not in cells:
                 why: str | None = f" of {place}"
             elif score.last_rounds != rounds:
@@ -111,7 +151,10 @@ class Findings:
                     description = {**self.descriptions[score.description], "seed": point.seed}
                     settings[key] = _other_settings(description, cells[point])
                 why = settings[key]
-            judged.append((score, why))
+                if why is None:
+                    kept, device = score.behaviour or {}, score.provenance.device
+                    changed = changes(cells[point], kept, device)
+            judged.append(_Judged(score, why, changed))
         return judged
 
     def accuracies(self, partition: str, condition: str, method: str) -> dict[int, float]:

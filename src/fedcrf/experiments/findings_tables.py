@@ -170,7 +170,7 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
     """Write the tables as Markdown and CSV, and a heat map for each partition.
 
     Raises:
-        FedcrfError: The folder's tables show more; nothing is written.
+        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
     """
     suite = findings.suite
     texts = [f"# {suite.title}: {suite.dataset}\n", _made_with(findings)]
@@ -190,7 +190,7 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
         texts += [f"{each.title}\n\n{each.as_markdown()}" for each in tables if each.rows]
         sheets[partition] = accuracies.as_csv()
     page = "\n".join(texts)
-    check_not_emptier(folder / "tables.md", page)
+    check_not_emptier(folder / "tables.md", page, bool(findings.stale))
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for partition, sheet in sheets.items():
@@ -233,13 +233,13 @@ def heat_map(findings: Findings, partition: str) -> Figure:
 
 def _made_with(findings: Findings) -> str:
     provenances = [score.provenance for score in findings.by_point.values()]
-    commits = sorted({each.commit or "–" for each in provenances})
+    commits = sorted({commit or "–" for each in provenances for commit in each.every_commit})
     machines = sorted({f"{each.processor}, torch {each.torch}" for each in provenances})
     made = f" {'; '.join(machines)}; commit {', '.join(commits)}." if provenances else ""
     return (
         f"{len(provenances)} of {len(findings.suite.cells)} cells; mean test accuracy of the last "
         f"{findings.suite.last_rounds} rounds on the examples of clients that are right; n seeds."
-        f"{made}\n"
+        f"{made}{''.join(f' {line}.' for line in findings.remarks)}\n"
     )
 
 

@@ -29,7 +29,7 @@ class Score(Record):
     ``accuracy`` is the mean test accuracy of the last rounds, of so many as ``last_rounds`` says.
     ``separation`` has for each round in which clients were wrong the chance that one of them has a
     smaller share of its FedAvg weight than one that is right, the area under the curve; None where
-    the rule infers no weights.
+    the rule infers no weights. ``behaviour`` has by part the behaviour numbers that are not 1.
     ``description`` is the name under which the folder keeps what the cell was, but for its seed;
     ``fingerprint`` is of its data.
     """
@@ -42,6 +42,7 @@ class Score(Record):
     last_rounds: int = 5  # of a line that does not say it
     separation: list[Number] | None = None
     description: str
+    behaviour: dict[str, int] | None = None
     fingerprint: str
     provenance: Provenance
 

@@ -20,11 +20,14 @@ class Provenance(Record):
     """What a cell was run with.
 
     ``commit`` is the source's git commit, with ``+changes`` where files differed from it; None
-    for an installed package. ``numba`` and ``byzfl`` are None where they are not installed.
+    for an installed package. ``commits`` are those of all parts of a cell that went on with other
+    code than it began with, in their order; None where there is one. ``numba`` and ``byzfl`` are
+    None where they are not installed.
     """
 
     fedcrf: str
     commit: str | None = None
+    commits: list[str | None] | None = None
     python: str
     torch: str
     numpy: str
@@ -34,6 +37,17 @@ class Provenance(Record):
     processor: str
     cores: int
     device: str
+
+    @property
+    def every_commit(self) -> list[str | None]:
+        """The commits of all parts."""
+        return self.commits or [self.commit]
+
+    def after(self, earlier: Provenance | None) -> Provenance:
+        """Return this with the commits of the parts before it; None where they are not known."""
+        before = [None] if earlier is None else earlier.every_commit
+        commits = list(dict.fromkeys([*before, self.commit]))
+        return self.model_copy(update={"commits": commits if len(commits) > 1 else None})
 
 
 def provenance(device: torch.device) -> Provenance:

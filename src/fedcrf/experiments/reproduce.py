@@ -78,10 +78,11 @@ class Column:
         methods = list(dict.fromkeys([*PAPER_METHODS, *self.run.spec.methods]))
         return compare(self.run.finished, methods)
 
-    def damages(self) -> list[str]:
-        """Return a line for each cell whose files are damaged or do not belong here."""
+    def remarks(self) -> list[str]:
+        """Return a line for each cell whose files are damaged or do not belong here, or stale."""
         cells = () if self.run is None else self.run.cells
-        return [f"{self.title}, {each.cell.name}: {each.damage}" for each in cells if each.damage]
+        told = [(each.cell.name, each.damage or each.stale_told) for each in cells]
+        return [f"{self.title}, {name}: {line}" for name, line in told if line]
 
 
 def columns(folder: Path, table: str, datasets: Sequence[str] | None = None) -> list[Column]:
@@ -198,7 +199,7 @@ def write_tables(folder: Path, chosen: Sequence[Column]) -> list[Path]:
     """Write the tables of the chosen columns as Markdown, LaTeX and CSV.
 
     Raises:
-        FedcrfError: The folder's tables show more; nothing is written.
+        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
     """
     settings = [setting for setting in SETTINGS if any(c.setting == setting for c in chosen)]
     layouts = {setting: paper_table(chosen, setting) for setting in settings}
@@ -216,7 +217,8 @@ def write_tables(folder: Path, chosen: Sequence[Column]) -> list[Path]:
         if claims.rows:
             sections.append(claims.as_markdown())
     texts["tables.md"] = "\n".join(sections)
-    check_not_emptier(folder / "tables.md", texts["tables.md"])
+    stale = any(column.run is not None and column.run.stale for column in chosen)
+    check_not_emptier(folder / "tables.md", texts["tables.md"], stale)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, text in texts.items():

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 from scipy.stats import rankdata
 
+from fedcrf.experiments.behaviour import FIRST
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.ledger import Ledger, Score, digest
@@ -31,7 +32,7 @@ ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 def run_suite(
     suite: Suite, ledger: Ledger, workplace: Workplace, observer_of: ObserverOf
 ) -> list[CellFailed]:
-    """Run every cell of a suite that is not finished yet, seed by seed.
+    """Run every cell of a suite that is not finished yet, or is stale, seed by seed.
 
     Args:
         suite: What to run.
@@ -49,8 +50,9 @@ def run_suite(
     cells = suite.cells  # what cannot be run is said before there is a folder
     with ledger.locked():
         known = ledger.scores()
-        done = Findings(suite, known, ledger.descriptions(known)).by_point
-        ledger.write(known)  # without a last line that a kill cut off
+        findings = Findings(suite, known, ledger.descriptions(known))
+        done = findings.by_point
+        ledger.write(findings.lasting)  # without a last line that a kill cut off
         missing = [point for point in cells if point not in done]
         if not missing:
             return failed
@@ -122,6 +124,10 @@ def _score(
         if inferred
         else None,
         description=digest(finished.cell),
+        behaviour={
+            part: number for part, number in finished.summary.behaviour.items() if number != FIRST
+        }
+        or None,
         fingerprint=finished.summary.fingerprint,
         provenance=finished.summary.provenance,
     )

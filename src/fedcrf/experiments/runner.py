@@ -16,14 +16,16 @@ import torch
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.cell import CellSpec
-from fedcrf.experiments.provenance import Provenance, provenance
+from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import (
+    Begun,
     CellStore,
     CellSummary,
     PartitionRecord,
     RunStore,
+    StaleCellError,
     partition_record,
 )
 from fedcrf.processes import Child, in_child, one_thread
@@ -139,7 +141,7 @@ def run_grid(
 def run_grids(
     runs: Sequence[tuple[RunSpec, RunStore]], workplace: Workplace, observer: Observer
 ) -> list[CellFailed]:
-    """Run every cell of the grids that is not finished yet, grid by grid.
+    """Run every cell of the grids that is not finished yet, or is stale, grid by grid.
 
     Args:
         runs: What to run and where the results go; a folder may hold an earlier part of its run.
@@ -215,6 +217,8 @@ def _claim(checked: _Checked, observer: Observer) -> list[Job]:
         job = Job(cell, store.cell(cell))
         try:
             _, summary = job.store.read(cell, dataset.fingerprint)
+        except StaleCellError:
+            summary = None
         except FedcrfError as error:  # its files are left alone, and the other cells still run
             observer(CellFailed(cell, str(error)))
             continue
@@ -255,14 +259,15 @@ def run_cell(
             clients_per_round=cell.rounds.clients_per_round,
             threat=cell.threat,
         )
-        state = store.resume() or simulation.start()
+        earlier, begun = store.begin(cell, origin)
+        state = earlier or simulation.start()
         observer(CellStarted(cell, state.round))
         for after, record in simulation.rounds(state, workers):
             state = after
             store.append(state, record)
             observer(RoundFinished(cell, record))
         attackers = None if simulation.adversary is None else list(simulation.adversary.clients)
-        summary = _summarise(cell, store.records(), dataset, origin, attackers)
+        summary = _summarise(cell, store.records(), dataset, begun, attackers)
         store.finish(state, summary)
         observer(CellFinished(cell, summary))
 
@@ -278,7 +283,7 @@ def _summarise(
     cell: CellSpec,
     records: Sequence[RoundRecord],
     dataset: ImageDataset,
-    origin: Provenance,
+    begun: Begun,
     attackers: list[int] | None,
 ) -> CellSummary:
     best = reported_round(records)
@@ -303,8 +308,9 @@ def _summarise(
         ),
         attackers=attackers,
         description=cell.describe(),
+        behaviour=begun.behaviour,
         fingerprint=dataset.fingerprint,
-        provenance=origin,
+        provenance=begun.provenance,
     )
 
 

@@ -12,7 +12,7 @@ from fedcrf.experiments.compare import compare
 from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
 from fedcrf.experiments.paper import published_column
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.store import CellSummary, DamagedRecordsError, RunStore
+from fedcrf.experiments.store import CellSummary, DamagedRecordsError, RunStore, StaleCellError
 from fedcrf.experiments.tables import Table, check_not_emptier, details_table, results_table
 from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord
@@ -27,12 +27,19 @@ class CellStanding:
         records: Its rounds so far; where a record is damaged, those before it.
         summary: Its result, where it is finished.
         damage: What is wrong with its files, where something is.
+        stale: What does something else than when it was run; nothing is told of such a cell.
     """
 
     cell: CellSpec
     records: Sequence[RoundRecord]
     summary: CellSummary | None
     damage: str | None = None
+    stale: str | None = None
+
+    @property
+    def stale_told(self) -> str | None:
+        """That it is stale, and why; None where it is not."""
+        return self.stale and f"stale, and left out until it is run again: {self.stale}"
 
     @property
     def damage_told(self) -> str:
@@ -69,6 +76,11 @@ class RunStanding:
         return f", {self.spec.attack['name']} by {count}{start}{pulse}"
 
     @property
+    def stale(self) -> list[CellStanding]:
+        """The cells that other code made."""
+        return [each for each in self.cells if each.stale]
+
+    @property
     def finished(self) -> list[CellSummary]:
         """The results of the finished cells."""
         return [each.summary for each in self.cells if each.summary is not None]
@@ -101,13 +113,13 @@ def write_standing(store: RunStore) -> list[Path]:
     """Write the run's tables (Markdown, CSV) and figures (SVG, PNG) into its folder.
 
     Raises:
-        FedcrfError: The folder's tables show more; nothing is written.
+        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
     """
     run = standing(store)
     paths = []
     tables = dict(zip(("results", "details"), run.tables(), strict=True))
     for name, table in tables.items():
-        check_not_emptier(store.path / f"{name}.md", table.as_markdown())
+        check_not_emptier(store.path / f"{name}.md", table.as_markdown(), bool(run.stale))
     for name, table in tables.items():
         for suffix, text in (("md", table.as_markdown()), ("csv", table.as_csv())):
             paths.append(store.path / f"{name}.{suffix}")
@@ -130,6 +142,8 @@ def _cell_standing(store: RunStore, cell: CellSpec) -> CellStanding:
         partition = store.partition(cell.seed)
         fingerprint = (partition.fingerprint or None) if partition is not None else None
         return CellStanding(cell, *folder.read(cell, fingerprint))
+    except StaleCellError as error:
+        return CellStanding(cell, [], None, stale=str(error))
     except DamagedRecordsError as error:  # and nothing else is wrong: the rounds are this cell's
         return CellStanding(cell, error.sound, None, damage=str(error))
     except FedcrfError as error:

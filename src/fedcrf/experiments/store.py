@@ -4,7 +4,8 @@
 
     RUN/run.toml                     the whole resolved description
     RUN/partitions/seed-S.json       what each client holds
-    RUN/cells/METHOD-seed-S/rounds.jsonl     one record a round, appended
+    RUN/cells/METHOD-seed-S/begun.json       by which code, until the cell is finished
+                            rounds.jsonl     one record a round, appended
                             checkpoint.pt    to go on from; gone when the cell is finished
                             model.pt         the reported model, when the cell is finished
                             summary.json     the cell's result; its presence means finished
@@ -23,10 +24,11 @@ from typing import Any, TypeVar
 import numpy as np
 import tomli_w
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.behaviour import changes, numbers
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.run_file import merge, read_run_file
@@ -50,6 +52,7 @@ class CellSummary(Record):
     round with the lowest validation loss, ``last_test_accuracy`` to the last round;
     ``images_per_second`` is the median round's speed of local training. ``attackers`` names the
     clients that attack, whose examples no accuracy counts; None where the run has no attack.
+    ``behaviour`` has the behaviour numbers of all that made it, by part; 1 where one is missing.
     """
 
     method: str
@@ -68,7 +71,15 @@ class CellSummary(Record):
     images_per_second: Number = math.nan
     attackers: list[int] | None = None
     description: dict[str, Any]
+    behaviour: dict[str, int] = Field(default_factory=dict)
     fingerprint: str
+    provenance: Provenance
+
+
+class Begun(Record):
+    """By which code a cell was begun: its behaviour numbers by part, and where it came from."""
+
+    behaviour: dict[str, int]
     provenance: Provenance
 
 
@@ -99,6 +110,13 @@ class DamagedRecordsError(FedcrfError):
         self.sound = sound
 
 
+class StaleCellError(FedcrfError):
+    """A cell that other code made: what today's comes to is not known before it is run again."""
+
+    def __init__(self, changed: Sequence[str]) -> None:
+        super().__init__("; ".join(changed))
+
+
 @dataclass(frozen=True)
 class CellStore:
     """The folder of one cell."""
@@ -109,6 +127,14 @@ class CellStore:
     def checkpoint(self) -> Path:
         """Where the state of an unfinished cell lies."""
         return self.path / "checkpoint.pt"
+
+    @property
+    def _beginning(self) -> Path:
+        return self.path / "begun.json"
+
+    @property
+    def _model(self) -> Path:
+        return self.path / "model.pt"
 
     @property
     def _rounds(self) -> Path:
@@ -169,11 +195,13 @@ class CellStore:
             fingerprint: Of the data it must be of; None where that is not known.
 
         Raises:
+            StaleCellError: It was made by code that did something else than today's.
             FedcrfError: Summary or records are damaged or do not belong together, or the result is
                 of another description or other data.
         """
         summary = self.summary()
         if summary is None:
+            self.check_current(cell)
             return self.records(), None
         of_data = fingerprint is None or summary.fingerprint == fingerprint
         named = summary.method == cell.method.name and summary.seed == cell.seed
@@ -182,6 +210,7 @@ class CellStore:
                 f"{self.path} holds the result of another description or other data: "
                 "choose another folder with --output"
             )
+        self.check_current(cell)
         records = self.records()
         if len(records) != summary.rounds:
             raise FedcrfError(
@@ -189,6 +218,58 @@ class CellStore:
                 f"{summary.rounds}: move the cell's folder away to run it anew"
             )
         return records, summary
+
+    def _begun(self) -> Begun | None:
+        """Return by which code the cell was begun; None where that is not known."""
+        try:
+            return Begun.model_validate_json(self._beginning.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError):
+            raise FedcrfError(
+                f"{self._beginning} does not say by which code the cell was begun: "
+                "move the cell's folder away to run it anew"
+            ) from None
+
+    def check_current(self, cell: CellSpec) -> None:
+        """Check that what is here, finished or not, was made by code that does what today's does.
+
+        Raises:
+            StaleCellError: It was not.
+            FedcrfError: The summary, or what says by which code the cell was begun, is damaged.
+        """
+        made = self.summary() or self._begun()
+        if made is None and not self._rounds.exists():
+            return
+        kept, device = ({}, "cpu") if made is None else (made.behaviour, made.provenance.device)
+        changed = changes(cell, kept, device)
+        if changed:
+            raise StaleCellError(changed)
+
+    def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
+        """Return the state to go on from, and by which code it has been; stale rounds are removed.
+
+        Args:
+            cell: What is run here.
+            origin: What its next part is run with.
+
+        Raises:
+            FedcrfError: The folder is damaged.
+        """
+        try:
+            self.check_current(cell)
+        except StaleCellError:
+            # In this order it stays stale wherever a kill may cut in.
+            for path in (self.checkpoint, self._model, self._rounds, self._summary):
+                path.unlink(missing_ok=True)
+            self._beginning.unlink(missing_ok=True)
+        state = self.resume()
+        if state is not None:
+            earlier = self._begun()
+            origin = origin.after(None if earlier is None else earlier.provenance)
+        begun = Begun(behaviour=numbers(cell, origin.device), provenance=origin)
+        write_text(self._beginning, begun.model_dump_json(indent=1) + "\n")
+        return state, begun
 
     def resume(self) -> RunState | None:
         """Return the state to go on from; records of a later, lost round are dropped.
@@ -218,9 +299,10 @@ class CellStore:
 
     def finish(self, state: RunState, summary: CellSummary) -> None:
         """Keep the result and the reported model; the checkpoint is no longer needed."""
-        save_model(self.path / "model.pt", state.reported_model)
+        save_model(self._model, state.reported_model)
         write_text(self._summary, summary.model_dump_json(indent=1) + "\n")
         self.checkpoint.unlink(missing_ok=True)
+        self._beginning.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

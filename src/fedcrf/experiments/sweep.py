@@ -15,7 +15,7 @@ from fedcrf.experiments.compare import Estimate, estimate, pair_seeds
 from fedcrf.experiments.figures import heat_map_figure, save
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.spec import RunSpec, check_used, resolve
-from fedcrf.experiments.standing import standing
+from fedcrf.experiments.standing import RunStanding, standing
 from fedcrf.experiments.store import CellSummary, RunStore
 from fedcrf.experiments.tables import Table, check_not_emptier, difference_text, estimate_text
 from fedcrf.files import write_text
@@ -100,10 +100,15 @@ class Sweep:
     def results(self) -> Results:
         """What was finished when it was first looked at."""
         results: Results = {}
-        for point in self.points():
-            for summary in standing(point.store).finished:
-                results.setdefault((summary.method, point.values), {})[summary.seed] = summary
+        for values, run in self.runs.items():
+            for summary in run.finished:
+                results.setdefault((summary.method, values), {})[summary.seed] = summary
         return results
+
+    @cached_property
+    def runs(self) -> dict[tuple[Any, ...], RunStanding]:
+        """How far the run at every point was when it was first looked at, by its values."""
+        return {point.values: standing(point.store) for point in self.points()}
 
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the sweep, axis by axis."""
@@ -181,10 +186,11 @@ def write_sweep(sweep: Sweep) -> list[Path]:
     """Write the table, and a heat map for each method where two settings vary.
 
     Raises:
-        FedcrfError: The folder's table shows more; nothing is written.
+        FedcrfError: The folder's table shows more, and nothing is stale; nothing is written.
     """
     table = sweep_table(sweep)
-    check_not_emptier(sweep.folder / "sweep.md", table.as_markdown())
+    stale = any(run.stale for run in sweep.runs.values())
+    check_not_emptier(sweep.folder / "sweep.md", table.as_markdown(), stale)
     paths = []
     for suffix, text in (("md", table.as_markdown()), ("csv", table.as_csv())):
         paths.append(sweep.folder / f"sweep.{suffix}")

@@ -11,7 +11,7 @@ from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.store import CellStore, CellSummary, RunStore
+from fedcrf.experiments.store import CellStore, CellSummary, RunStore, StaleCellError
 from fedcrf.report.explanation import ClientCauses
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import RoundRecord
@@ -27,6 +27,7 @@ class Explained:
         rule: That made them; None where it is not known.
         attackers: Of the run.
         damage: What is wrong with the records.
+        stale: What does something else than when it was run.
         unread: Of runs beside it that could not be read.
     """
 
@@ -35,6 +36,7 @@ class Explained:
     rule: object
     attackers: Collection[int] = ()
     damage: str | None = None
+    stale: str | None = None
     unread: Sequence[str] = ()
 
 
@@ -60,7 +62,7 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
     records, damage = place.sound_records()
     attackers = attackers_of(records, _summary(place))
     title = f"{cell.method.title}, seed {cell.seed}"
-    return _sound(Explained(title, records, cell.rule, attackers, damage))
+    return _sound(Explained(title, records, cell.rule, attackers, damage, _stale(place, cell)))
 
 
 def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Explained:
@@ -74,7 +76,7 @@ def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Expla
     run = runs[name]
     records, damage = run.sound_records()
     title, attackers = f"{name}, {run.description().title}", attackers_of(records, None)
-    return Explained(title, records, run.rule(), attackers, damage, unread)
+    return Explained(title, records, run.rule(), attackers, damage, unread=unread)
 
 
 def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[int]:
@@ -90,6 +92,17 @@ def _summary(place: CellStore) -> CellSummary | None:
         return place.summary()
     except FedcrfError:
         return None
+
+
+def _stale(place: CellStore, cell: CellSpec) -> str | None:
+    """Return what does something else than when a cell was run; None where nothing does."""
+    try:
+        place.check_current(cell)
+    except StaleCellError as error:
+        return str(error)
+    except FedcrfError:
+        pass  # its rounds are told without it
+    return None
 
 
 def _sound(found: Explained) -> Explained:
@@ -138,8 +151,10 @@ def find_round(found: Explained, number: int) -> RoundRecord:
 
 
 def remarks(found: Explained) -> list[str]:
-    """Return what else is to be known of a run: who attacks in it, and what is damaged."""
+    """Return what else is to be known of a run: who attacks, what is stale or damaged."""
     lines = [*found.unread]
+    if found.stale:
+        lines.append(f"stale, and told as it was recorded: {found.stale}")
     if found.attackers:
         lines.append(f"attackers of the run: {', '.join(map(str, found.attackers))}")
     if found.damage:

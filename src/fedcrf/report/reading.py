@@ -13,6 +13,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.compare import compare, pair_seeds
 from fedcrf.experiments.curves import held, mean_and_sd
 from fedcrf.experiments.methods import METHODS, find_method
+from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import (
     RecordedRun,
     evaluated,
@@ -197,7 +198,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
             ("Carried out by", description.framework),
             ("Strategy", description.strategy),
             ("Rule", description.rule),
-            ("Recorded by", f"fedcrf {made.fedcrf}, commit {(made.commit or 'unknown')[:10]}"),
+            ("Recorded by", f"fedcrf {made.fedcrf}, {_commits(made)}"),
             ("With", f"Python {made.python}, numpy {made.numpy}"),
             ("Not recorded", "data, model and local training, of which the server is not told"),
         ],
@@ -274,8 +275,7 @@ def _facts(run: RunStanding) -> list[tuple[str, str]]:
     ]
     provenances = [summary.provenance for summary in run.finished]
     for term, values in (
-        ("Made by", (f"fedcrf {each.fedcrf}, commit {(each.commit or 'unknown')[:10]}"
-                     for each in provenances)),
+        ("Made by", (f"fedcrf {each.fedcrf}, {_commits(each)}" for each in provenances)),
         ("With", (f"Python {each.python}, torch {each.torch}, numpy {each.numpy}"
                   for each in provenances)),
         ("On", (f"{each.processor}, {each.cores} cores, {each.system}, {each.device}"
@@ -288,12 +288,19 @@ def _facts(run: RunStanding) -> list[tuple[str, str]]:
     return facts
 
 
+def _commits(made: Provenance) -> str:
+    """Return the commits of all parts of a run."""
+    return "commit " + ", then ".join((each or "unknown")[:10] for each in made.every_commit)
+
+
 def _remarks(store: RunStore, run: RunStanding) -> list[str]:
     remarks = []
     for each in run.cells:
         name = each.cell.name
         if each.damage is not None:
             remarks.append(f"{name} is {each.damage_told}")
+        elif each.stale_told:
+            remarks.append(f"{name} is {each.stale_told}")
         elif each.summary is None:
             done = f"{len(each.records)} rounds so far" if each.records else "not started"
             remarks.append(f"{name} is not finished: {done}")
@@ -301,8 +308,9 @@ def _remarks(store: RunStore, run: RunStanding) -> list[str]:
     if strangers:
         remarks.append(f"not of this run and left out: {', '.join(strangers)}")
     for what, values in (
-        ("versions or commits of fedcrf", {(each.provenance.fedcrf, each.provenance.commit)
-                                           for each in run.finished}),
+        ("versions or commits of fedcrf", {(each.provenance.fedcrf, commit)
+                                           for each in run.finished
+                                           for commit in each.provenance.every_commit}),
         ("data sets", {each.fingerprint for each in run.finished}),
         ("devices", {(each.provenance.processor, each.provenance.device)
                      for each in run.finished}),
