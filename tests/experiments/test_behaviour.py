@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from experiments.runs import Log, carry_out, small_spec, snapshot
 from fedcrf.attacks import ModelAttack
 from fedcrf.cli import app
-from fedcrf.data import PARTITIONS
+from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.split import ClientSplit
 from fedcrf.experiments import behaviour, provenance
 from fedcrf.experiments.findings import Findings
@@ -83,7 +84,7 @@ def test_each_part_of_a_cell_has_its_number(
 def test_a_partition_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = WHOLE.cells()[0]
     schemes = {name: replace(each, behaviour=3) for name, each in PARTITIONS.items()}
-    monkeypatch.setattr(behaviour, "PARTITIONS", schemes)
+    monkeypatch.setattr(sys.modules[PartitionSettings.__module__], "PARTITIONS", schemes)
     said = "partition label-skew has behaviour 3 now and had 1"
     assert behaviour.changes(cell, {}, "cpu") == [said]
 

@@ -60,6 +60,11 @@ class PartitionSettings:
         return "min_examples" in self.ignored
 
     @property
+    def behaviour(self) -> int:
+        """The scheme's behaviour number."""
+        return PARTITIONS[self.scheme].behaviour
+
+    @property
     def ignored(self) -> frozenset[str]:
         """The settings that mean nothing to the scheme."""
         return PARTITIONS[self.scheme].ignores

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedcrf.data import PARTITIONS
 from fedcrf.data.split import ClientSplit
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.models import MLP
@@ -54,7 +53,7 @@ def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, Any]]:
     method = cell.method
     perceptron = isinstance(cell.model, MLP) and cell.training.precision == "float32"
     parts: dict[str, tuple[str, Any]] = {
-        "partition": (f"partition {cell.partition.scheme}", PARTITIONS[cell.partition.scheme]),
+        "partition": (f"partition {cell.partition.scheme}", cell.partition),
         "split": ("the split", ClientSplit),
         "model": (f"model {cell.model_name}", cell.model),
         "objective": (f"objective {method.objective}", cell.objective),
