@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fedcrf.files import atomic_write, whole_lines
+from experiments.runs import full_disk
+from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 
 
 def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -39,6 +43,50 @@ def test_what_cannot_be_written_is_called_by_its_name(name: str, tmp_path: Path)
         file.write(b"new")
     assert caught.value.filename == str(tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "No space left on device: make room, and give the same command again"),
+        (errno.EDQUOT, "Disk quota exceeded: make room, and give the same command again"),
+        (errno.EROFS, "Read-only file system: choose another folder"),
+        (errno.EIO, "Input/output error"),
+    ],
+    ids=errno.errorcode.get,
+)
+@pytest.mark.parametrize("write", [write_text, lambda path, text: append_line(path, text.encode())])
+def test_a_disk_that_takes_no_more_is_named_with_the_file_and_the_mend(
+    write: Callable[[Path, str], None],
+    number: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "results.md"
+    path.write_text("old\n")
+    full_disk(monkeypatch, "results.md", number)
+    with pytest.raises(OSError, match="Errno") as caught:
+        write(path, "new\n")
+    assert (caught.value.filename, caught.value.strerror) == (str(path), said)
+    assert path.read_text() == "old\n"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_half_a_line_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    append_line(path, b"one\n")
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6, unlimited[1]))
+        with pytest.raises(OSError, match="File too large") as caught:
+            append_line(path, b"three\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert caught.value.filename == str(path)
+    assert path.read_bytes() == b"one\n"
+    append_line(path, b"three\n")
+    assert whole_lines(path) == [b"one", b"three"]
 
 
 def test_a_line_still_being_written_is_left_out(tmp_path: Path) -> None:

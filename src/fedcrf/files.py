@@ -10,6 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+MENDS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and give the same command again"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "choose another folder"),
+}
+"""What helps where a file cannot be written, by the system's number of the error."""
+
 CACHE_VARIABLE = "FEDCRF_CACHE"
 """Names the cache folder; else it is the user's."""
 
@@ -37,21 +43,52 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     A link is followed, and what is no file, such as a device, is left alone.
 
     Raises:
-        OSError: It cannot be written; the error names the file, not what stands in for it.
+        OSError: It cannot be written; the error names the file, not what stands in for it, and
+            what helps.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a file", str(path))
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    with _named(path, unfinished):
+        try:
+            with unfinished.open("xb") as file:
+                yield file
+            unfinished.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Write a line, with its end, behind a file's others; all of it, or none where it fails.
+
+    Raises:
+        OSError: It cannot be written; the error names the file and what helps.
+    """
+    with _named(path), path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            with suppress(OSError):
+                file.truncate(before)
+            raise
+
+
+@contextmanager
+def _named(path: Path, stand_in: Path | None = None) -> Iterator[None]:
+    """Let an error of writing name the file, which the system does not say, and the mend."""
     try:
-        with unfinished.open("xb") as file:
-            yield file
-        unfinished.replace(path)
-    except BaseException as error:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and str(error.filename) == str(unfinished):
+        yield
+    except OSError as error:
+        if error.filename is None or str(error.filename) == str(stand_in):
             error.filename, error.filename2 = str(path), None
+        if error.errno in MENDS and error.strerror is not None:
+            error.strerror = f"{error.strerror}: {MENDS[error.errno]}"
         raise
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
 
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.runner import Event, Workplace, run_grid
@@ -40,6 +45,26 @@ def carry_out(spec: RunSpec, folder: Path, jobs: int = 1) -> tuple[Log, list[Any
     log = Log()
     failed = run_grid(spec, RunStore(folder), Workplace(device="cpu", jobs=jobs), log)
     return log, failed
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, name: str, number: int = errno.ENOSPC) -> None:
+    """Let what is written to files of that name fail with the system's error of that number."""
+    opened = Path.open
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    def opened_full(path: Path, mode: str = "r", *arguments: Any, **named: Any) -> Any:
+        file = opened(path, mode, *arguments, **named)
+        if name not in path.name or mode[0] not in "wxa":
+            return file
+        full = MagicMock(wraps=file)
+        full.write.side_effect = refuse
+        full.__enter__.return_value = full
+        full.__exit__.side_effect = lambda *_: file.close()
+        return full
+
+    monkeypatch.setattr(Path, "open", opened_full)
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from experiments.runs import Log, carry_out, small_spec, snapshot
+from experiments.runs import Log, carry_out, full_disk, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments import provenance
 from fedcrf.experiments.runner import (
@@ -196,6 +196,22 @@ def test_the_reported_model_of_a_run_without_a_finite_loss(tmp_path: Path) -> No
     records = [event.record for event in log.of(RoundFinished)]
     assert not any(math.isfinite(each.validation.loss) for each in records)
     assert all(each.kept_model for each in records[1:])
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "checkpoint.pt", "model.pt", "summary.json"])
+def test_a_full_disk_is_named_with_the_file_and_the_mend(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small_spec(methods=["fedavg"], seeds=[0])
+    with monkeypatch.context() as full:
+        full_disk(full, name)
+        _, (failed,) = carry_out(spec, tmp_path)
+    path = RunStore(tmp_path).cell(failed.cell).path / name
+    mend = "No space left on device: make room, and give the same command again"
+    assert failed.reason == f"{path}: {mend}"
+    log, none = carry_out(spec, tmp_path)
+    assert none == []
+    assert len(log.of(CellFinished)) == 1
 
 
 def test_a_disk_without_room_leaves_what_is_finished(tmp_path: Path, finished_once: Path) -> None:

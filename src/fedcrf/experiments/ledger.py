@@ -19,7 +19,7 @@ from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore, check_folder, check_free, folder_lock, make_folder
 from fedcrf.experiments.suite import Point
-from fedcrf.files import atomic_write, whole_lines, write_text
+from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.records import Number, Record
 
 
@@ -176,8 +176,7 @@ class Ledger:
 
     def append(self, score: Score) -> None:
         """Keep one more finished cell, of those described."""
-        with self._lines.open("ab") as file:
-            file.write(_line(score))
+        append_line(self._lines, _line(score))
 
     def run(self, partition: str, condition: str, seed: int) -> RunStore:
         """Return the working folder of one seed under one condition."""

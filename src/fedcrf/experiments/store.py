@@ -33,7 +33,7 @@ from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.run_file import merge, read_run_file
 from fedcrf.experiments.spec import REGISTRIES, RunSpec, cell_of, resolve
-from fedcrf.files import atomic_write, whole_lines, write_text
+from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.checkpoint import (
     load_checkpoint,
     save_checkpoint,
@@ -476,8 +476,7 @@ def read_lines(path: Path, mend: str, parse: Callable[[bytes], T]) -> tuple[list
 
 def append_record(path: Path, record: Record) -> None:
     """Keep a record as the last line of a file."""
-    with path.open("ab") as file:
-        file.write(_line(record))
+    append_line(path, _line(record))
 
 
 def partition_record(

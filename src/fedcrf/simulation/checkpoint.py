@@ -68,8 +68,10 @@ def load_checkpoint(path: Path) -> RunState:
 
 def save_model(path: Path, state: State) -> None:
     """Write a model as a torch ``state_dict``, atomically."""
+    content = io.BytesIO()  # torch says nothing of a disk that is full
+    torch.save(_tensors(state), content)
     with atomic_write(path) as file:
-        torch.save(_tensors(state), file)
+        file.write(content.getbuffer())
 
 
 def _digest(content: bytes | memoryview) -> bytes:
