@@ -11,6 +11,7 @@ from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments.runner import Workplace, run_grids
 from fedcrf.experiments.sweep import Axis, Sweep, parse_axis, sweep_table, write_sweep
+from fedcrf.experiments.tables import UNDER_ATTACK
 from fedcrf.rules import Adam
 
 SMALL = {
@@ -49,6 +50,20 @@ def test_a_key_that_does_not_exist_is_named(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, (SMALL,), (parse_axis("rules.crf.bandwith=1"),))
     with pytest.raises(FedcrfError, match="did you mean 'bandwidth'"):
         sweep.points()
+
+
+def test_what_a_rule_is_told_is_its_default(tmp_path: Path) -> None:
+    attack = {"methods": ["krum"], "attack": {"name": "ipm", "attackers": 1}}
+    axis = parse_axis("rules.krum.num_byzantine=0,1")
+    assert Sweep(tmp_path, (SMALL, {"methods": ["krum"]}), (axis,)).default_values() == (0,)
+    sweep = Sweep(tmp_path, (SMALL, attack), (axis,))
+    assert sweep.default_values() == (1,)
+    run_grids(
+        [(point.spec, point.store) for point in sweep.points()], Workplace(device="cpu"), Log()
+    )
+    table = sweep_table(sweep)
+    assert [row[-1] == "default" for row in table.rows] == [False, True]
+    assert table.note == UNDER_ATTACK
 
 
 def test_a_server_optimizer_s_settings_vary_where_a_method_has_it(tmp_path: Path) -> None:

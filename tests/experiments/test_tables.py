@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,12 @@ TABLE = Table("t", ("name", "a, b"), (("x", "1"), ("y, z", '2 "q"')))
 def test_markdown() -> None:
     lines = TABLE.as_markdown().splitlines()
     assert lines == ["| name | a, b |", "| --- | ---: |", "| x | 1 |", '| y, z | 2 "q" |']
+
+
+def test_a_note_stands_below_the_table_but_for_spreadsheets() -> None:
+    noted = replace(TABLE, note="Chosen [by] them.")
+    assert noted.as_markdown() == TABLE.as_markdown() + "\nChosen [by] them.\n"
+    assert (noted.as_csv(), noted.as_latex()) == (TABLE.as_csv(), TABLE.as_latex())
 
 
 def test_a_bar_in_a_cell_of_markdown_ends_no_cell() -> None:

@@ -21,6 +21,7 @@ import pytest
 
 import fedcrf as package
 from experiments.runs import snapshot
+from fedcrf.experiments.tables import UNDER_ATTACK
 from fedcrf.simulation.records import Reasons
 from integration.command_line import CommandLine, Result, command, environment, fedcrf
 
@@ -296,6 +297,19 @@ def test_a_run_under_attack(command_line: CommandLine, tmp_path: Path) -> None:
     title = "10 clients, label-skew, α = 0.1, ipm by 3 from round 3"
     assert title in " ".join(result.out.split()), "over the table, in as many lines as it needs"
     folder = tmp_path / "runs/digits-mlp-label-skew-alpha0.1-10clients-ipm-3attackers"
+    # A number that was chosen by knowing who is honest says so wherever it stands.
+    page = command_line("report", folder, "-o", tmp_path / "page.html", cwd=tmp_path)
+    assert page.rc == 0
+    shown = {
+        "run": result.out,
+        "show": command_line("show", folder, cwd=tmp_path).out,
+        "show --markdown": command_line("show", folder, "--markdown", cwd=tmp_path).out,
+        "table": (folder / "results.md").read_text(),
+        "page": (tmp_path / "page.html").read_text(),
+    }
+    said = {name: UNDER_ATTACK in " ".join(text.split()) for name, text in shown.items()}
+    assert said == dict.fromkeys(shown, True)
+    assert result.out.count(", which the honest clients chose)") == 4
     who = {}
     for cell in ("fedavg-seed-0", "fedavg-seed-1", "coordinate-median-seed-0"):
         records, summary = rounds_of(folder, cell), summary_of(folder, cell)
@@ -312,7 +326,7 @@ def test_a_run_under_attack(command_line: CommandLine, tmp_path: Path) -> None:
     assert after["validation"]["loss"] > before["validation"]["loss"]
     # The same again runs nothing; another attack does not go into the same folder.
     again = command_line(*arguments, "-o", folder, cwd=tmp_path)
-    assert (again.rc, "validation loss" in again.out) == (0, False)
+    assert (again.rc, ", validation loss" in again.out) == (0, False)
     other = command_line(*arguments, "--set", "attack.every=2", "-o", folder, cwd=tmp_path)
     is_one_clear_line(other, ["attack.every is 1 there, 2 here", "--output"])
 

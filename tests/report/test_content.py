@@ -14,6 +14,7 @@ import pytest
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.tables import UNDER_ATTACK
 from fedcrf.report import reading
 from fedcrf.report.page import render, write_page
 from fedcrf.report.reading import read_report
@@ -220,6 +221,19 @@ def test_runs_on_other_data_are_not_paired(finished: Path, tmp_path: Path) -> No
     assert not report.damaged
     assert report.comparison is not None
     assert [row[-1] for row in report.comparison.rows] == ["–"] * 4
+
+
+def test_runs_beside_each_other_say_where_one_is_under_attack(
+    finished: Path, tmp_path: Path
+) -> None:
+    attacked = RunStore(tmp_path / "attacked")
+    attacked.path.mkdir()
+    attacked.write(resolve({"methods": ["fedavg"], "attack": {"name": "ipm"}}))
+    for folders, note in (([finished, finished], ""), ([finished, attacked.path], UNDER_ATTACK)):
+        report = read_report(folders)
+        assert report.comparison is not None
+        assert report.comparison.note == report.runs[1].results.note == note
+        assert report.runs[0].results.note == ""
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:

@@ -259,7 +259,8 @@ def _scores(record: RoundRecord) -> str:
 
 def _outcome(summary: CellSummary) -> str:
     end = "stopped early" if summary.stopped_early else "ended"
+    chosen = "" if summary.attackers is None else ", which the honest clients chose"
     return (
         f"{end} after {summary.rounds} rounds, test accuracy {summary.test_accuracy:.4f} "
-        f"(round {summary.best_round})"
+        f"(round {summary.best_round}{chosen})"
     )

@@ -45,6 +45,8 @@ def print_tables(run_so_far: RunStanding) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table and an empty line."""
+    """Print a table, its note and an empty line."""
     console.print(table.for_terminal())
+    if table.note:
+        console.print(table.note, markup=False, highlight=False)
     console.print()

@@ -13,7 +13,13 @@ from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust
 from fedcrf.experiments.paper import published_column
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import CellSummary, DamagedRecordsError, RunStore, StaleCellError
-from fedcrf.experiments.tables import Table, check_not_emptier, details_table, results_table
+from fedcrf.experiments.tables import (
+    UNDER_ATTACK,
+    Table,
+    check_not_emptier,
+    details_table,
+    results_table,
+)
 from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord
 
@@ -89,7 +95,8 @@ class RunStanding:
         """Return the results over the finished cells, and what stands behind them."""
         results = compare(self.finished, self.spec.methods)
         published = published_column(self.spec)
-        return results_table(self.title, results, published), details_table(results)
+        note = "" if self.spec.threat is None else UNDER_ATTACK
+        return results_table(self.title, results, published, note), details_table(results)
 
     def records(self) -> dict[str, list[Sequence[RoundRecord]]]:
         """Return the rounds of every cell by method, seed by seed."""

@@ -17,7 +17,13 @@ from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.spec import RunSpec, check_used, resolve
 from fedcrf.experiments.standing import RunStanding, standing
 from fedcrf.experiments.store import CellSummary, RunStore
-from fedcrf.experiments.tables import Table, check_not_emptier, difference_text, estimate_text
+from fedcrf.experiments.tables import (
+    UNDER_ATTACK,
+    Table,
+    check_not_emptier,
+    difference_text,
+    estimate_text,
+)
 from fedcrf.files import write_text
 
 
@@ -112,7 +118,8 @@ class Sweep:
 
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the sweep, axis by axis."""
-        described = resolve(*self.layers, *self.settings).describe()
+        spec = resolve(*self.layers, *self.settings)
+        described = {**spec.describe(), "rules": spec.told_rules}
         return tuple(_at(described, axis.key) for axis in self.axes)
 
     def _spec(self, values: Sequence[Any]) -> RunSpec:
@@ -179,7 +186,8 @@ def sweep_table(sweep: Sweep) -> Table:
         "Δ to default [95 %]",
     )
     title = f"{', '.join(methods)} over {', '.join(axis.key for axis in sweep.axes)}"
-    return Table(title, header, tuple(rows))
+    attacked = any(each.spec.threat is not None for each in sweep.points())
+    return Table(title, header, tuple(rows), UNDER_ATTACK if attacked else "")
 
 
 def write_sweep(sweep: Sweep) -> list[Path]:

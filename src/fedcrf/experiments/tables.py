@@ -7,7 +7,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich import box
@@ -25,17 +25,27 @@ from fedcrf.experiments.compare import (
 from fedcrf.experiments.methods import find_method
 from fedcrf.experiments.paper import Published
 
+UNDER_ATTACK = (
+    "Under attack the reported round is the one with the lowest validation loss of the honest "
+    "clients, and accuracies are theirs. A server does not know them, and could not choose so."
+)
+"""Stands beside the results of runs with an attack."""
+
 
 @dataclass(frozen=True)
 class Table:
-    """A title, a header and rows of text; the first column is left-aligned, the others right."""
+    """A title, a header and rows of text; the first column is left-aligned, the others right.
+
+    ``note`` stands below it, where there is one, but for spreadsheets and LaTeX.
+    """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    note: str = ""
 
     def for_terminal(self) -> RichTable:
-        """Return the table as the terminal shows it."""
+        """Return the table as the terminal shows it, without its note."""
         table = RichTable(  # of text, in which brackets are no markup
             title=Text(self.title, style="bold"),
             title_justify="left",
@@ -55,7 +65,8 @@ class Table:
         rule = ["---", *("---:" for _ in self.header[1:])]
         lines = [self.header, rule, *self.rows]
         cells = ([cell.replace("|", r"\|") for cell in line] for line in lines)
-        return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
+        text = "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
+        return f"{text}\n{self.note}\n" if self.note else text
 
     def as_latex(self) -> str:
         """Return the table as a LaTeX ``tabular`` with booktabs rules."""
@@ -120,7 +131,10 @@ def _results_shown(page: str) -> int:
 
 
 def results_table(
-    title: str, results: Sequence[MethodResult], published: Mapping[str, Published]
+    title: str,
+    results: Sequence[MethodResult],
+    published: Mapping[str, Published],
+    note: str = "",
 ) -> Table:
     """Return who won and by how much: test accuracy and the paired difference to FedAvg.
 
@@ -128,6 +142,7 @@ def results_table(
         title: Stands above it.
         results: One a method.
         published: The paper's numbers by method; no such column where empty.
+        note: Stands below it.
     """
     columns = {
         "method": [find_method(result.method).title for result in results],
@@ -137,7 +152,7 @@ def results_table(
     }
     if published:
         columns["paper"] = [str(published.get(result.method, "–")) for result in results]
-    return _table(title, columns)
+    return replace(_table(title, columns), note=note)
 
 
 def details_table(results: Sequence[MethodResult]) -> Table:

@@ -22,7 +22,7 @@ from fedcrf.experiments.recorded import (
 )
 from fedcrf.experiments.standing import CellStanding, RunStanding, standing
 from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore, runs_below
-from fedcrf.experiments.tables import Table, difference_text, estimate_text
+from fedcrf.experiments.tables import UNDER_ATTACK, Table, difference_text, estimate_text
 from fedcrf.report.content import (
     CellTrust,
     Charts,
@@ -105,7 +105,9 @@ def comparison_table(runs: Sequence[tuple[str, RunStanding]]) -> Table:
         "run and method", "seeds", "test accuracy", "Δ to FedAvg [95 %]",
         f"Δ to {runs[0][0]} [95 %]",
     )  # fmt: skip
-    return Table("The runs beside each other", header, tuple(rows))
+    attacked = any(run.spec.threat is not None for _, run in runs)
+    note = UNDER_ATTACK if attacked else ""
+    return Table("The runs beside each other", header, tuple(rows), note)
 
 
 @dataclass
