@@ -27,11 +27,18 @@ from fedcrf.experiments.findings_tables import (
 )
 from fedcrf.experiments.ledger import Ledger, Score, digest
 from fedcrf.experiments.robustness import run_suite, separation
-from fedcrf.experiments.runner import CellFailed, CellFinished, Observer, Workplace
+from fedcrf.experiments.runner import (
+    CellFailed,
+    CellFinished,
+    Observer,
+    RoundFinished,
+    Workplace,
+)
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import Point, Suite, default_folder
 from fedcrf.experiments.suite_file import SUITES, read_suite
+from fedcrf.simulation.records import RoundRecord
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
 
@@ -227,6 +234,43 @@ def test_the_score_is_the_mean_of_the_last_rounds_of_the_same_run(tmp_path: Path
     (accuracy,) = findings.accuracies("iid", "ipm-2", "crf-robust").values()
     assert len(of_cell) == 3
     assert accuracy == pytest.approx(np.mean([record.test.accuracy for record in of_cell]))
+
+
+def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -> None:
+    suite = small(seeds=[0])
+    findings = run(suite, tmp_path, log)
+    last: dict[str, list[RoundRecord]] = {}
+    for event in log.of(RoundFinished):
+        if event.cell == suite.cells[Point("iid", "none", event.cell.method.name, 0)]:
+            last.setdefault(event.cell.method.name, []).append(event.record)
+    row = {row[0]: row for row in summary_table(findings, "iid").rows}
+    for method, title in (("fedavg", "FedAvg"), ("crf-robust", "CRF-robust")):
+        everyone = [record.everyone for record in last[method]]
+        worst = np.mean([each.worst_client for each in everyone if each is not None])
+        score = findings.by_point[Point("iid", "none", method, 0)]
+        assert score.everyone == pytest.approx(np.mean([e.accuracy for e in everyone if e]))
+        assert score.worst_client == pytest.approx(worst)
+        assert row[title][3:5] == (f"{score.everyone:.3f}", f"{worst:.3f}")
+        assert score.everyone != score.accuracy, "that is of the clients that attack nowhere"
+    header = summary_table(findings, "iid").header
+    assert header[2:5] == ("none", "none: all clients", "none: worst client")
+    # Of a suite in which nobody could attack there are no others.
+    clean = run(
+        read_suite("noise", "digits").chosen(
+            methods=["fedavg"], seeds=[0], partitions=["iid"], conditions=[], settings=[SMALL]
+        ),
+        tmp_path / "noise",
+        log,
+    )
+    (score,) = clean.by_point.values()
+    assert score.everyone == score.accuracy
+    assert score.worst_client is not None
+    # Folders of old say nothing of them, and their tables stay what they were.
+    older = [
+        score.model_copy(update={"everyone": None, "worst_client": None})
+        for score in findings.scores
+    ]
+    assert "none: all clients" not in summary_table(replace(findings, scores=older), "iid").header
 
 
 def test_tables_are_of_all_that_the_folder_holds(tmp_path: Path, log: Log) -> None:
@@ -467,6 +511,7 @@ def vars_of(point: object) -> dict[str, object]:
     [
         {},
         {"accuracy": 0.1 + 0.2, "separation": [1.0, 0.5], "last_rounds": 7},
+        {"everyone": 0.7, "worst_client": 0.1},
         {"provenance": {**PROVENANCE, "commit": None}},  # of an installed package
         {"provenance": {**PROVENANCE, "numba": "0.60", "byzfl": None}},
     ],

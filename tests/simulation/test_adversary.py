@@ -235,7 +235,31 @@ def test_what_attackers_hold_for_validation_and_test_does_not_matter() -> None:
     other = replace(whole, validation=spoilt[0], test=spoilt[1])
     assert not torch.equal(whole.validation.labels, other.validation.labels)
     again = simulation(ALIE(1.0), attackers=2, federation=other)
-    assert without_seconds(run(again)[1]) == without_seconds(run(chosen)[1])
+    first, second = run(chosen)[1], run(again)[1]
+    assert [each.everyone for each in first] != [each.everyone for each in second]
+    alone = [[each.model_copy(update={"everyone": None}) for each in of] for of in (first, second)]
+    assert without_seconds(alone[0]) == without_seconds(alone[1])
+
+
+@pytest.mark.parametrize("start_round", [1, 1_000], ids=["attacked", "nobody attacks"])
+def test_beside_the_honest_clients_all_are_scored(start_round: int) -> None:
+    chosen = simulation(LabelFlip(), attackers=2, start_round=start_round)
+    whole, attackers = chosen.federation, attackers_of(chosen)
+    network = chosen.model.build(whole.image_shape, whole.num_classes)
+    states, records = run(chosen)
+    for state, record in zip(states, records, strict=True):
+        network.load_state_dict(
+            {name: torch.from_numpy(array) for name, array in state.model.items()}
+        )
+        expected = client_evaluation_of(score(network, whole.test, 256), whole.test.owners)
+        assert record.everyone is not None
+        for name, value in expected.model_dump().items():
+            assert getattr(record.everyone, name) == alike(value)
+        honest = ~torch.isin(whole.test.owners, torch.tensor(attackers))
+        right = score(network, whole.test, 256).correct[honest]
+        assert record.test.accuracy == alike(float(right.mean()))
+        assert record.everyone.worst_client <= record.test.worst_client
+    assert all(record.everyone is None for record in run(simulation())[1]), "test is of all of them"
 
 
 def test_honest_clients_without_validation_examples() -> None:

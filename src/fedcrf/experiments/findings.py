@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -168,6 +168,15 @@ class Findings:
         """Return the mean over seeds, all that are finished or these; None where there are none."""
         found = self.accuracies(partition, condition, method)
         values = [each for seed, each in found.items() if seeds is None or seed in seeds]
+        return estimate(values) if values else None
+
+    def over_everyone(
+        self, name: Literal["everyone", "worst_client"], partition: str, condition: str, method: str
+    ) -> Estimate | None:
+        """Return the mean over seeds of what cells say of all clients; None where none does."""
+        points = (Point(partition, condition, method, seed) for seed in self.suite.seeds)
+        found = [getattr(self.by_point[p], name) for p in points if p in self.by_point]
+        values = [value for value in found if value is not None]
         return estimate(values) if values else None
 
     def shared_seeds(self, partition: str, conditions: Iterable[str], method: str) -> list[int]:

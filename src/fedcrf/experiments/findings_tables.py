@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -23,6 +24,12 @@ from fedcrf.experiments.tables import (
 from fedcrf.files import write_text
 
 NOT_RUN = "–"
+
+EVERYONE: Mapping[Literal["everyone", "worst_client"], str] = {
+    "everyone": "none: all clients",
+    "worst_client": "none: worst client",
+}
+"""What cells say of all clients, attackers included, by how it is called where nobody attacks."""
 
 
 def _place(findings: Findings, partition: str) -> str:
@@ -76,7 +83,9 @@ def overview_table(findings: Findings) -> Table:
 def summary_table(findings: Findings, partition: str) -> Table:
     """Return a row a method: nobody wrong, what that costs, and the worst case of each group.
 
-    n is the number of seeds where nobody is wrong; a worst case over others says over how many.
+    Where nobody is wrong it has beside the accuracy over those who are right under every condition
+    that over all clients, and the worst client's; folders of old do not say them. n is the number
+    of seeds where nobody is wrong; a worst case over others says over how many.
     """
     suite = findings.suite
 
@@ -88,6 +97,12 @@ def summary_table(findings: Findings, partition: str) -> Table:
         said = which if found.seeds == seeds else f"{which}, n = {found.seeds}"
         return f"{found.mean:.3f} {interval_text(found)} ({said})"
 
+    of_all = {
+        (name, method): findings.over_everyone(name, partition, suite.reference, method)
+        for name in EVERYONE
+        for method in suite.methods
+    }
+    told = EVERYONE if any(of_all.values()) else {}
     rows = []
     for method in suite.methods:
         quiet = findings.estimate(partition, suite.reference, method)
@@ -97,6 +112,7 @@ def summary_table(findings: Findings, partition: str) -> Table:
                 method_title(method),
                 str(n),
                 _mean_text(quiet),
+                *(_mean_text(of_all[name, method], n) for name in told),
                 _difference_text(findings.difference(partition, suite.reference, method), n),
                 *(worst(names, method, n) for names in findings.groups.values()),
             )
@@ -105,6 +121,7 @@ def summary_table(findings: Findings, partition: str) -> Table:
         "method",
         "n",
         "none",
+        *told.values(),
         "Δ to FedAvg [95 %]",
         *(f"worst: {t} [95 %]" for t in findings.groups),
     )

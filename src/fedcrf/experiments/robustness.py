@@ -110,7 +110,8 @@ class _Keeper:
 def _score(
     suite: Suite, point: Point, finished: CellFinished, records: Sequence[RoundRecord]
 ) -> Score:
-    last = [record.test.accuracy for record in records[-suite.last_rounds :]]
+    last = records[-suite.last_rounds :]
+    everyone = [record.everyone or record.test for record in last]
     separations = [separation(record) for record in records]
     inferred = any(record.reasons is not None for record in records)
     return Score(
@@ -118,7 +119,9 @@ def _score(
         condition=point.condition,
         method=point.method,
         seed=point.seed,
-        accuracy=float(np.mean(last)),
+        accuracy=float(np.mean([record.test.accuracy for record in last])),
+        everyone=float(np.mean([each.accuracy for each in everyone])),
+        worst_client=float(np.mean([each.worst_client for each in everyone])),
         last_rounds=suite.last_rounds,
         separation=[round(each, 4) for each in separations if each is not None]
         if inferred

@@ -28,6 +28,11 @@ class Scores:
     correct: Tensor
 
 
+def joined(one: Scores, other: Scores) -> Scores:
+    """Return the scores of the examples of both, one's first."""
+    return Scores(torch.cat([one.losses, other.losses]), torch.cat([one.correct, other.correct]))
+
+
 def evaluation_of(scores: Scores) -> Metrics:
     """Return loss and accuracy from every example's score."""
     return Metrics(loss=_mean(scores.losses), accuracy=_mean(scores.correct))

@@ -63,6 +63,7 @@ class Federation:
         held_out: The data set's own test set, where it has one.
         image_shape: Channels, height, width.
         num_classes: Number of labels.
+        set_aside: The test parts of clients by whom nothing is judged; None where all judge.
     """
 
     clients: tuple[Examples, ...]
@@ -71,6 +72,7 @@ class Federation:
     held_out: Examples | None
     image_shape: ImageShape
     num_classes: int
+    set_aside: PooledExamples | None = None
 
     @property
     def eligible(self) -> list[int]:
@@ -80,16 +82,19 @@ class Federation:
     def judged_without(self, clients: Sequence[int]) -> Federation:
         """Return the same clients, some of whom have no part in validation and test.
 
+        Their test parts are set aside.
+
         Raises:
             FedcrfError: Nothing is left to validate on.
         """
-        validation, test = (_without(each, clients) for each in (self.validation, self.test))
+        validation, test = (_of(each, clients, kept=False) for each in (self.validation, self.test))
         if not len(validation):
             raise FedcrfError(
                 "the honest clients hold nothing to validate on: give fewer attackers "
                 "(--attackers) or a larger data set"
             )
-        return replace(self, validation=validation, test=test)
+        set_aside = _of(self.test, clients, kept=True)
+        return replace(self, validation=validation, test=test, set_aside=set_aside)
 
 
 def client_splits(
@@ -199,6 +204,8 @@ def _pooled(
     return PooledExamples(union.images, union.labels, torch.from_numpy(owners).to(device))
 
 
-def _without(pooled: PooledExamples, clients: Sequence[int]) -> PooledExamples:
-    kept = ~torch.isin(pooled.owners, torch.tensor(clients, device=pooled.owners.device))
-    return PooledExamples(pooled.images[kept], pooled.labels[kept], pooled.owners[kept])
+def _of(pooled: PooledExamples, clients: Sequence[int], *, kept: bool) -> PooledExamples:
+    """Return the examples of some clients, or of the others."""
+    named = torch.tensor(clients, device=pooled.owners.device)
+    chosen = torch.isin(pooled.owners, named, invert=not kept)
+    return PooledExamples(pooled.images[chosen], pooled.labels[chosen], pooled.owners[chosen])

@@ -116,8 +116,10 @@ class RoundRecord(Record):
     is what the clients reported of themselves, by name, where the rule asked for it. ``nodes`` and
     ``left_out`` are of rounds that another framework carried out. ``attackers`` names those that
     attacked in this round; it is missing where the run has no attack, and validation and test are
-    then over all clients, else over the honest ones. ``kept_reason`` says why the model stayed as
-    it was; it is missing where the model moved, and from older records.
+    then over all clients, else over the honest ones; ``everyone`` is as ``test``, with what the
+    attackers hold for it, and shows what became of them where they did nothing.
+    ``kept_reason`` says why the model stayed as it was; it is missing where the model moved, and
+    from older records.
     """
 
     round: int
@@ -125,6 +127,7 @@ class RoundRecord(Record):
     validation: Metrics
     test: ClientMetrics
     held_out: Metrics | None = None
+    everyone: ClientMetrics | None = None
     clients: list[int]
     nodes: list[int] | None = None
     num_examples: list[int | float]

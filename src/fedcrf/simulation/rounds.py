@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+import torch
 
 from fedcrf.attacks import Threat
 from fedcrf.errors import FedcrfError
@@ -26,10 +27,11 @@ from fedcrf.rules import (
 from fedcrf.rules.base import num_examples
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine, engine_for
-from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of
+from fedcrf.simulation.evaluation import Scores, client_evaluation_of, evaluation_of, joined
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import (
+    ClientMetrics,
     RoundRecord,
     Seconds,
     brief,
@@ -198,6 +200,7 @@ class Simulation:
         validation = evaluation_of(scores["validation"])
         test = client_evaluation_of(scores["test"], self._work.federation.test.owners)
         held_out = evaluation_of(scores["held_out"]) if "held_out" in scores else None
+        everyone = self._everyone(scores)
         evaluated = time.perf_counter()
 
         stopping = state.stopping.observe(number, validation.loss)
@@ -208,6 +211,7 @@ class Simulation:
             validation=validation,
             test=test,
             held_out=held_out,
+            everyone=everyone,
             clients=[report.client for report in reports],
             num_examples=num_examples(reports),
             client_training_loss=brief(losses),
@@ -237,6 +241,14 @@ class Simulation:
             self._lost_rounds(state, record),
         )
         return after, record
+
+    def _everyone(self, scores: Mapping[str, Scores]) -> ClientMetrics | None:
+        """Return how a model does on all clients' test parts, where some are set aside."""
+        test, set_aside = self._work.federation.test, self._work.federation.set_aside
+        if set_aside is None:
+            return None
+        owners = torch.cat([test.owners, set_aside.owners])
+        return client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
 
     def _lost_rounds(self, before: RunState, record: RoundRecord) -> int:
         """Return `RunState.lost_rounds` after a round.

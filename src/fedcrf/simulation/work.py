@@ -126,8 +126,10 @@ class Work:
             "validation": self.federation.validation,
             "test": self.federation.test,
         }
-        if self.federation.held_out is not None:
-            sets["held_out"] = self.federation.held_out
+        for name in ("held_out", "set_aside"):
+            examples = getattr(self.federation, name)
+            if examples is not None:
+                sets[name] = examples
         return sets
 
     def report(self, client: int, state: State, trained: Trained) -> ClientReport:
