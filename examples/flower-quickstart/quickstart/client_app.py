@@ -23,7 +23,12 @@ def train(message: Message, context: Context) -> Message:
     loss = task.train(model, part.train, config, shuffle)
     if is_hostile(context):
         reverse(model, message)
-    metrics = {"num-examples": len(part.train.labels), "train_loss": loss, "partition-id": client}
+    metrics = {
+        "num-examples": len(part.train.labels),
+        "train_loss": loss,
+        "residual-loss": task.residual_loss(model, part.train, int(config["batch-size"])),
+        "partition-id": client,
+    }
     content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
     return Message(content=RecordDict(content), reply_to=message)
 

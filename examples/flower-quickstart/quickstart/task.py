@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,6 +18,7 @@ from fedcrf.simulation.federation import client_splits
 
 PIXELS = {"digits": 8 * 8, "mnist": 28 * 28}
 MOMENTUM = 0.9
+OF_TWO_MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,28 @@ def train(
             optimizer.step()
             total += loss.item() * len(batch)
     return total / (epochs * len(examples.labels))
+
+
+@torch.no_grad()
+def residual_loss(model: nn.Module, examples: Examples, batch_size: int) -> float:
+    """Return the mean loss that a trained model still has on the examples it was trained on.
+
+    With batch norm or dropout it is the lower one of two: in evaluation batch norm goes by
+    statistics that lag behind a few steps of training; in training both depend on the batch.
+    """
+    modes = {False, any(isinstance(module, OF_TWO_MODES) for module in model.modules())}
+    copy, losses = deepcopy(model), []  # in training batch norm changes its statistics
+    batches = examples.images.split(batch_size), examples.labels.split(batch_size)
+    for training in modes:
+        copy.train(training)
+        pairs = [pair for pair in zip(*batches, strict=True) if len(pair[1]) > 1 or not training]
+        total = sum(
+            functional.cross_entropy(copy(images), labels, reduction="sum").item()
+            for images, labels in pairs  # batch norm knows no spread of one example
+        )
+        counted = sum(len(labels) for _, labels in pairs)
+        losses.append(total / counted if counted else math.inf)
+    return min(losses)
 
 
 @torch.no_grad()

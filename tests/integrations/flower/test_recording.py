@@ -75,7 +75,9 @@ class Asking(FedAvg):
 
 
 def test_evidence_and_the_server_optimizer_are_in_the_record(tmp_path: Path) -> None:
-    run(RuleStrategy(Optimized(Asking(), Adam(0.5)), record_to=tmp_path), rounds=1)
+    names = MetricNames(residual_loss="train_loss")
+    rule = Optimized(Asking(), Adam(0.5))
+    run(RuleStrategy(rule, metric_names=names, record_to=tmp_path), rounds=1)
     recorded = only_run(tmp_path)
     assert recorded.records()[0].evidence == {RESIDUAL_LOSS: [0.5] * 4}
     description = json.loads((recorded.path / "description.json").read_text())

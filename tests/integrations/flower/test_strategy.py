@@ -40,6 +40,7 @@ from fedcrf.rules import (
     Adam,
     AggregationResult,
     ClientReport,
+    CRFEvidence,
     CRFRobust,
     Memory,
     Momentum,
@@ -307,12 +308,12 @@ def test_a_round_without_a_usable_reply_keeps_the_model_and_says_so(
 @pytest.mark.parametrize(
     ("replies", "said"),
     [
-        ([], "it did not answer"),
+        ([], "each did not answer$"),
         (
             [reply(node, moved(node, bias=np.ones(3))) for node in (1, 2)],
-            r"each for one reason: it reports 'bias' as float64 \(3,\), the global model has",
+            r": each reports 'bias' as float64 \(3,\), the global model has float64 \(2,\)$",
         ),
-        ([failure(1, "x"), failure(2, "y")], "no reply was usable$"),
+        ([failure(1, "x"), failure(2, "y")], "(no reply was usable|the model stays as it is)$"),
         ([reply(node, moved(node, bias=np.full(2, np.nan))) for node in (1, 2)], "is finite$"),
     ],
     ids=["nobody", "alike", "unlike", "NaN"],
@@ -591,12 +592,35 @@ class Asking:
 
 def test_evidence_is_a_train_metric_of_any_name() -> None:
     seen: list[list[Mapping[str, float]]] = []
-    replies = [reply(1, mine=0.25), reply(2, train_loss=4.0), reply(5, mine=[1.0])]
+    given = {"residual-loss": 0.125}
+    replies = [reply(1, mine=0.25, **given), reply(2, **given), reply(5, mine=[1.0])]
     aggregated(RuleStrategy(Asking(seen), metric_names=MetricNames(residual_loss="mine")), replies)
     aggregated(RuleStrategy(Optimized(Asking(seen), Adam())), replies)
     aggregated(RuleStrategy(FedAvgRule()), replies)
+    # Of several names that count which most give, and no numbers of two names are compared.
+    replies[2:] = [reply(node, residual_loss=0.5) for node in (5, 6, 7)]
+    aggregated(RuleStrategy(Asking(seen)), replies)
     losses = [[each[RESIDUAL_LOSS] for each in of_round] for of_round in seen]
-    np.testing.assert_array_equal(losses, [[0.25, np.nan, np.nan], [0.5, 4.0, 0.5]])
+    nan = np.nan
+    expected = [[0.25, nan, nan], [0.125, 0.125, nan], [nan, nan, 0.5, 0.5, 0.5]]
+    for each, numbers in zip(losses, expected, strict=True):
+        np.testing.assert_array_equal(each, numbers)
+
+
+@pytest.mark.parametrize("given", [{}, {"residual-loss": np.nan}, {"residual-loss": [0.5]}])
+def test_it_is_said_once_where_nobody_gives_the_evidence(
+    given: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = RuleStrategy(CRFEvidence())
+    for number in (1, 2):
+        ask(strategy, [1, 2], number=number)
+        strategy.aggregate_train(number, [reply(node, **given) for node in (1, 2)])
+    said = "no client gives a finite train metric 'residual-loss'"
+    assert [said in each.getMessage() for each in caplog.records].count(True) == 1
+    caplog.clear()
+    aggregated(strategy, [reply(1, **{"residual-loss": 0.5}), reply(2)])
+    aggregated(RuleStrategy(FedAvgRule()), [reply(1), reply(2)])
+    assert "no client gives" not in caplog.text
 
 
 def test_evidence_that_no_metric_gives_is_named() -> None:
@@ -654,6 +678,17 @@ class Counting:
         state = {name: np.full_like(array, rounds[0]) for name, array in global_state.items()}
         result = FedAvgRule().aggregate(global_state, reports)
         return replace(result, state=state, memory={"rounds": rounds})
+
+
+class Choosy(Counting):
+    """The same, but it decides on no report alone."""
+
+    def aggregate_after(
+        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        if len(reports) < 2:
+            raise FedcrfError("give two reports")
+        return super().aggregate_after(memory, global_state, reports)
 
 
 def test_a_rule_keeps_its_memory_through_rounds_without_a_usable_reply() -> None:
@@ -895,6 +930,41 @@ def test_memory_of_another_rule_is_refused_before_anything_runs(
     assert RuleStrategy(made_by, memory=unsigned).memory.keys() == first.memory.keys()
 
 
+@pytest.mark.parametrize(
+    ("made_by", "given_to", "model", "said"),
+    [
+        (CRFRobust(sketch_size=64), CRFRobust(sketch_size=32), MODEL, "sketch size 64, here 32"),
+        (CRFRobust(sketch_seed=3), CRFRobust(sketch_seed=4), MODEL, "sketch seed 3, here 4"),
+        (CRFRobust(), CRFRobust(), {"bias": np.ones(5)}, "model size 8, here 5"),
+        (
+            Choosy(),
+            Choosy(),
+            {"bias": np.ones(5)},
+            None,
+        ),
+        (
+            Optimized(FedAvgRule(), Adam()),
+            Optimized(FedAvgRule(), Adam()),
+            {"bias": np.ones(5)},
+            "the memory holds no 'first_moment' of this model's tensors",
+        ),
+    ],
+    ids=["sketches", "signs", "model", "alone", "moments"],
+)
+def test_memory_that_the_rule_does_not_go_on_from_is_refused_before_nodes_train(
+    made_by: Rule, given_to: Rule, model: Any, said: str | None, tmp_path: Path
+) -> None:
+    first = RuleStrategy(made_by, fraction_evaluate=0.0)
+    first.start(trained_by_round(), arrays(MODEL), 1)
+    second = RuleStrategy(given_to, memory=first.memory, record_to=tmp_path / "runs")
+    if said is None:
+        ask(second, [1, 2], model)
+        return
+    with pytest.raises(FedcrfError, match=said):
+        ask(second, [1, 2], model)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_crfavg_goes_on_with_who_its_clients_are() -> None:
     first = CRFAvg(fraction_evaluate=0.0)
     first.start(trained_by_round(), arrays(MODEL), 1)
@@ -938,6 +1008,10 @@ def test_what_is_no_rule_or_no_names_is_refused() -> None:
     for rule in (CRFRobust, "crf-robust", None):
         with pytest.raises(FedcrfError, match=r"give a server rule, such as CRFRobust\(\)$"):
             RuleStrategy(rule)  # type: ignore[arg-type]
+    for odd in ({"residual_loss": 3}, {"evaluation_loss": ()}, {"partition_id": ("a", "b")}):
+        (name,) = odd
+        with pytest.raises(FedcrfError, match=f"^{name} is .*: give the name of a metric$"):
+            MetricNames(**odd)  # type: ignore[arg-type]
     with pytest.raises(FedcrfError, match=r"give MetricNames\(\.\.\.\)$"):
         CRFAvg(metric_names={"training_loss": "loss"})  # type: ignore[arg-type]
 

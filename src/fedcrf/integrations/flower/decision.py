@@ -14,6 +14,8 @@ from fedcrf.crf import FieldPosterior
 from fedcrf.integrations.flower.replies import LeftOut, TrainReply, alike, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
 
+NO_REPLY = "no reply was usable"
+
 MOST_TOLD = 5
 """Lines of one kind that are logged of a round, and nodes that one of them names."""
 
@@ -62,10 +64,10 @@ class Decision:
         """Why the global model stays as it was; None where it moves."""
         if self.result is not None:
             return self.result.kept_reason
+        if not self.left_out:
+            return "no node was asked"
         reason = alike(self.left_out)
-        if reason is None:
-            return "no reply was usable" if self.left_out else "no node was asked"
-        return f"no reply was usable, each for one reason: it {reason}"
+        return NO_REPLY if reason is None else f"{NO_REPLY}: each {reason}"
 
     @property
     def usable(self) -> bool:

@@ -42,17 +42,17 @@ class MetricNames:
             worth. FedNova's alone, which requires it.
         training_loss: Train metric, for the record.
         residual_loss: Train metric: the mean loss that a client's model has on its own examples
-            after training, evidence for rules that look at it. By default what most clients
-            send, the mean over their training.
+            after training, evidence for rules that look at it. Not the mean over the training,
+            which most clients send: it is high where a client has much to learn, too.
         evaluation_loss: Evaluate metric, for the record.
         evaluation_accuracy: Evaluate metric, for the record.
     """
 
     partition_id: str = "partition-id"
     effective_steps: str = "effective-steps"
-    training_loss: Names = ("train_loss", "training_loss", "loss")
-    residual_loss: Names = "train_loss"
-    evaluation_loss: Names = ("eval_loss", "loss", "val_loss", "test_loss", "evaluation_loss")
+    training_loss: Names = ("train_loss", "training_loss", "loss", "train_logloss")
+    residual_loss: Names = ("residual-loss", "residual_loss")
+    evaluation_loss: Names = ("eval_loss", "loss", "val_loss", "test_loss", "test_logloss")
     evaluation_accuracy: Names = (
         "eval_acc", "accuracy", "acc", "eval_accuracy", "val_acc", "val_accuracy", "test_acc",
         "test_accuracy",

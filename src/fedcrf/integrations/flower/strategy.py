@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.checkpoint import Checkpoint, named
 from fedcrf.integrations.flower.arrays import as_record, as_state
-from fedcrf.integrations.flower.decision import Decision, TrainingRound, left_out_told
+from fedcrf.integrations.flower.decision import NO_REPLY, Decision, TrainingRound, left_out_told
 from fedcrf.integrations.flower.memory import (
     CLIENTS,
     MADE_BY,
@@ -40,10 +40,13 @@ from fedcrf.integrations.flower.replies import (
 )
 from fedcrf.rules import (
     CRF,
+    ClientReport,
     FedNova,
     Memory,
     Rule,
+    State,
     aggregate_or_keep,
+    aggregate_round,
     plain_rule,
     rule_name,
     wanted_evidence,
@@ -295,6 +298,7 @@ class RuleStrategy(FedAvg):
             raise FedcrfError(f"the global model {error}") from None
         if server_round == 1:  # and not in ``start``, which strategies that wrap this one replace
             self._begin()
+            self._check_memory(state)
             if self._recorder is not None:
                 path = self._recorder.begin(self._origin.run)
                 LOGGER.info("Records: %s", path)
@@ -391,6 +395,20 @@ class RuleStrategy(FedAvg):
         self._unusable = 0
         self._told: set[object] = set()
 
+    def _check_memory(self, model: State) -> None:
+        """Raise a `FedcrfError` where the rule does not go on from the memory, before nodes train.
+
+        It is let decide on a report that changes nothing, and nothing is made of that.
+        """
+        report = ClientReport(client=0, state=model, num_examples=1.0)
+        if not self._memory:
+            return
+        try:
+            aggregate_round(self._secret_rule, {}, model, [report])
+        except Exception:  # it decides on no report alone, whatever it remembers
+            return
+        aggregate_round(self._secret_rule, self._memory, model, [report])
+
     def _decide(
         self, current: TrainingRound, replies: Iterable[Message]
     ) -> tuple[Decision, dict[str, NDArray[Any]]]:
@@ -437,7 +455,8 @@ class RuleStrategy(FedAvg):
         if reason is not None and decision.usable:
             LOGGER.warning("\t> The model stays as it is: %s", reason)
         elif reason is not None:
-            LOGGER.error("\t> No usable reply: the model stays as it is: %s", reason)
+            why = reason.removeprefix(NO_REPLY) if reason.startswith(NO_REPLY) else f": {reason}"
+            LOGGER.error("\t> No usable reply: the model stays as it is%s", why)
         for cast in sorted({cast for reply in decision.replies for cast in reply.casts}):
             self._tell_once(cast, cast.told)
         for name in wanted_evidence(self.rule):
