@@ -14,15 +14,27 @@ ifneq ($(wildcard ../shared/data),)
 export FEDCRF_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help install demo test lint docs bench clean
+# Kernels of other processors sum in another order. What this one has can be kept from using its
+# newer instructions: all libraries as on a processor of 2008, or oneDNN and torch as before AVX-512.
+OLDEST := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 \
+	OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=generic \
+	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR"
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+	OPENBLAS_CORETYPE=Haswell NUMBA_CPU_NAME=haswell \
+	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
+NUMERIC := tests/statistics tests/crf tests/paper tests/rules tests/attacks tests/simulation
+
+.PHONY: help install demo test test-all test-processors lint docs bench clean
 
 help:
-	@echo "make demo   three attackers among ten clients (half a minute)"
-	@echo "make test   run the tests"
-	@echo "make lint   check format, lint and types"
-	@echo "make docs   build the documentation into site/"
-	@echo "make bench  measure rounds and rules beside the peers' (an idle machine, ten minutes)"
-	@echo "make clean  remove the environment and what was built"
+	@echo "make demo             three attackers among ten clients (half a minute)"
+	@echo "make test             run the tests but those that wait for something else (a few minutes)"
+	@echo "make test-all         run all tests: with servers, a browser, compilers, real images, the docs"
+	@echo "make test-processors  run the tests of numbers with the instructions of older processors"
+	@echo "make lint             check format, lint and types"
+	@echo "make docs             build the documentation into site/"
+	@echo "make bench            measure rounds and rules beside the peers' (an idle machine, ten minutes)"
+	@echo "make clean            remove the environment and what was built"
 
 install: $(READY)
 
@@ -35,8 +47,17 @@ $(READY): pyproject.toml constraints.txt src/fedcrf/_version.py
 demo: $(READY)
 	$(BIN)/fedcrf demo
 
+PYTEST := $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
 test: $(READY)
-	$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+test-all: $(READY)
+	$(PYTEST)
+
+test-processors: $(READY)
+	$(OLDEST) $(PYTEST) -m "not slow" $(NUMERIC)
+	$(AVX2) $(PYTEST) -m "not slow" $(NUMERIC)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -20,6 +22,52 @@ if TYPE_CHECKING:
     from report.browser import Browser
 
 
+CACHE = pytest.StashKey[Path]()
+
+LONG = (
+    "integration/test_cli.py",
+    "test_readme.py",
+    "statistics/test_compiled.py",
+    "docs/test_docs.py",
+    "simulation/test_adversary.py",
+)
+"""Modules that begin first, so that the last ones are short and no process waits for another's."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests one cache folder, with all their processes; nobody's own is read or filled.
+
+    What it holds of compiled code is kept for the next time: its names tell its sources, and its
+    compiler looks whether it is for this processor.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # it has the folder from the process that started it
+    config.stash[CACHE] = Path(tempfile.mkdtemp(prefix="fedcrf-tests-"))
+    os.environ["FEDCRF_CACHE"] = str(config.stash[CACHE])
+    if hasattr(config, "cache"):
+        kept = config.cache.mkdir("fedcrf-kernels")
+        (config.stash[CACHE] / "kernels").symlink_to(kept)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if CACHE in config.stash:
+        shutil.rmtree(config.stash[CACHE], ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what waits for a browser or real images as slow, and put long modules first."""
+    for item in items:
+        if {"chromium", "data_dir"} & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.slow)
+
+    def place(item: pytest.Item) -> int:
+        module = item.nodeid.partition("::")[0].removeprefix("tests/")
+        return LONG.index(module) if module in LONG else len(LONG)
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Return the folder with the real data sets; skip the test where there is none."""
@@ -30,15 +78,7 @@ def data_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Decoded data sets go to a folder of the tests' own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDCRF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="session")
-def finished_once(own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a finished run, to look at only."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     _, failed = carry_out(small_spec(), folder)
@@ -50,6 +90,22 @@ def finished_once(own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> 
 def finished(finished_once: Path, tmp_path: Path) -> Path:
     """Return the folder of a finished run, to do with as a test likes."""
     return Path(shutil.copytree(finished_once, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> BaseContext:
+    """Return a way to start child processes from one that has imported torch for all of them."""
+    import torch.multiprocessing
+
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fedcrf.simulation.worker_pool", "fedcrf.experiments.runner"])
+    return context
+
+
+@pytest.fixture
+def quick_children(fork_server: BaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start children where imports are done: for tests of what they do, not of how they begin."""
+    monkeypatch.setattr("torch.multiprocessing.get_context", lambda _: fork_server)
 
 
 @pytest.fixture(scope="session")

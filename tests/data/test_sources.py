@@ -497,9 +497,7 @@ def test_digits() -> None:
     assert load_dataset("digits", image_size=16).image_shape == (1, 16, 16)
 
 
-def test_a_reader_that_was_written_anew_is_asked(
-    own_cache: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_was_written_anew_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def ones() -> tuple[np.ndarray, np.ndarray]:
         return np.ones((4, 2, 2), dtype=np.uint8), np.zeros(4, dtype=np.int64)
 

@@ -96,7 +96,7 @@ def run_shown(section: str, folder: Path) -> list[RoundRecord]:
     return store.cell(store.read().cells()[0]).records()
 
 
-def test_a_rule(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = python_of("extend", "A server rule")["Capped"]
     monkeypatch.setitem(RULES, "capped", rule)  # type: ignore[arg-type]
     for each in run_shown("A server rule", tmp_path / "run"):
@@ -107,7 +107,7 @@ def test_a_rule(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert rule().aggregate({"w": np.zeros(2)}, reports).weights.tolist() == [0.5, 0.0, 0.5]
 
 
-def test_an_objective(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decay = python_of("extend", "A client objective")["Decay"]
     monkeypatch.setitem(OBJECTIVES, "decay", decay)  # type: ignore[arg-type]
     assert len(run_shown("A client objective", tmp_path / "run")) == 2
@@ -118,7 +118,7 @@ def test_an_objective(own_cache: None, tmp_path: Path, monkeypatch: pytest.Monke
     assert weight.grad.tolist() == [2.0, 0.5]
 
 
-def test_an_attack(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     coin = python_of("extend", "An attack")["Coin"]
     monkeypatch.setitem(ATTACKS, "coin", coin)  # type: ignore[arg-type]
     assert [len(each.attackers or []) for each in run_shown("An attack", tmp_path / "run")] == [
@@ -132,7 +132,7 @@ def test_an_attack(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(set(np.sign(sent * mean)[0])) == 2
 
 
-def test_a_partition(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scheme = python_of("extend", "A partition")["SHARDS"]
     known = {**PARTITIONS, "shards": scheme}
     module = importlib.import_module("fedcrf.data.partition")  # the package has a function of it
@@ -148,14 +148,14 @@ def test_a_partition(own_cache: None, tmp_path: Path, monkeypatch: pytest.Monkey
     assert np.sort(np.concatenate(parts)).tolist() == list(range(333))
 
 
-def test_a_model(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = python_of("extend", "A model")["ConvNet"]
     monkeypatch.setitem(MODELS, "convnet", plan)  # type: ignore[arg-type]
     assert len(run_shown("A model", tmp_path / "run")) == 2
     assert plan(channels=3).build((3, 32, 32), 7)(torch.zeros(5, 3, 32, 32)).shape == (5, 7)
 
 
-def test_a_data_set(own_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stripes = python_of("extend", "A data set")["STRIPES"]
     monkeypatch.setattr("fedcrf.data.sources.DATASETS", {**DATASETS, "stripes": stripes})
     last = run_shown("A data set", tmp_path / "run")[-1]

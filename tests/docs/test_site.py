@@ -14,6 +14,8 @@ from report.browser import Browser
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.slow  # it waits for the documentation to be built
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

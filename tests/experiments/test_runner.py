@@ -66,6 +66,7 @@ def test_two_jobs_are_one_job_to_the_bit(tmp_path: Path, finished_once: Path) ->
     assert results(tmp_path / "two") == results(finished_once)
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_a_worker_that_dies_takes_one_cell_with_it(tmp_path: Path) -> None:
     # Cells long enough that a kill at a cell's third round cannot meet it finished.
     spec = small_spec(seeds=[0, 1], rounds={"maximum": 20, "patience": 20})
@@ -135,6 +136,7 @@ def test_the_commit_is_that_of_the_code_that_ran(
     assert (commits, head) == ({"0" * 40}, ["1" * 40])
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_an_observer_that_raises_leaves_no_worker_behind(tmp_path: Path) -> None:
     # As when the user presses Ctrl-C: the exception comes out, and nothing trains on unseen.
     def interrupted(event: Event) -> None:

@@ -25,11 +25,10 @@ def others_than_compiling(errors: str) -> list[str]:
     return [line for line in errors.splitlines() if not line.startswith("compiled the statistics")]
 
 
-def environment(cache: Path, **more: str) -> dict[str, str]:
-    """Return what a command runs with: a cache and data of its own, no CUDA, a wide pipe."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("FEDCRF_")}
-    fixed = {"FEDCRF_CACHE": str(cache), "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
-    return own | fixed | more
+def environment(**more: str) -> dict[str, str]:
+    """Return what a command runs with: the tests' cache, no data folder, no CUDA, a wide pipe."""
+    own = {name: value for name, value in os.environ.items() if name != "FEDCRF_DATA"}
+    return own | {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"} | more
 
 
 def command(*arguments: object) -> list[str]:
@@ -49,7 +48,7 @@ class CommandLine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.env = environment(folder / "cache")
+        self.env = environment()
 
     def __enter__(self) -> CommandLine:
         self._server = subprocess.Popen(

@@ -62,7 +62,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """An unbroken run in a fresh interpreter: its folder and what it printed."""
     home = tmp_path_factory.mktemp("finished")
     arguments = (*RUN, "--jobs", "1", "--output", "results")
-    return home / "results", fedcrf(*arguments, cwd=home, env=environment(home / "cache"))
+    return home / "results", fedcrf(*arguments, cwd=home, env=environment())
 
 
 def test_run_prints_every_round_and_the_table(finished: tuple[Path, Result]) -> None:
@@ -255,7 +255,7 @@ def test_lists_have_one_line_each(name: str, listed: set[str], command_line: Com
 
 def test_help_is_quick_to_import(tmp_path: Path) -> None:
     # What makes help slow is importing these; a test may not look at the clock.
-    env = environment(tmp_path, PYTHONPROFILEIMPORTTIME="1")
+    env = environment(PYTHONPROFILEIMPORTTIME="1")
     result = fedcrf("--help", cwd=tmp_path, env=env)
     assert result.rc == 0
     for name in ("run", "show", "partition", "methods", "datasets", "models", "demo"):
@@ -690,7 +690,7 @@ def test_bad_input_is_one_clear_line_and_writes_nothing(
 
 def test_bad_input_in_a_fresh_interpreter(tmp_path: Path) -> None:
     # The table above runs in forks; here is one as the shell starts it, to tie the two together.
-    result = fedcrf("run", "--alpha", "abc", cwd=tmp_path, env=environment(tmp_path / "cache"))
+    result = fedcrf("run", "--alpha", "abc", cwd=tmp_path, env=environment())
     is_one_clear_line(result, ("--alpha", "abc"))
     assert list(tmp_path.iterdir()) == []
 

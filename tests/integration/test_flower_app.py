@@ -20,6 +20,8 @@ from integration.flower_processes import Processes, free_port
 
 APP = Path(__file__).parents[2] / "examples" / "flower-quickstart"
 
+pytestmark = pytest.mark.slow  # it waits for servers
+
 SLEEPER = '''
 
 @app.train()  # what follows stands for a client that is at work when its machine goes down

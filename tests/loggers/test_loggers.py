@@ -154,7 +154,7 @@ def test_a_run_goes_on_in_its_log(name: str, tmp_path: Path) -> None:
     assert dict(losses) == {1: 1.0, 2: 0.25, 3: pytest.approx(0.5 / 3)}
 
 
-def test_the_whole_of_a_real_run_is_logged(own_cache: None, tmp_path: Path) -> None:
+def test_the_whole_of_a_real_run_is_logged(tmp_path: Path) -> None:
     spec = small_spec(seeds=[0])
     folders = dict.fromkeys(spec.cells(), tmp_path)
     events, said = Log(), []

@@ -12,7 +12,7 @@ FIELDS = ["crf-robust", "crf-evidence", "crf-robust-evidence"]
 
 
 @pytest.fixture(scope="session")
-def attacked(own_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run of which one client attacks from the second round on."""
     folder = tmp_path_factory.mktemp("attacked") / "run"
     spec = small_spec(

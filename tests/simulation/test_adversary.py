@@ -288,6 +288,7 @@ def test_resumed_after_any_round_it_ends_the_same(kind: Any, drawn: int | None, 
     assert any(record.attackers for record in records)
 
 
+@pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize(
     "attack",
     [LabelFlip(), StaleFreeRider()],

@@ -23,9 +23,12 @@ from fedcrf.simulation.worker_pool import WorkerPool, shared_out
 from simulation import small
 from simulation.small import Asking, BatchNormPlan, Broken, DropoutPlan, HalvedPlan, federation
 
+quickly = pytest.mark.usefixtures("quick_children")
+
 simulation = partial(small.simulation, model=BatchNormPlan(), objective=Proximal(), max_rounds=3)
 
 
+@quickly
 @pytest.mark.parametrize(
     ("workers", "changes"),
     [
@@ -65,6 +68,7 @@ def test_a_worker_that_dies_ends_the_run_with_a_clear_error() -> None:
     assert multiprocessing.active_children() == []
 
 
+@quickly
 def test_what_goes_wrong_in_a_worker_is_told() -> None:
     run = simulation(objective=Broken())
     with pytest.raises(ZeroDivisionError, match="broken"):
@@ -72,6 +76,7 @@ def test_what_goes_wrong_in_a_worker_is_told() -> None:
     assert multiprocessing.active_children() == []
 
 
+@quickly
 def test_a_run_that_is_left_early_leaves_nothing_behind() -> None:
     def shared_memory() -> set[Path]:
         return set(Path("/dev/shm").glob(f"*_{os.getpid()}_*"))  # another test's is not looked at

@@ -31,7 +31,7 @@ from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
 
 pytest.importorskip("numba", reason="the compiled passes need fedcrf[fast]")
 
-WRITTEN_OUT = (1, 3, 10)
+WRITTEN_OUT = (1, 3, 6)
 """Numbers of clients, odd and even, one tile and several, that functions are written out for."""
 
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
@@ -42,17 +42,14 @@ many_examples = settings(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_rounds_too(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compile into a cache of our own, send rounds of any size through it, in several tasks."""
+def small_rounds_too() -> Iterator[None]:
+    """Send rounds of any size through the compiled passes, in several tasks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDCRF_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(passes, "FEWEST_NUMBERS", 0)
         patch.setattr(passes, "CHUNK", 1024)
         patch.setattr(passes, "CHUNK_OF_MANY", 1024)
         patch.setattr(columns, "CONVERTED", 512)
-        load.cache_clear()
         yield
-    load.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +191,19 @@ def test_any_number_of_clients_can_go_the_way_of_many(m, monkeypatch):
         assert_same_statistics(clients)
         arrays = [layers[0] for layers in clients]
         assert (median_of(arrays) == np.median(arrays, axis=0)).all()
+
+
+@pytest.mark.slow
+def test_functions_for_ten_clients_take_longer_to_compile_and_are_no_others():
+    generator, m = np.random.default_rng(10), 10
+    for dtype in (np.float32, np.float64):
+        clients = draw_clients(generator, m, [700, 5], dtype)
+        assert_same_statistics(clients, draw_clients(generator, 1, [700, 5], dtype)[0])
+        arrays = [layers[0] for layers in clients]
+        block = np.stack(arrays).astype(np.float64)
+        assert (median_of(arrays) == np.median(arrays, axis=0)).all()
+        trimmed = coordinate_trimmed_mean(block, 2).astype(dtype)
+        assert_allclose(trimmed_mean_of(arrays, 2), trimmed, rtol=np.finfo(dtype).eps)
 
 
 def test_what_the_updates_share_does_not_hide_how_they_differ(clients_of):

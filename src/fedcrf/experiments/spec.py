@@ -231,7 +231,8 @@ def resolve(*layers: Options) -> RunSpec:
             _named(section, options, name)
     if spec.threat is not None:
         spec.threat.check(spec.partition.num_clients, spec.rounds.clients_per_round)
-    for cell in spec.cells():  # every name and setting is looked at before anything runs
+    for method in spec.methods:  # every name and setting is looked at before anything runs
+        cell = spec.cell(method, spec.seeds[0])
         check_evidence(wanted_evidence(cell.rule))
         check_clients(cell.rule, spec.rounds.clients_per_round or spec.partition.num_clients)
     return spec

@@ -109,7 +109,7 @@ def in_flower(
         ("crf", CRFAvg, DIGITS),
         ("fedavg", FedAvg, DIGITS),
         ("fedavg", lambda: RuleStrategy(RULES["fedavg"]()), DIGITS),
-        ("crf", CRFAvg, MNIST),
+        pytest.param("crf", CRFAvg, MNIST, marks=pytest.mark.slow),
     ],
     ids=["CRF", "Flower's FedAvg", "FedAvg", "CRF on MNIST"],
 )

@@ -1029,7 +1029,7 @@ def test_evaluations_that_cannot_be_used_are_left_out(caplog: pytest.LogCaptureF
 
 
 def test_no_copy_of_all_updates_is_made() -> None:
-    size, clients = 1_200_000, 10
+    size, clients = 1_200_000, 6
     model = {f"layer{k}": np.zeros(size // 4, dtype=np.float32) for k in range(4)}
     rng = np.random.default_rng(0)
     replies = [
