@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 CACHE = pytest.StashKey[Path]()
 
 LONG = (
-    "integration/test_cli.py",
-    "test_readme.py",
     "statistics/test_compiled.py",
+    "integration/test_cli.py",
+    "statistics/test_crowds.py",
+    "test_readme.py",
     "docs/test_docs.py",
     "simulation/test_adversary.py",
 )
-"""Modules that begin first, so that the last ones are short and no process waits for another's."""
+"""Modules that begin first: no process is left with one at the end, and what the first compiles is
+there for others."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

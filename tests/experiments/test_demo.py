@@ -75,7 +75,6 @@ def test_the_sentence_follows_from_the_numbers(honest: float, said: str) -> None
 
 
 def test_the_command(
-    own_cache: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -92,6 +92,7 @@ def test_a_setting_has_one_axis_and_no_other_value(
         Sweep(tmp_path, (SMALL,), axes, (fixed,)).points()
 
 
+@pytest.mark.usefixtures("quick_children")
 def test_a_sweep_of_two_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = (parse_axis("rules.crf.pairwise_strength=0,0.5"), parse_axis("rules.crf.iterations=1,5"))
     sweep = Sweep(tmp_path, (SMALL,), axes)
