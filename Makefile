@@ -24,7 +24,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
 NUMERIC := tests/statistics tests/crf tests/paper tests/rules tests/attacks tests/simulation
 
-.PHONY: help install demo test test-all test-processors lint docs bench clean
+.PHONY: help install demo test test-all test-processors lint docs tables bench clean
 
 help:
 	@echo "make demo             three attackers among ten clients (half a minute)"
@@ -33,6 +33,7 @@ help:
 	@echo "make test-processors  run the tests of numbers with the instructions of older processors"
 	@echo "make lint             check format, lint and types"
 	@echo "make docs             build the documentation into site/"
+	@echo "make tables           write the tables of README.md and the pages anew from results/"
 	@echo "make bench            measure rounds and rules beside the peers' (an idle machine, ten minutes)"
 	@echo "make clean            remove the environment and what was built"
 
@@ -66,6 +67,9 @@ lint: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+tables: $(READY)
+	$(BIN)/python docs/tables.py
 
 # The peers have an environment of their own: they bring a hundred packages along.
 bench: $(BENCH)/.ready

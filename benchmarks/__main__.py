@@ -20,7 +20,7 @@ from fedcrf.experiments.provenance import provenance
 from fedcrf.files import atomic_write
 
 ROOT = Path(__file__).parents[1]
-README, OUTPUT = ROOT / "README.md", ROOT / "results" / "benchmarks"
+PAGE, OUTPUT = ROOT / "docs" / "speed.md", ROOT / "results" / "benchmarks"
 CORES = sorted({1, min(2, available_cores())})
 
 
@@ -74,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.draw(found, given.output / "benchmarks.png")
     say("\n" + text)
     if given.output == OUTPUT and found.keys() >= report.SHORT:
-        before, begin, rest = README.read_text(encoding="utf-8").partition(report.BEGIN)
+        before, begin, rest = PAGE.read_text(encoding="utf-8").partition(report.BEGIN)
         _, end, after = rest.partition(report.END)
-        _write(README, f"{before}{begin}\n{report.short(found)}{end}{after}")
+        _write(PAGE, f"{before}{begin}\n{report.short(found)}{end}{after}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -18,7 +18,7 @@ TITLES = {
 }
 OURS = "fedcrf"
 BEGIN, END = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
-"""Around the README's part."""
+"""Around the part of docs/speed.md."""
 
 
 def tables(found: Found) -> str:
@@ -43,11 +43,11 @@ def tables(found: Found) -> str:
 
 
 SHORT = {"mnist-mlp", "small-clients", "aggregation"}
-"""The sections that the README shows."""
+"""The sections that docs/speed.md shows."""
 
 
 def short(found: Found) -> str:
-    """Return what the README shows: the MNIST round, the small clients, the rule itself."""
+    """Return what docs/speed.md shows: the MNIST round, the small clients, the rule itself."""
     lines = [
         f"{TITLES['mnist-mlp']}, beside the peers in one run (times ours: median and range of the",
         "turns; share of the machine's measured matrix-product peak):",

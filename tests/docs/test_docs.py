@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 
 from attacks.scenes import honest_updates, scene, updates
 from experiments.runs import record, small_spec, summary
@@ -18,6 +20,7 @@ from fedcrf.attacks import ATTACKS
 from fedcrf.cli import app
 from fedcrf.data import DATASETS, PARTITIONS, PartitionSettings, partition
 from fedcrf.experiments.runner import CellFinished, CellStarted, RoundFinished
+from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite_file import read_suite
 from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
@@ -83,6 +86,34 @@ def test_what_a_page_shows_runs(
             said.append(result.out)
     for sample in re.findall(r"^```\n(client .*?)^```", page_text(page), re.MULTILINE | re.DOTALL):
         assert words(sample) in words(" ".join(said))
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the commands of a page, a comment behind them left out."""
+    lines = [
+        line for language, code in blocks(page) if language == "sh" for line in code.splitlines()
+    ]
+    split = [shlex.split(each, comments=True) for line in lines for each in line.split(";")]
+    return [words for words in split if words and words[0] == "fedcrf"]
+
+
+@pytest.mark.parametrize("page", ["../README", "experiments", "attacks"])
+def test_commands_are_such(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = commands(page)
+    assert len(shown) >= 4
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for _, name, *arguments in shown:
+        known[name].make_context(name, list(arguments))
+        if name == "run":
+            app(["run", *arguments, "--describe"], standalone_mode=False)
+            spec = resolve(tomllib.loads(capsys.readouterr().out))
+            assert spec.cells()
+
+
+def test_the_run_file() -> None:
+    (text,) = [code for language, code in blocks("experiments") if language == "toml"]
+    spec = resolve(tomllib.loads(text))
+    assert [cell.method.rule for cell in spec.cells()[:3]] == ["fedavg", "crf", "uniform"]
 
 
 def run_shown(section: str, folder: Path) -> list[RoundRecord]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +81,7 @@ def test_the_command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    short = replace(SUITE, layers=(*SUITE.layers, {"rounds": {"maximum": 2}}))
+    short = replace(SUITE, layers=(*SUITE.layers, {"rounds": {"maximum": 5}}))
     monkeypatch.setattr(demo, "read_suite", lambda *_: short)
     monkeypatch.setattr(demo, "SEEDS", (20,))
     monkeypatch.chdir(tmp_path)
@@ -91,10 +93,17 @@ def test_the_command(
     assert all(
         any(row[0] in line and row[-1] in line for line in lines) for row in shown.table().rows
     )
-    assert sum("ended after 2 rounds" in line for line in lines) == 4 * len(METHODS)
+    assert sum("ended after 5 rounds" in line for line in lines) == 4 * len(METHODS)
     assert any("scaling/crf-robust-seed-20: " in line for line in lines)
     page = Path("runs/demo/report.html").read_text(encoding="utf-8")
     assert "4 runs compared" in page
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    looked = [shlex.split(line, comments=True) for line in re.findall(r"^fedcrf .*", readme, re.M)]
+    shown_there = [words for words in looked if any("runs/demo" in word for word in words)]
+    assert [words[1] for words in shown_there] == ["report", "explain", "show"]
+    for _, *arguments in shown_there:
+        app(arguments, standalone_mode=False)
+    assert "client 3" in capsys.readouterr().out
     app(["demo", "--jobs", "1"], standalone_mode=False)  # finished before
     assert capsys.readouterr().out.splitlines()[-2:] == lines[-2:]
 

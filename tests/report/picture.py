@@ -1,6 +1,6 @@
-"""Draws docs/images/report.png anew: a part of the report of the published MNIST runs.
+"""Draws docs/images/report.png anew: a part of the demonstration's report.
 
-Usage: python tests/report/picture.py
+Usage, after `fedcrf demo`: python tests/report/picture.py [runs/demo]
 """
 
 from __future__ import annotations
@@ -15,17 +15,27 @@ from fedcrf.report.page import write_page
 from fedcrf.report.reading import read_report
 from report.browser import open_browser
 
-ROOT = Path(__file__).parents[2]
-WIDTH, HEIGHT = 1100, 1050
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "report.png"
+WIDTH, HEIGHT = 1100, 775
+RUN, CLIENT, PLACE = "ipm", 3, 8
+"""An attacker, in the ninth round, when it has long been found out."""
 
 
 def main() -> None:
+    demonstration = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
     with tempfile.TemporaryDirectory() as folder, open_browser(Path(folder, "profile")) as browser:
         page = Path(folder, "report.html")
-        write_page(read_report([ROOT / "results" / "paper" / "mnist-noniid"]), page)
+        write_page(read_report([demonstration]), page)
         browser.open(page, width=WIDTH, height=HEIGHT)
+        for control, value in (("trust-run", RUN), ("client", CLIENT), ("round", PLACE)):
+            browser.run(
+                f"const control = at('{control}');"
+                f"const chosen = [...(control.options ?? [])].find((o) => o.text === '{value}');"
+                f"control.value = chosen ? chosen.value : '{value}';"
+                "for (const type of ['input', 'change']) control.dispatchEvent(new Event(type))"
+            )
         browser.run("at('trust').scrollIntoView()")
-        browser.screenshot(ROOT / "docs" / "images" / "report.png")
+        browser.screenshot(PICTURE)
 
 
 if __name__ == "__main__":

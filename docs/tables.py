@@ -1,0 +1,312 @@
+"""Writes the tables and figures that README.md and the pages show, between markers, from results/.
+
+Usage: python docs/tables.py
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from examples.least_weights import least_weights  # noqa: E402
+
+from fedcrf.experiments.compare import (  # noqa: E402
+    PairedDifference,
+    compare,
+    pair_methods,
+    paired_difference,
+)
+from fedcrf.experiments.methods import method_title  # noqa: E402
+from fedcrf.experiments.reproduce import column_table, columns  # noqa: E402
+from fedcrf.experiments.standing import standing  # noqa: E402
+from fedcrf.experiments.store import CellSummary, RunStore  # noqa: E402
+from fedcrf.experiments.tables import Table, difference_text, estimate_text  # noqa: E402
+from fedcrf.files import write_text  # noqa: E402
+
+RESULTS = ROOT / "results"
+LIMITS = RESULTS / "limits"
+SUITES = {
+    "MNIST": "attacks-mnist",
+    "MNIST, 6,000 images": "attacks-mnist-6000",
+    "digits": "attacks-digits",
+}
+"""By title the folders of the published suites under attack."""
+
+PARTITIONS = {"iid": "IID", "alpha-0.5": "skewed, α = 0.5", "alpha-0.1": "very skewed, α = 0.1"}
+CLASSICAL = (
+    "coordinate-median", "trimmed-mean", "geometric-median", "rfa", "krum", "multi-krum",
+)  # fmt: skip
+"""The rules of others, beside FedAvg, of which the best is shown."""
+
+NOT_RUN = "–"
+
+
+def published(page: Path) -> Iterator[Table]:
+    """Yield the tables of a published page."""
+    text = page.read_text(encoding="utf-8")
+    for lines in re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE):
+        header, _, *rows = [
+            tuple(cell.strip() for cell in line.strip("|").split("|"))
+            for line in lines.splitlines()
+        ]
+        yield Table("", header, tuple(rows))
+
+
+def overview(folder: str) -> Table:
+    """Return a suite's first table: by rule nobody wrong / worst of the first group."""
+    return next(published(RESULTS / "robustness" / folder / "tables.md"))
+
+
+def worst(cell: str) -> float:
+    """Return the worst case of a cell such as ``0.968 / 0.065 [0.044, 0.084]``; −1 if not run."""
+    found = re.search(r"/ ([\d.]+)", cell)
+    return float(found[1]) if found else -1.0
+
+
+def headline() -> str:
+    """Return FedAvg, the best of the other rules and ours, on every published data set."""
+    rows = []
+    for dataset, folder in SUITES.items():
+        table = overview(folder)
+        rules = {row[0]: row for row in table.rows}
+        for at, column in enumerate(table.header[1:], start=1):
+            partition = column.partition(":")[0]
+            cells = {rule: row[at] for rule, row in rules.items()}
+            best = max(map(method_title, CLASSICAL), key=lambda rule: worst(cells[rule]))
+            fedavg, ours = (cells[method_title(name)] for name in ("fedavg", "crf-robust"))
+            place = f"{dataset}, {PARTITIONS[partition]}"
+            rows.append((place, fedavg, f"{cells[best]} ({best})", ours))
+    header = (
+        "nobody attacks / worst of 13 [95 %]",
+        "FedAvg",
+        "best other rule",
+        "crf-robust",
+    )
+    return Table("", header, tuple(rows)).as_markdown()
+
+
+def suites() -> str:
+    """Return the whole first table of each suite under attack, and those with wrong labels."""
+    parts = []
+    for dataset, folder in SUITES.items():
+        parts.append(f"{dataset}:\n\n{overview(folder).as_markdown()}")
+    shown = ("crf-evidence", "crf-robust-evidence", "rfa", "crf-fedavg", "crf-robust")
+    differences = [
+        table
+        for table in published(RESULTS / "robustness" / "noise-mnist-6000" / "tables.md")
+        if table.header[0] == "condition" and any("[" in cell for row in table.rows for cell in row)
+    ]
+    for partition, table in zip(PARTITIONS, differences, strict=True):
+        if partition == "iid":
+            continue
+        kept = [0, 1, *(table.header.index(method_title(name)) for name in shown)]
+        rows = [
+            tuple(row[at] for at in kept)
+            for row in table.rows
+            if row[0] == "none" or "labels" in row[0]
+        ]
+        header = tuple(table.header[at] for at in kept)
+        chosen = Table("", header, tuple(rows))
+        title = f"MNIST, 6,000 images, wrong labels, {PARTITIONS[partition]}; differences to FedAvg"
+        parts.append(f"{title}:\n\n{chosen.as_markdown()}")
+    return "\n".join(parts)
+
+
+def paper() -> str:
+    """Return the paper's tables beside ours, and the ten fresh seeds."""
+    parts = [
+        f"{column.title}:\n\n{column_table(column).as_markdown()}"
+        for column in columns(RESULTS / "paper", "all", ["mnist"])
+    ]
+    fresh = Table("", ("method, seeds 100 to 109", "n", "ours", "Δ to FedAvg [95 %]"), tuple(
+        (method_title(result.method), str(result.test.seeds), estimate_text(result.test),
+         difference_text(result.difference))
+        for result in compare(finished(FRESH), ["fedavg", "crf-fedavg"])
+    ))  # fmt: skip
+    parts.append(f"MNIST non-IID, ten further seeds:\n\n{fresh.as_markdown()}")
+    return "\n".join(parts)
+
+
+FRESH = RESULTS / "paper" / "mnist-noniid-fresh-seeds"
+
+
+def finished(folder: Path) -> list[CellSummary]:
+    """Return the finished cells of a run."""
+    return standing(RunStore(folder)).finished
+
+
+def mini_batches() -> dict[tuple[str, str], dict[str, list[float]]]:
+    """Return by similarity and rule the columns of the mini-batches, seed by seed."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    with (LIMITS / "mini-batches.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            columns = found.setdefault((row["similarity"], row["rule"]), {})
+            for name in ("accuracy", "worst class", "starved"):
+                columns.setdefault(name, []).append(float(row[name]))
+    return found
+
+
+def mini_batch_table() -> Table:
+    """Return accuracies in rounds of one mini-batch."""
+    rows = []
+    found = mini_batches()
+    for (similarity, rule), values in found.items():
+        average = found[similarity, "average"]["accuracy"]
+        difference = paired_difference(values["accuracy"], average) if rule != "average" else None
+        means = (f"{np.mean(each):.3f}" for each in values.values())
+        seeds = str(len(values["accuracy"]))
+        rows.append((similarity, rule, seeds, *means, difference_text(difference)))
+    header = (
+        "similarity γ", "rule", "seeds", "accuracy", "worst class", "weights below a tenth",
+        "Δ to average [95 %]",
+    )  # fmt: skip
+    return Table("", header, tuple(rows))
+
+
+def runs_table(pattern: str) -> Table:
+    """Return accuracies and differences of the runs of a name."""
+    runs = {folder.name: standing(RunStore(folder)) for folder in sorted(LIMITS.glob(pattern))}
+    rows = [
+        (
+            f"[{name}]({name}/results.md)",
+            method_title(result.method),
+            str(result.test.seeds),
+            estimate_text(result.test),
+            f"{result.worst_client.mean:.3f}",
+            difference_text(result.difference),
+        )
+        for name, run in runs.items()
+        for result in compare(run.finished, run.spec.methods)
+    ]
+    header = ("run", "rule", "seeds", "test accuracy", "worst client", "Δ to FedAvg [95 %]")
+    return Table("", header, tuple(rows))
+
+
+def iid_runs() -> list[Path]:
+    """Return the runs of small federations of like clients."""
+    return sorted(LIMITS.glob("iid-*"))
+
+
+def limits() -> str:
+    """Return all tables of the places where crf-robust is not at home."""
+    tables = {
+        "Rounds of one mini-batch": mini_batch_table(),
+        "Clients that hold a label nearly alone": runs_table("nobody-*"),
+        "Sites of very unequal size": runs_table("unequal-*"),
+        "Small federations": runs_table("iid-*"),
+        "The least weight of a client": least_weights(iid_runs(), "crf-robust"),
+    }
+    return "\n".join(f"### {title}\n\n{table.as_markdown()}" for title, table in tables.items())
+
+
+def not_at_home() -> str:
+    """Return a line for each such place, with its figures."""
+    batches = mini_batches()
+
+    def mean(similarity: str, rule: str) -> str:
+        return f"{np.mean(batches[similarity, rule]['accuracy']):.3f}"
+
+    def lost(run: str, method: str = "crf-robust") -> str:
+        return points(pair_methods(finished(LIMITS / run), method, "fedavg"))
+
+    least = {row[0]: row[2:] for row in least_weights(iid_runs(), "crf-robust", (8, 20)).rows}
+    small, large = least["iid-10-sites-300-images"][0], least["iid-10-sites"][1]
+    shares = [
+        f"{cell[:4]} of its share ({cell[6:10]} on one of five seeds)" for cell in (small, large)
+    ]
+    alone = lost("nobody-digits-alpha-0.5"), lost("nobody-digits-alpha-0.1")
+    kinder = lost("nobody-digits-alpha-0.1", "crf-robust-evidence")
+    lines = (
+        f"*Rounds of one mini-batch*: {mean('0', 'crf-robust')}, where a plain average has "
+        f"{mean('0', 'average')}, if each client holds one class (MNIST, ByzFL's protocol).",
+        f"*Clients that alone hold a label*, nobody attacks: {alone[0]} at α = 0.5 on the digits, "
+        f"{alone[1]} at 0.1. `crf-robust-evidence` spares them: {kinder} at 0.1.",
+        f"*Sites of very unequal size*: {lost('unequal-alpha-0.1')} at α = 0.1 and "
+        f"{lost('unequal-alpha-0.05')} at 0.05 (6,000 images of MNIST).",
+        "*Small federations*: of ten honest sites with like data the least trusted counts "
+        f"{shares[0]} by round 8 where all have 300 images together, and {shares[1]} by round 20 "
+        "where they have 1,437.",
+    )
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def adaptive() -> str:
+    """Return what attackers that know the rule leave of it, and of the best of the other rules."""
+    told = []
+    for table in published(RESULTS / "robustness" / "attacks-mnist-6000" / "tables.md"):
+        found = [at for at, name in enumerate(table.header) if "adaptive attackers" in name]
+        if not found:
+            continue
+        cells = {row[0]: row[found[0]].partition(" (")[0] for row in table.rows}
+        best = max(map(method_title, CLASSICAL), key=lambda rule: float(cells[rule][:5]))
+        told.append(f"{cells[method_title('crf-robust')]} ({best}: {cells[best]})")
+    iid, skewed, very = told
+    return (
+        "- *Attackers that know the rule*: the worst of eight leaves crf-robust "
+        f"{iid} IID, {skewed} at α = 0.5 and {very} at α = 0.1 (6,000 images of MNIST; in brackets "
+        "the best other rule under those that know it).\n"
+    )
+
+
+def gain() -> str:
+    """Return what is known of the paper's gain."""
+    first = pair_methods(finished(RESULTS / "paper" / "mnist-noniid"), "crf-fedavg", "fedavg")
+    second = pair_methods(finished(FRESH), "crf-fedavg", "fedavg")
+    return (
+        "On MNIST with ten clients and label skew α = 0.003, CRF-FedAvg is better than FedAvg by "
+        f"{points(first)} on seeds 0 to 9, and by {points(second)} on ten fresh seeds, 100 to 109. "
+        "The fresh seeds alone do not show a gain.\n"
+    )
+
+
+def points(difference: PairedDifference | None) -> str:
+    """Return a difference of accuracies in points, with its interval."""
+    if difference is None:
+        return NOT_RUN
+    mean, low, high = (
+        f"{100 * value:+.1f}".replace("-", "−")
+        for value in (difference.mean, difference.low, difference.high)
+    )
+    return f"{mean} points [{low}, {high}]"
+
+
+BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
+    ("README.md", "robustness"): headline,
+    ("README.md", "limits"): not_at_home,
+    ("README.md", "adaptive"): adaptive,
+    ("README.md", "gain"): gain,
+    ("docs/attacks.md", "suites"): suites,
+    ("results/README.md", "paper"): paper,
+    ("results/limits/README.md", "limits"): limits,
+}
+"""By file and marker, what stands there."""
+
+
+def with_block(text: str, name: str, block: str) -> str:
+    """Return a page with what stands between two markers replaced."""
+    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise SystemExit(f"a page lacks {begin.strip()} or {end}")
+    return f"{before}{begin}\n{block}\n{end}{after}"
+
+
+def main() -> None:
+    """Write every block."""
+    for (page, name), block in BLOCKS.items():
+        path = ROOT / page
+        write_text(path, with_block(path.read_text(encoding="utf-8"), name, block()))
+        print(f"wrote {name} of {page}")
+
+
+if __name__ == "__main__":
+    main()
