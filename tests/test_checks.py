@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedcrf import ClientCRF, FedcrfError, RobustCRF
+from fedcrf import ClientCRF, EvidenceCRF, FedcrfError, RobustCRF
 from fedcrf.attacks import ATTACKS
-from fedcrf.checks import check_number, check_whole, checked_number, is_number
-from fedcrf.models import CNN, MLP
-from fedcrf.objectives import Proximal
-from fedcrf.rules import byzfl_rule
+from fedcrf.checks import Settings, check_number, check_whole, checked_number, is_number
+from fedcrf.errors import KeywordError
+from fedcrf.models import CNN, MLP, MODELS
+from fedcrf.objectives import OBJECTIVES, Proximal
+from fedcrf.rules import CRF, RULES, SERVER_OPTIMIZERS, byzfl_rule
 from fedcrf.simulation.local_training import LocalTraining
 
 
@@ -68,3 +71,47 @@ def test_a_whole_number_is_no_truth_value() -> None:
     check_whole("x", np.int64(3), least=3)
     with pytest.raises(FedcrfError, match="x True: give a whole number, 0 or more"):
         check_whole("x", True, least=0)
+
+
+def flower() -> Any:
+    pytest.importorskip("flwr", reason="needs fedcrf[flower]")
+    return importlib.import_module("fedcrf.integrations.flower")
+
+
+def settings_of(base: type[Settings]) -> set[type[Settings]]:
+    """Return the package's own classes of settings that a user makes."""
+    return {
+        each
+        for kind in base.__subclasses__()
+        for each in (kind, *settings_of(kind))
+        if each.__module__.startswith("fedcrf.") and not each.__name__.startswith("_")
+    }
+
+
+@pytest.mark.parametrize("name", ["bandwith", "no_such_setting_at_all"])
+def test_a_misspelt_keyword_is_an_error_of_both_kinds(name: str) -> None:
+    kinds = settings_of(Settings)
+    registered = {*RULES.values(), *ATTACKS.values(), *OBJECTIVES.values(), *MODELS.values()}
+    registered |= {*SERVER_OPTIMIZERS.values(), ClientCRF, RobustCRF, EvidenceCRF}
+    assert registered <= kinds
+    for kind in kinds:
+        with pytest.raises(FedcrfError, match=rf"unknown setting of {kind.__name__} '{name}'"):
+            kind(**{name: 3})
+        with pytest.raises(TypeError, match=name):
+            kind(**{name: 3})
+
+
+@pytest.mark.parametrize(
+    ("make", "nearest"),
+    [
+        (lambda: ClientCRF(bandwith=3), "bandwidth"),  # type: ignore[call-arg]
+        (lambda: replace(RobustCRF(), norm_treshold=1), "norm_threshold"),  # type: ignore[call-arg]
+        (lambda: byzfl_rule("byzfl-mda")(atackers=1), "attackers"),
+        (lambda: flower().CRFAvg(bandwith=3), "bandwidth"),
+        (lambda: flower().CRFAvg(fraction_trian=0.5), "fraction_train"),
+        (lambda: flower().RuleStrategy(CRF(), fraction_trian=0.5), "fraction_train"),
+    ],
+)
+def test_the_nearest_keyword_is_named(make: Callable[[], object], nearest: str) -> None:
+    with pytest.raises(KeywordError, match=rf"did you mean '{nearest}'\?"):
+        make()

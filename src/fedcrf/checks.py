@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Iterable
-from typing import Any
+from functools import cache
+from typing import Any, Self
 
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, KeywordError, unknown_name
 
 LARGEST = 1e100
 """Largest setting: squares of labels times a strength must not overflow."""
+
+
+class Settings:
+    """Base of classes whose settings are given by name: a misspelt one is an error that helps.
+
+    Raises:
+        KeywordError: A keyword that is no setting; the nearest one is named.
+    """
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Look at the names; the values are for ``__init__``."""
+        known = _keywords(cls)  # type: ignore[arg-type]  # classes are hashable
+        for name in given:
+            if name not in known:
+                raise KeywordError(unknown_name(f"setting of {cls.__name__}", name, known))
+        return super().__new__(cls)
+
+
+@cache
+def _keywords(kind: type) -> frozenset[str]:
+    """Return the names that a class takes, and that it passes on to those that it derives from."""
+    names: set[str] = set()
+    for each in kind.__mro__:
+        if "__init__" in vars(each):
+            _, *taken = inspect.signature(vars(each)["__init__"]).parameters.values()
+            names.update(
+                p.name for p in taken if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+            )
+            if not any(p.kind is p.VAR_KEYWORD for p in taken):
+                break
+    return frozenset(names)
 
 
 def is_number(value: object) -> bool:

@@ -13,6 +13,10 @@ class FedcrfError(ValueError):
     """
 
 
+class KeywordError(FedcrfError, TypeError):
+    """A keyword that is no setting; a `TypeError` too, as Python's own is."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
     """Build the error for a name that does not exist, naming the nearest one that does.
 
@@ -23,5 +27,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
     """
     names = sorted(known)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    mend = f"did you mean '{nearest[0]}'?" if nearest else f"choose from {', '.join(names)}."
+    others = f"choose from {', '.join(names)}." if names else "there is none."
+    mend = f"did you mean '{nearest[0]}'?" if nearest else others
     return FedcrfError(f"unknown {kind} '{name}': {mend}")

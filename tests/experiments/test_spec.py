@@ -103,7 +103,7 @@ def test_settings_reach_the_cells_that_use_them() -> None:
         for method in ("fedavg", "crf-fedprox", "uniform+proximal")
     ]
     _, crf, uniform = (spec.cell(method, 3) for method in spec.methods)
-    assert crf.rule == CRF(labels=(0.0, 1.0), bandwidth=1.0)
+    assert crf.rule == CRF(labels=(0.0, 1.0), bandwidth=1.0, sketch_seed=0)
     assert (uniform.rule, uniform.objective) == (Uniform(), Proximal(0.5))
     assert spec.cell("fedavg", 3).objective == Plain()
 
@@ -118,7 +118,7 @@ def test_a_method_may_name_a_server_optimizer() -> None:
     plain, momentum, adam, yogi = (spec.cell(method, 3) for method in spec.methods)
     assert plain.server_rule == FedAvg()
     assert momentum.server_rule == Optimized(FedAvg(), Momentum())
-    assert adam.server_rule == Optimized(CRF(), Adam(learning_rate=0.5, beta1=0.0))
+    assert adam.server_rule == Optimized(CRF(sketch_seed=0), Adam(learning_rate=0.5, beta1=0.0))
     assert adam.objective == Proximal()
     assert yogi.server_rule == Optimized(Uniform(), Yogi())
     assert adam.name == "crf-fedprox+adam-seed-3"
@@ -230,6 +230,17 @@ def test_description_is_toml_that_describes_the_same_run(given: dict[str, Any]) 
     assert again.cells() == spec.cells()
     # What is kept with a result is JSON.
     assert json.loads(json.dumps(spec.cells()[0].describe())) == spec.cells()[0].describe()
+
+
+@pytest.mark.parametrize("rule", ["crf", "crf-robust", "crf-robust-evidence"])
+def test_a_run_says_by_which_signs_it_can_be_repeated(rule: str) -> None:
+    left_open, said = (
+        resolve({"methods": [f"{rule}+plain"], "rules": {rule: options}})
+        for options in ({}, {"sketch_seed": 0})
+    )
+    assert left_open.describe() == said.describe()
+    assert left_open.cells() == said.cells()
+    assert said.describe()["rules"][rule]["sketch_seed"] == 0, "as in every published run"
 
 
 def test_description_is_complete() -> None:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_truth
+from fedcrf.checks import Settings, check_truth
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import floating_layers, stepped_state
 
@@ -134,7 +134,7 @@ class Forgery:
     memory: Memory = field(default_factory=dict)
 
 
-class ModelAttack(ABC):
+class ModelAttack(Settings, ABC):
     """An attack on what clients send: a small immutable value whose fields are its settings.
 
     Attributes:
@@ -172,7 +172,7 @@ class OmniscientAttack(ModelAttack):
         )
 
 
-class DataAttack(ABC):
+class DataAttack(Settings, ABC):
     """An attack on what clients train on, made once, before the first round.
 
     Attributes:

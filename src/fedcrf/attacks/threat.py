@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 
 from fedcrf.attacks.base import Attack, ModelAttack
-from fedcrf.checks import check_whole, is_number
+from fedcrf.checks import Settings, check_whole, is_number
 from fedcrf.errors import FedcrfError
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Settings):
     """How many clients attack, and in which rounds; in the others they are honest.
 
     Attributes:
@@ -78,7 +78,7 @@ def _rounded(number: float) -> int:
 
 
 @dataclass(frozen=True)
-class Threat:
+class Threat(Settings):
     """An attack and its schedule.
 
     Attributes:

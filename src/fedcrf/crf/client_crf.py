@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_truth, check_whole, checked_number
+from fedcrf.checks import Settings, check_truth, check_whole, checked_number
 from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, checked_labels
 from fedcrf.crf.observation import Observation
@@ -74,7 +74,7 @@ class Posterior:
 
 
 @dataclass(frozen=True)
-class ClientCRF:
+class ClientCRF(Settings):
     """A CRF over the clients of a round, fully connected; its posterior gives their weights.
 
     With ``neighbours`` the graph is one of nearest neighbours instead: two clients are tied where
@@ -95,7 +95,8 @@ class ClientCRF:
             in which fewer take part than was planned has all of them.
         sketch_size: Numbers in the sketches by which neighbours are sought; exactly where left out.
             See `fedcrf.statistics.NeighbourSearch`.
-        sketch_seed: Of the sketches' signs, which are the server's secret.
+        sketch_seed: Of the sketches' signs, which are the server's secret. Where left out, Flower's
+            strategies draw one; elsewhere it is 0, so that runs repeat.
 
     Raises:
         FedcrfError: A setting outside its range.
@@ -120,7 +121,7 @@ class ClientCRF:
     weight_by_examples: bool = True
     neighbours: int | None = None
     sketch_size: int | None = None
-    sketch_seed: int = 0
+    sketch_seed: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", checked_labels(self.labels))
@@ -133,13 +134,14 @@ class ClientCRF:
         check_whole("iterations", self.iterations, least=0)
         check_truth("reliability_gate", self.reliability_gate)  # by `Attraction` only when inferred
         check_truth("weight_by_examples", self.weight_by_examples)
-        check_whole("sketch_seed", self.sketch_seed, least=0)
+        seed = 0 if self.sketch_seed is None else self.sketch_seed
+        check_whole("sketch_seed", seed, least=0)
         if self.neighbours is None and self.sketch_size is not None:
             raise FedcrfError(
                 f"sketch_size {self.sketch_size} is for the search of neighbours: "
                 "give neighbours too, or leave it out"
             )
-        if self.sketch_size is None and self.sketch_seed != ClientCRF.sketch_seed:
+        if self.sketch_size is None and seed:  # run files of exact neighbours say 0
             raise FedcrfError(
                 f"sketch_seed {self.sketch_seed} is of sketches: give sketch_size too, or leave "
                 "it out"
@@ -151,7 +153,7 @@ class ClientCRF:
         """Whose affinities count; None for everybody's."""
         if self.neighbours is None:
             return None
-        return NeighbourSearch(self.neighbours, self.sketch_size, self.sketch_seed)
+        return NeighbourSearch(self.neighbours, self.sketch_size, self.sketch_seed or 0)
 
     @property
     def field(self) -> Field:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_not_negative, check_positive
+from fedcrf.checks import Settings, check_not_negative, check_positive
 from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.observation import Observation, Presence
@@ -24,7 +24,7 @@ Evidence = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class EvidenceCRF:
+class EvidenceCRF(Settings):
     """Less weight for who reports worse than the others, n_i·exp(−min(limit, κ·max(0, z_i − t))).
 
     z_i = (x_i − median(x)) / (median|x − median(x)| + s) of what the clients report; by default

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_share, check_whole, checked_number
+from fedcrf.checks import Settings, check_share, check_whole, checked_number
 from fedcrf.crf.mean_field import mean_field
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import PairwisePart
@@ -36,7 +36,7 @@ class Inference:
 
 
 @dataclass(frozen=True)
-class Field:
+class Field(Settings):
     """A field over the clients of a round: a prior, evidence, what ties them, and the past.
 
     Mean field runs Q_i(q) ∝ P_i(q)·exp(−Σ energies), the pairwise parts' being expected under Q.

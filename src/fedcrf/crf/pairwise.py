@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_not_negative, check_positive, check_truth
+from fedcrf.checks import Settings, check_not_negative, check_positive, check_truth
 from fedcrf.crf import potentials
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.unary import Energy
@@ -33,7 +33,7 @@ class PairwisePart(Protocol):
 
 
 @dataclass(frozen=True)
-class Attraction:
+class Attraction(Settings):
     """The paper's: similar clients are drawn to one label, ψ(q, q') = λ·A_ij·(q − q')².
 
     A_ij = exp(−(1 − cos(u_i, u_j))/θ)·min(ρ_i, ρ_j), A_ii = 0. Of `CrowdStatistics` the pairs that
@@ -67,7 +67,7 @@ class Attraction:
 
 
 @dataclass(frozen=True)
-class Opposition:
+class Opposition(Settings):
     """Whoever trusted clients point against is less trusted: ψ(q) = 2λ·q·e_i.
 
     e_i = max(0, σ_i − median(σ) − tolerance), σ_i = Σ_j C_ij q̄_j: only more opposition than others

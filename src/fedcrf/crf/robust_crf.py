@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import (
+    Settings,
     check_fraction,
     check_not_negative,
     check_positive,
@@ -44,7 +45,7 @@ LARGEST_SKETCHED = 1e30
 
 
 @dataclass(frozen=True)
-class RobustCRF:
+class RobustCRF(Settings):
     """A CRF against attackers, told neither who nor how many they are.
 
     Clients with other data than the rest differ from them, but are not opposed to them, and answer
@@ -101,7 +102,8 @@ class RobustCRF:
         damping: Share of the marginals that an update keeps, in [0, 1).
         sketch_size: Numbers in a sketch; the error of a cosine is about 1/√size.
         sketch_seed: Of the sketches' signs. Keep it to the server: who knows it can make updates
-            whose sketches mislead. The default is no secret; Flower's strategies draw one.
+            whose sketches mislead. Where left out, Flower's strategies draw a secret one; elsewhere
+            it is 0, so that runs repeat.
 
     Raises:
         FedcrfError: A setting outside its range.
@@ -154,7 +156,7 @@ class RobustCRF:
     iterations: int = 30
     damping: float = 0.5
     sketch_size: int = 4096
-    sketch_seed: int = 0
+    sketch_seed: int | None = None
 
     def __post_init__(self) -> None:
         # Under the names they have here; the parts of the field know them by others.
@@ -176,7 +178,7 @@ class RobustCRF:
         self.reported  # noqa: B018  (checks the settings)
         check_positive(self, "clip", "count_cap", "copy_power")
         check_whole("sketch_size", self.sketch_size, least=1)
-        check_whole("sketch_seed", self.sketch_seed, least=0)
+        check_whole("sketch_seed", self._seed, least=0)
 
     @property
     def field(self) -> Field:
@@ -228,6 +230,10 @@ class RobustCRF:
         labels = np.asarray(self.labels)
         unknown = Inclination(self.inclination).probabilities(labels) @ labels
         return Chain(self.persistence).transition(np.asarray(unknown), remembered)
+
+    @property
+    def _seed(self) -> int:
+        return 0 if self.sketch_seed is None else self.sketch_seed
 
     @property
     def reported(self) -> EvidenceCRF:
@@ -299,7 +305,7 @@ class RobustCRF:
 
     def sketches(self, clients: Sequence[Layers]) -> NDArray[np.float64]:
         """Return (m, sketch_size) sketches of vectors, of updates or of models."""
-        return sketch(clients, self.sketch_size, self.sketch_seed)
+        return sketch(clients, self.sketch_size, self._seed)
 
     def infer_from_statistics(
         self,
@@ -334,7 +340,7 @@ class RobustCRF:
                 statistics.dimension,
                 field.labels,
                 self.sketch_size,
-                self.sketch_seed,
+                self._seed,
                 model_given=position is not None,
             ),
         )

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_share
+from fedcrf.checks import Settings, check_share
 
 Matrix = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ class TemporalPart(Protocol):
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(Settings):
     """Each client's label stays, or is drawn anew: P_t = s·Q_{t−1} + (1 − s)·P₀.
 
     Attributes:

@@ -13,7 +13,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_fraction, check_not_negative, check_positive, checked_number
+from fedcrf.checks import (
+    Settings,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    checked_number,
+)
 from fedcrf.crf import potentials
 from fedcrf.crf.observation import Observation
 from fedcrf.errors import FedcrfError
@@ -94,7 +100,7 @@ class LinearPart(Protocol):
 
 
 @dataclass(frozen=True)
-class Reliability:
+class Reliability(Settings):
     """The paper's: P_i(q) ∝ 1 − ρ_i at the smallest label, ρ_i at the largest, 1 at any other.
 
     ρ_i = σ(2c_i − d_i − 0.5h_i) of the agreement with the median update, the distance from it and
@@ -108,7 +114,7 @@ class Reliability:
 
 
 @dataclass(frozen=True)
-class Inclination:
+class Inclination(Settings):
     """The same prior for everybody, P(q) ∝ exp(b·q).
 
     Attributes:
@@ -131,7 +137,7 @@ class Inclination:
 
 
 @dataclass(frozen=True)
-class ReportedReliability:
+class ReportedReliability(Settings):
     """Evidence that clients report, such as the loss left after local training.
 
     Reliability is f_i = exp(−e_i), e_i = min(limit, strength·max(0, z_i − threshold)) with
@@ -189,7 +195,7 @@ class ReportedReliability:
 
 
 @dataclass(frozen=True)
-class NormEvidence:
+class NormEvidence(Settings):
     """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t_i)).
 
     z_i = log‖u_i‖ − a·log n_i less its median over the clients, and t_i the threshold, or more
@@ -239,7 +245,7 @@ class NormEvidence:
 
 
 @dataclass(frozen=True)
-class ResponseEvidence:
+class ResponseEvidence(Settings):
     """A client that does not push back: ψ(q) = κ·q·max(0, r_i − t).
 
     Local training descends the client's own loss, whose curvature is positive: what the global
@@ -300,7 +306,7 @@ class ResponseEvidence:
 
 
 @dataclass(frozen=True)
-class SteadinessEvidence:
+class SteadinessEvidence(Settings):
     """A client that does not go on: ψ(q) = κ·q·max(0, t − c_i), t = μ − (1 − share)·|μ|.
 
     c_i is the cosine of a client's update with its last one, and μ their median. Honest clients

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError, unknown_name
 
 Labels = NDArray[np.int64]
@@ -21,7 +22,7 @@ _MAX_ALPHA = 1e100
 
 
 @dataclass(frozen=True)
-class PartitionSettings:
+class PartitionSettings(Settings):
     """How to cut a training set into clients' parts.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -375,7 +375,9 @@ def _named(section: str, options: Mapping[str, Options], name: str) -> Any:
     built = build(kind, given, where)
     # What is ignored is checked, and has its default, so that runs do not differ by it.
     used = {key: value for key, value in given.items() if key not in ignored(kind)}
-    return built if len(used) == len(given) else build(kind, used, where)
+    built = built if len(used) == len(given) else build(kind, used, where)
+    # Nobody attacks a simulation's sketches, and its run file says what repeats it.
+    return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
 
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:

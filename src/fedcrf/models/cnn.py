@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedcrf.checks import check_whole
+from fedcrf.checks import Settings, check_whole
 from fedcrf.models.base import ImageShape, check_size
 
 
 @dataclass(frozen=True)
-class CNN:
+class CNN(Settings):
     """Two 5x5 convolutions, each pooled 2x2, and a hidden layer (McMahan et al., AISTATS 2017).
 
     Attributes:

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedcrf.checks import check_whole
+from fedcrf.checks import Settings, check_whole
 from fedcrf.models.base import ImageShape
 
 
 @dataclass(frozen=True)
-class MLP:
+class MLP(Settings):
     """Multilayer perceptron with ReLU; one hidden layer of 200 by default (the paper's MNIST).
 
     Attributes:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from fedcrf.checks import Settings
 from fedcrf.models.base import ImageShape, check_size
 
 SMALLEST = 16
@@ -14,7 +15,7 @@ SMALLEST = 16
 
 
 @dataclass(frozen=True)
-class ResNet9:
+class ResNet9(Settings):
     """Nine-layer residual network for images of 16x16 and up, about 6.6 M parameters."""
 
     behaviour: ClassVar[int] = 1
@@ -39,7 +40,7 @@ class ResNet9:
 
 
 @dataclass(frozen=True)
-class ResNet18:
+class ResNet18(Settings):
     """Eighteen-layer residual network, 3x3 stem, for images of 16x16 and up, about 11.2 M."""
 
     behaviour: ClassVar[int] = 1

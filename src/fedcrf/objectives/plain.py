@@ -8,9 +8,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedcrf.checks import Settings
+
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Settings):
     """Cross-entropy on the client's own examples."""
 
     behaviour: ClassVar[int] = 1

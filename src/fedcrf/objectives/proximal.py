@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcrf.checks import check_not_negative
+from fedcrf.checks import Settings, check_not_negative
 
 
 @dataclass(frozen=True)
-class Proximal:
+class Proximal(Settings):
     """Cross-entropy plus (μ/2)‖w − w_t‖² over all parameters (Li et al., MLSys 2020).
 
     Attributes:

@@ -163,9 +163,9 @@ class SketchingRule(Rule, Protocol):
     """A rule that looks at sketches, whose random signs attackers had better not know."""
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Rule:
-        """Return the rule with other signs than those of its default seed, which all can know.
+        """Return the rule with secret signs where its settings leave the seed open.
 
-        A rule whose settings say another seed is returned as it is.
+        A rule whose settings say a seed, be it 0, is returned as it is.
 
         Args:
             memory: Of the run it goes on from, whose signs it keeps; else empty.

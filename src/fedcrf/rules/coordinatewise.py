@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import is_number
+from fedcrf.checks import Settings, is_number
 from fedcrf.crf import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
@@ -28,7 +28,7 @@ USUAL_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
-class CoordinateMedian:
+class CoordinateMedian(Settings):
     """Coordinate-wise median, the mean of the middle two if even in number (Yin et al., 2018)."""
 
     behaviour: ClassVar[int] = 1
@@ -39,7 +39,7 @@ class CoordinateMedian:
 
 
 @dataclass(frozen=True)
-class TrimmedMean:
+class TrimmedMean(Settings):
     """Coordinate-wise mean without the ⌊βm⌋ smallest and largest values (Yin et al., 2018).
 
     Attributes:

@@ -44,6 +44,6 @@ class CRF(ClientCRF):
 
     def with_secret_signs(self, memory: Memory, seed: int) -> CRF:
         """Return the rule with signs of its own; see `SketchingRule.with_secret_signs`."""
-        if self.sketch_size is None or self.sketch_seed != ClientCRF.sketch_seed:
+        if self.sketch_size is None or self.sketch_seed is not None:
             return self
         return replace(self, sketch_seed=seed)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_not_negative, check_positive, check_whole
+from fedcrf.checks import Settings, check_not_negative, check_positive, check_whole
 from fedcrf.crf import base_weights
 from fedcrf.rules.base import (
     AggregationResult,
@@ -28,7 +28,7 @@ from fedcrf.statistics.one_pass import scatter
 
 
 @dataclass(frozen=True)
-class GeometricMedian:
+class GeometricMedian(Settings):
     """Point of least total distance to the updates, unweighted (Chen, Su and Xu, POMACS 2017).
 
     It is sought by Weiszfeld's iterations (Tôhoku Mathematical Journal, 1937). The paper,
@@ -58,7 +58,7 @@ class GeometricMedian:
 
 
 @dataclass(frozen=True)
-class RFA:
+class RFA(Settings):
     """Smoothed, sample-weighted Weiszfeld from the weighted mean (Pillutla et al., IEEE TSP 2022).
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_whole
+from fedcrf.checks import Settings, check_whole
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -23,7 +23,7 @@ from fedcrf.statistics import UpdateGeometry
 
 
 @dataclass(frozen=True)
-class _Selecting(ABC):
+class _Selecting(Settings, ABC):
     """A rule that averages the updates with the best Krum scores."""
 
     behaviour: ClassVar[int] = 1

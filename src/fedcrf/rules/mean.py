@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedcrf.checks import Settings
 from fedcrf.crf import base_weights
 from fedcrf.rules.base import (
     AggregationResult,
@@ -18,7 +19,7 @@ from fedcrf.rules.base import (
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Settings):
     """Weights n_i / Σ n_j (McMahan et al., AISTATS 2017); a report that is not finite gets none."""
 
     behaviour: ClassVar[int] = 1
@@ -31,7 +32,7 @@ class FedAvg:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Settings):
     """Weights 1/m (Zinkevich et al., NeurIPS 2010); a report that is not finite gets none."""
 
     behaviour: ClassVar[int] = 1

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcrf.checks import check_truth, is_number
+from fedcrf.checks import Settings, check_truth, is_number
 from fedcrf.crf import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
@@ -24,7 +24,7 @@ from fedcrf.statistics import weighted_average
 
 
 @dataclass(frozen=True)
-class FedNova:
+class FedNova(Settings):
     """w ← w + τ_eff Σ p_i u_i / a_i with τ_eff = Σ p_i a_i (Wang et al., NeurIPS 2020).
 
     The coefficients τ_eff p_i / a_i need not sum to 1, which the result's weights show. The a_i

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     BUFFERS,
@@ -30,7 +31,7 @@ RULE = "rule"
 
 
 @dataclass(frozen=True)
-class Optimized:
+class Optimized(Settings):
     """Any rule, with Δ = w_agg − w_t as pseudo-gradient (algorithm 2 of Reddi et al., ICLR 2021).
 
     Weights and reasons stay the rule's. Integer tensors and batch norm's running statistics are

@@ -87,7 +87,7 @@ class CRFRobust(RobustCRF):
 
     def with_secret_signs(self, memory: Memory, seed: int) -> CRFRobust:
         """Return the rule with signs of its own; see `SketchingRule.with_secret_signs`."""
-        if self.sketch_seed != RobustCRF.sketch_seed:
+        if self.sketch_seed is not None:
             return self
         remembered = sketch_seed_of(memory)
         return replace(self, sketch_seed=seed if remembered is None else remembered)

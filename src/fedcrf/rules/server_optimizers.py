@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_positive, check_share
+from fedcrf.checks import Settings, check_positive, check_share
 
 Moments = Mapping[str, NDArray[np.float64]]
 """What an optimizer keeps of one tensor, by name; each of the tensor's shape."""
@@ -40,7 +40,7 @@ class ServerOptimizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Settings):
     """Server momentum, FedAvgM: m ← βm + Δ, w ← w + ηm (Hsu et al., 2019).
 
     Attributes:
@@ -70,7 +70,7 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class _Adaptive:
+class _Adaptive(Settings):
     """m ← β₁m + (1 − β₁)Δ, w ← w + ηm/(√v + τ); how v goes on is left open.
 
     As in algorithm 2 of Reddi et al. (ICLR 2021) v starts at τ² and no bias is corrected.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedcrf.checks import check_positive, check_share, check_whole
+from fedcrf.checks import Settings, check_positive, check_share, check_whole
 from fedcrf.errors import FedcrfError
 from fedcrf.models import ImageShape
 from fedcrf.objectives import Objective
@@ -24,7 +24,7 @@ MOST_EXAMPLES = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class LocalTraining:
+class LocalTraining(Settings):
     """How a client trains in a round; momentum starts at zero each round.
 
     Attributes:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedcrf.attacks import Threat
+from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
@@ -76,7 +77,7 @@ class RunState:
 
 
 @dataclass(frozen=True)
-class Simulation:
+class Simulation(Settings):
     """One federated run: who trains what on which data, and how the server decides.
 
     Attributes:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fedcrf.checks import Settings
+
 
 @dataclass(frozen=True)
-class EarlyStopping:
+class EarlyStopping(Settings):
     """Stops after ``patience`` rounds in a row without an improvement; a value, not an object.
 
     An improvement is a loss more than ``min_improvement`` below that of the last improvement. A

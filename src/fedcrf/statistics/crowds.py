@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_whole
+from fedcrf.checks import Settings, check_whole
 from fedcrf.statistics import compiled
 from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.estimated import EstimatedCosines
@@ -51,7 +51,7 @@ Closer = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class NeighbourSearch:
+class NeighbourSearch(Settings):
     """Which pairs of clients are wanted: each with its k nearest, by the angle of their updates.
 
     Attributes:

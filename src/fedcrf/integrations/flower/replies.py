@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 
 from flwr.app import Message, MetricRecord, RecordDict
 
+from fedcrf.checks import Settings
 from fedcrf.crf import RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.integrations.casting import Cast, cast_as
@@ -32,7 +33,7 @@ Names = str | Sequence[str]
 
 
 @dataclass(frozen=True)
-class MetricNames:
+class MetricNames(Settings):
     """How the clients' metrics are called that the server looks at; none of them is required.
 
     Attributes:

@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from numpy.typing import NDArray
 
+from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.checkpoint import Checkpoint, named
 from fedcrf.integrations.flower.arrays import as_record, as_state
@@ -81,7 +82,7 @@ class FedAvgArguments(TypedDict, total=False):
     evaluate_metrics_aggr_fn: AverageMetrics | None
 
 
-class RuleStrategy(FedAvg):
+class RuleStrategy(Settings, FedAvg):
     """Flower's federated averaging with the aggregation of any server rule.
 
     Nodes are sampled and messages built as ``FedAvg`` does. A train reply that cannot be used (an
@@ -515,7 +516,7 @@ class CRFAvg(RuleStrategy):
         weight_by_examples: bool = CRF.weight_by_examples,
         neighbours: int | None = CRF.neighbours,
         sketch_size: int | None = CRF.sketch_size,
-        sketch_seed: int = CRF.sketch_seed,
+        sketch_seed: int | None = CRF.sketch_seed,
         metric_names: MetricNames | None = None,
         record_to: str | Path | None = None,
         checkpoint_to: str | Path | None = None,

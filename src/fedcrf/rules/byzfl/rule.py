@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_positive, check_whole
+from fedcrf.checks import Settings, check_positive, check_whole
 from fedcrf.crf import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
@@ -34,7 +34,7 @@ LOGGER = logging.getLogger("fedcrf")
 
 
 @dataclass(frozen=True)
-class ByzFLRule:
+class ByzFLRule(Settings):
     """ByzFL's pre-aggregators and aggregator on the updates w_i − w_t; see `byzfl_rule`.
 
     They see float32 updates, all floating-point tensors in one vector, and no counts of examples;

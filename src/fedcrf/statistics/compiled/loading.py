@@ -12,15 +12,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedcrf.files import cache_folder, write_text
+from fedcrf.files import CACHE_VARIABLE, cache_folder, write_text
 from fedcrf.statistics.compiled.few import TILE, write_source, write_trimmed_mean
 
 LOGGER = logging.getLogger("fedcrf")
+
+WARNED: set[str] = set()
+"""What has been warned of in this process."""
 
 
 @lru_cache(maxsize=64)
 def load(num_clients: int | None, trim: int | None = None) -> ModuleType | None:
     """Return the functions for so many clients; None without Numba or a place to keep them.
+
+    Why there are none is said once.
 
     Args:
         num_clients: m to have them written out for; None for those that take any m.
@@ -28,7 +33,10 @@ def load(num_clients: int | None, trim: int | None = None) -> ModuleType | None:
     """
     try:
         import numba  # noqa: F401
-    except ImportError:
+    except Exception as error:  # a Numba that does not go with this NumPy may raise anything
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "numba"
+        mend = "pip install 'fedcrf[fast]'" if missing else "mend or remove Numba"
+        warn_once("Numba", error, mend)
         return None
     if num_clients is None:
         return _module("many", (Path(__file__).parent / "many.py").read_text("utf-8"), TILE)
@@ -37,11 +45,33 @@ def load(num_clients: int | None, trim: int | None = None) -> ModuleType | None:
     return _module(f"few_{num_clients}", write_source(num_clients))
 
 
+def warn_once(what: str, error: Exception, mend: str = "the plain pass does the same") -> None:
+    """Say why there is no compiled pass; once in a process for each thing that can fail."""
+    if what not in WARNED:
+        WARNED.add(what)
+        lines = str(error).strip().splitlines()
+        reason = ": ".join([type(error).__name__, *lines[:1]])
+        LOGGER.warning("rounds are aggregated by the slower, plain pass (%s): %s", reason, mend)
+
+
 def call(module: ModuleType, name: str, *arguments: Any) -> Any:
-    """Call a function of a module; say how long it took where it had to be compiled first."""
-    function = getattr(module, name)
+    """Call a function of a module; say how long it took where it had to be compiled first.
+
+    A function that failed is not tried again: to compile takes seconds, also in vain.
+
+    Raises:
+        Exception: Whatever the function, or its compilation, raises.
+        RuntimeError: It failed before.
+    """
+    function, failed = getattr(module, name), vars(module).setdefault("failed", set())
+    if name in failed:
+        raise RuntimeError(f"{name} failed before")
     known, started = sum(function.stats.cache_misses.values()), time.perf_counter()
-    result = function(*arguments)
+    try:
+        result = function(*arguments)
+    except Exception:
+        failed.add(name)
+        raise
     compiled = sum(function.stats.cache_misses.values())
     told = vars(module).setdefault("told", set())
     if compiled > known and (name, compiled) not in told:
@@ -78,6 +108,6 @@ def _module(name: str, source: str, *imported: int) -> ModuleType | None:
         sys.modules[name] = module  # where Numba looks for it when it loads what it has kept
         spec.loader.exec_module(module)
     except Exception as error:  # an aid that fails in whatever way must not stop a round
-        LOGGER.warning("the compiled statistics cannot be had: %s", error)
+        warn_once("cache", error, f"name a folder that can be written in {CACHE_VARIABLE}")
         return None
     return module

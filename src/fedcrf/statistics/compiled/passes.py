@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcrf.statistics.compiled.columns import LayerRows
 from fedcrf.statistics.compiled.few import TILE
-from fedcrf.statistics.compiled.loading import LOGGER, call, load
+from fedcrf.statistics.compiled.loading import call, load, warn_once
 from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.inputs import Layers, is_floating, num_numbers
 from fedcrf.statistics.sums import Sums
@@ -285,7 +285,7 @@ def _gather(
                 for total, each in zip(totals, sums, strict=True):
                     total += each
     except Exception as error:  # an aid that fails in whatever way must not stop a round
-        LOGGER.warning("the compiled statistics failed: %s", error)
+        warn_once("compiled code", error)
         return None
     squares, gram, *others = totals
     finite = np.isfinite(squares)
@@ -342,6 +342,6 @@ def _done(task: Callable[[T], None], items: Sequence[T], threads: int | None) ->
         for _ in in_order(task, items, threads):
             pass
     except Exception as error:  # an aid that fails in whatever way must not stop a round
-        LOGGER.warning("the compiled statistics failed: %s", error)
+        warn_once("compiled code", error)
         return False
     return True
