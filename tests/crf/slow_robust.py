@@ -76,6 +76,7 @@ class SlowRobust:
     steadiness_share: float = 0.5
     clip: float = 2.0
     count_cap: float = 3.0
+    trust_floor: float = 0.15
     iterations: int = 30
     damping: float = 0.5
     last: dict[Any, tuple[list[float], Vector, Vector]] = field(default_factory=dict)
@@ -151,6 +152,14 @@ class SlowRobust:
         trusted = {c: dot(belief[c], self.labels) for c in present}
         share = {c: examples[c] * copies[c] * trusted[c] * own[c] for c in present}
         total = sum(share.values())
+        least = self.trust_floor * dot(prior, self.labels)
+        stays = bool(total) and total < least * sum(examples[c] * copies[c] for c in present)
+        if stays:
+            total = 0.0
+            absent = self.last.keys() - updates.keys()
+            if any(dot(self.last[c][0], self.labels) >= least for c in absent):
+                for c in self.last.keys() & belief.keys():
+                    belief[c] = min(belief[c], self.last[c][0], key=lambda b: dot(b, self.labels))
         weights = {c: share.get(c, 0.0) / total if total else 0.0 for c in updates}
         after = list(model)
         for c in present:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import math
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from crf.slow_robust import SlowRobust
 from fedcrf import EvidenceCRF, FedcrfError, RobustCRF
-from fedcrf.crf import evidence_crf, field, robust_crf
+from fedcrf.crf import client_crf, evidence_crf, field, robust_crf
 
 D = 30
 SMALL = RobustCRF(sketch_size=64)  # keeps 30 numbers exactly
@@ -39,6 +40,7 @@ ROUNDS: Mapping[str, Sequence[Sequence[int]]] = {
     "two": [[3, 7]] * 4,
     "always new": [[0, 1, 2], [3, 4, 5], [6, 7, 8]],
     "longest first": [[8, 7, 6, 5], [5, 6, 7, 8]],
+    "attackers alone": [range(9), range(9), range(9), [8], [8], [7, 8], [8], range(9)],
 }
 
 
@@ -122,6 +124,50 @@ def test_who_fakes_the_answer_is_found_by_turning_with_the_model():
     assert found.weights[7:].max() < 0.2 * found.weights[:7].min()
 
 
+ALONE: Sequence[Sequence[int]] = [*[range(9)] * 4, *[[8]] * 5, range(9)]
+"""Client 8 is found out, and then alone for five rounds."""
+
+
+def test_a_known_attacker_that_is_alone_does_not_rule():
+    played = play(SMALL, ALONE)
+    known = played[3]
+    assert known.expected_label[8] < 0.01
+    assert known.kept_reason is None
+    assert 0.6 < known.trusted_share < 1.0
+    for alone in played[4:9]:
+        assert not alone.weights.any()
+        assert not alone.coefficients.any()
+        assert alone.trusted_share < 0.15
+        assert "times as much as unknown ones, and 0.15 times is the least" in alone.kept_reason
+        assert alone.memory["beliefs"][8, 2] < 0.1, "it is not forgiven for waiting"
+        assert len(alone.memory["positions"]) == 2, "the round is remembered all the same"
+    again = played[9]
+    assert again.kept_reason is None
+    assert again.weights[7:].max() < 0.05, "it is tested again"
+
+
+def test_without_a_floor_who_is_alone_rules():
+    alone = play(replace(SMALL, trust_floor=0.0), ALONE)[4]
+    assert alone.kept_reason is None
+    assert alone.weights.tolist() == [1.0]
+
+
+def test_where_nobody_else_is_trusted_trust_comes_back():
+    """Both of two are distrusted: if the model waited for others, it would wait for ever."""
+    crf, memory = replace(SMALL, trust_floor=0.5), None
+    rows = np.stack([update(client, np.zeros(D), 0) for client in range(2)])
+    first = SMALL.infer(rows)
+    beliefs = np.tile([0.99, 0.0, 0.01], (2, 1))
+    memory, shares = {**first.memory, "beliefs": beliefs}, []
+    for _ in range(12):
+        found = crf.infer(rows, memory=memory)
+        memory = found.memory
+        shares.append(found.trusted_share)
+        assert (found.kept_reason is None) == (found.trusted_share >= 0.5) == found.weights.any()
+    assert shares == sorted(shares)
+    assert shares[0] < 0.2 < 0.5 < shares[-1]
+
+
 def test_sketches_find_what_whole_vectors_find():
     whole = play(SMALL, [range(9)] * 4)[-1]
     folded = play(RobustCRF(sketch_size=16), [range(9)] * 4)[-1]
@@ -158,6 +204,50 @@ def test_a_memory_of_other_clients_is_a_first_round():
     assert_array_equal(later.weights, fresh.weights)
     assert np.isnan(later.causes["remembered"]).all()
     assert_array_equal(later.memory["clients"], [*range(5), *range(100, 105)])
+
+
+@pytest.mark.parametrize(
+    ("most", "known"),
+    [
+        (9, [[3, 4], [1, 3, 4, 7], [0, 1, 3, 4, 7], [1, 3, 4, 5, 6, 7, 0]]),
+        (4, [[3, 4], [1, 3, 4, 7], [0, 1, 4, 7], [0, 5, 6, 7]]),
+        (3, [[3, 4], [1, 4, 7], [0, 1, 7], [5, 6, 7]]),
+        (1, [[3, 4], [1, 7], [0, 7], [5, 6, 7]]),
+    ],
+)
+def test_the_longest_absent_are_forgotten_first(most, known):
+    rounds = [[4, 3], [1, 7], [7, 0], [7, 6, 5]]
+    crf = replace(SMALL, remember=most)
+    found = play(crf, rounds)
+    assert [each.memory["clients"].tolist() for each in found] == [sorted(each) for each in known]
+    for each in found:
+        assert len(each.memory["positions"]) == len(np.unique(each.memory["rounds"]))
+    again = play(crf, [*rounds, [3, 7]])[-1]
+    assert np.isnan(again.causes["remembered"]).tolist() == [most < 9, False]
+
+
+def test_a_round_touches_what_is_kept_of_its_own_clients_alone():
+    first, second = play(SMALL, [range(9), [1, 7]])
+    for client in range(9):
+        same = second.memory.of_client[client] is first.memory.of_client[client]
+        assert same == (client not in (1, 7))
+        assert first.memory.of_client[client].sketch.base is None, "no row of a larger array"
+
+
+@pytest.mark.parametrize("hand_over", [dict, lambda memory: pickle.loads(pickle.dumps(memory))])
+@pytest.mark.parametrize("most", [3, 9])
+def test_a_memory_read_from_its_plain_arrays_is_the_same(most, hand_over):
+    crf, memory, other = replace(SMALL, remember=most), None, None
+    for number, clients in enumerate(ROUNDS["some"]):
+        rows = np.stack([update(client, np.zeros(D), number) for client in clients])
+        one, same = (
+            crf.infer(rows, clients=clients, memory=each, model=np.full(D, number / 9))
+            for each in (memory, other)
+        )
+        assert_array_equal(one.weights, same.weights)
+        for name, array in one.memory.items():
+            assert_array_equal(same.memory[name], array, err_msg=name)
+        memory, other = one.memory, hand_over(same.memory)
 
 
 def test_node_ids_of_64_bits_are_identities():
@@ -423,6 +513,8 @@ def test_calls_that_cannot_be(given, message):
         ({"clip": "2.0"}, "clip '2.0': give a number"),
         ({"sketch_size": 0}, "sketch_size 0"),
         ({"sketch_seed": -1}, "sketch_seed -1"),
+        ({"trust_floor": 1.5}, r"trust_floor 1.5: give a number in \[0, 1\]"),
+        ({"remember": 0}, "remember 0: give a whole number, 1 or more"),
         ({"evidence_limit": math.inf}, "^evidence_limit inf"),
     ],
 )
@@ -431,7 +523,7 @@ def test_settings_out_of_range(settings, message):
         RobustCRF(**settings)
 
 
-@pytest.mark.parametrize("module", [robust_crf, evidence_crf, field])
+@pytest.mark.parametrize("module", [client_crf, robust_crf, evidence_crf, field])
 def test_examples_in_the_docstrings(module):
     found = doctest.testmod(module)
     assert found.attempted > 0

@@ -216,6 +216,13 @@ def test_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "fedavg-seed-0, round 1: 0.750" in capsys.readouterr().out
 
 
+def test_no_example_multiplies_updates_that_may_hold_nan() -> None:
+    sources = [*DOCS.glob("*.md"), *(DOCS.parent / "src").rglob("*.py")]
+    sources += (DOCS.parent / "examples").rglob("*.py")
+    product = re.compile(r"(weights|coefficients) @ updates")
+    assert not [path for path in sources if product.search(path.read_text(encoding="utf-8"))]
+
+
 @pytest.mark.parametrize("page", [path.stem for path in sorted(DOCS.glob("*.md"))])
 def test_pages_speak_of_what_there_is(page: str) -> None:
     text = page_text(page)

@@ -23,7 +23,14 @@ from fedcrf.report.explanation import (
 from fedcrf.report.lookup import Explained, find_cell, find_client, find_round
 from fedcrf.report.words import WORDS
 from fedcrf.rules import CRF, RULES, Adam, ClientReport, CRFRobust, Optimized
-from fedcrf.simulation.records import ClientMetrics, Metrics, RoundRecord, Seconds, reasons_of
+from fedcrf.simulation.records import (
+    ClientMetrics,
+    Metrics,
+    RoundRecord,
+    Seconds,
+    overflowed_of,
+    reasons_of,
+)
 
 NAN = math.nan
 NOBODY = (0.0, 1e-30)
@@ -51,7 +58,9 @@ def one_round(updates: Any, rule: Any = None, counts: Any = None) -> tuple[Round
         weight=result.weights.tolist(),
         base_weight=result.base_weights.tolist(),
         excluded=[r.client for r, out in zip(reports, result.excluded, strict=True) if out],
+        overflowed=overflowed_of(result, [report.client for report in reports]),
         kept_model=not result.weights.any(),
+        kept_reason=result.kept_reason,
         reasons=reasons_of(result),
         seconds=Seconds(training=1, aggregation=1, evaluation=1),
     )
@@ -113,6 +122,9 @@ def spoilt() -> np.ndarray:
     [
         (spoilt(), None, 1, "client 3: weight 0; its update is not finite"),
         (np.full((3, 5), NAN), None, 0, "client 0: weight 0; its update is not finite"),
+        (1e200 * spoilt(), None, 1, "client 3: weight 0; its update is not finite"),
+        (1e200 * spoilt(), None, 2, "client 6: weight 0; its update is finite, but its squared"),
+        (1e200 * spoilt(), CRFRobust(), 2, "client 6: weight 0; its update is finite, but its"),
         (honest(), RULES["trimmed-mean"](), 0, "client 0: no weight of its own"),
         (honest(), RULES["fedavg"](), 5, "client 15: weight 0.167, FedAvg's is 0.167; this rule"),
         (honest(), CRF(labels=(0.0, 1e-30)), 0, "client 0: weight 0.167, its base weight; the"),

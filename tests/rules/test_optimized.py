@@ -13,6 +13,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from fedcrf import FedcrfError
+from fedcrf.crf.memory import ClientMemory
 from fedcrf.rules import (
     CRF,
     RULES,
@@ -21,6 +22,7 @@ from fedcrf.rules import (
     Adam,
     AggregationResult,
     ClientReport,
+    CRFRobust,
     FedAvg,
     Memory,
     Momentum,
@@ -359,3 +361,28 @@ CANNOT_BE = {
 def test_settings_that_cannot_be(kind: Any, name: str, value: float) -> None:
     with pytest.raises(FedcrfError, match=f"{name} {value!r}: give a (finite )?number"):
         kind(**{name: value})
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_a_rule_remembers_is_handed_over_uncopied(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stacked(memory: ClientMemory, name: str) -> Any:
+        raise AssertionError(f"{name} of all clients is asked for")
+
+    rule: Rule = CRFRobust(sketch_size=16)
+    for _ in range(depth):
+        rule = Optimized(rule, Momentum())
+    rounds = random_rounds(0)
+    start = random_state(np.random.default_rng(1), "float64")
+    expected = go_on(rule, start, rounds)[-1]
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientMemory, "__getitem__", stacked)
+        found = go_on(rule, start, rounds)[-1]
+    assert found.memory.keys() == expected.memory.keys()
+    assert len(found.memory) == len({*found.memory})
+    for name, array in expected.memory.items():
+        assert_array_equal(found.memory[name], array)
+    half = go_on(rule, start, rounds[:2])[-1]
+    rest = go_on(rule, half.state, rounds[2:], {**half.memory})[-1]  # as of a checkpoint
+    assert_array_equal(rest.weights, expected.weights)

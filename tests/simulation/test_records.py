@@ -58,6 +58,7 @@ def record(**changes: Any) -> RoundRecord:
         {"held_out": None},
         {"reasons": None},
         {"evidence": {"residual_loss": [0.25, NAN], "other": [1.0, 2.0]}},
+        {"excluded": [0, 2], "overflowed": [2], "weight": [0.0, 0.0]},
         {"excluded": [2], "weight": [1.0, 0.0], "client_training_loss": [0.5, NAN]},
         {
             "training_loss": NAN,
@@ -78,7 +79,16 @@ def record(**changes: Any) -> RoundRecord:
             )
         },
     ],
-    ids=["whole", "no held-out", "no reasons", "evidence", "excluded", "NaN", "reasons of NaN"],
+    ids=[
+        "whole",
+        "no held-out",
+        "no reasons",
+        "evidence",
+        "overflowed",
+        "excluded",
+        "NaN",
+        "reasons of NaN",
+    ],
 )
 def test_round_trip(changes: dict[str, Any]) -> None:
     before = record(**changes)
@@ -143,7 +153,7 @@ def test_evidence_is_what_the_clients_reported_of_themselves() -> None:
 def test_a_record_says_nothing_of_what_there_is_none_of() -> None:
     # As lines were before there was any.
     line = json.loads(record().model_dump_json(exclude_none=True))
-    assert not {"evidence", "kept_reason"} & set(line)
+    assert not {"evidence", "overflowed", "kept_reason"} & set(line)
     assert RoundRecord.model_validate(line | {"kept_model": True}).kept_reason is None
 
 

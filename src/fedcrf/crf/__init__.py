@@ -12,7 +12,7 @@ from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.mean_field import mean_field
 from fedcrf.crf.observation import Observation, Presence
 from fedcrf.crf.pairwise import Attraction, Message, Opposition, PairwisePart
-from fedcrf.crf.posterior import FieldPosterior
+from fedcrf.crf.posterior import FieldPosterior, Weighing
 from fedcrf.crf.robust_crf import RobustCRF
 from fedcrf.crf.temporal import Chain, TemporalPart
 from fedcrf.crf.unary import (
@@ -56,6 +56,7 @@ __all__ = [
     "RobustCRF",
     "SteadinessEvidence",
     "TemporalPart",
+    "Weighing",
     "base_weights",
     "exact_marginals",
     "mean_field",

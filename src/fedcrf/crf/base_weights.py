@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,51 @@ def refined_weights(
     if total > EPSILON:
         return np.asarray(refined / total), False
     return base.copy(), bool(base.any())
+
+
+@dataclass(frozen=True, eq=False)
+class TrustedWeights:
+    """Refined weights, or none where hardly anybody is trusted.
+
+    Attributes:
+        weights: (m,) float64; α ∝ βq̄, all 0 where the share is below the floor.
+        fell_back: Whether they are β, as Σβq̄ is numerically zero.
+        share: Σβq̄ in parts of what it is of clients of which nothing is known; NaN where no client
+            counts.
+        kept_reason: Why all weights are 0 though clients count; None otherwise.
+    """
+
+    weights: NDArray[np.float64]
+    fell_back: bool
+    share: float
+    kept_reason: str | None
+
+
+def trusted_weights(
+    base: NDArray[np.float64], expected_label: NDArray[np.float64], unknown: float, floor: float
+) -> TrustedWeights:
+    """Return α ∝ β q̄, all 0 in a round whose trusted share is below a floor.
+
+    Weights are relative: were they all that is looked at, a client that nobody trusts would rule
+    where it is alone.
+
+    Args:
+        base: (m,) base weights β.
+        expected_label: (m,) expected labels q̄.
+        unknown: The label expected of a client of which nothing is known.
+        floor: The least Σβq̄, in parts of ``unknown``, with which the model moves.
+    """
+    if not base.any():
+        return TrustedWeights(base.copy(), False, math.nan, None)
+    share = float(base @ expected_label) / unknown if unknown > 0 else 1.0
+    if share < floor:
+        reason = (
+            f"the round's clients are trusted {share:.2g} times as much as unknown ones, and "
+            f"{floor:g} times is the least with which the model moves"
+        )
+        return TrustedWeights(np.zeros_like(base), False, share, reason)
+    weights, fell_back = refined_weights(base, expected_label)
+    return TrustedWeights(weights, fell_back, share, None)
 
 
 def capped_weights(

@@ -14,6 +14,7 @@ from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, checked_labels
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Attraction
+from fedcrf.crf.posterior import Weighing
 from fedcrf.crf.potentials import Pairs
 from fedcrf.crf.unary import Reliability
 from fedcrf.errors import FedcrfError
@@ -30,12 +31,12 @@ from fedcrf.statistics.inputs import Layers
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
+class Posterior(Weighing):
     """What the CRF inferred about the m clients of a round, and the causes. Arrays are read-only.
 
     Attributes:
         weights: (m,) aggregation weights α. They sum to 1; where no client with a finite update
-            has examples they are all 0, and the global model should stay as it is.
+            has examples they are all 0, and `next_model` keeps the global model.
         base_weights: (m,) the weights β that the CRF refined, over the clients not excluded.
         reliability: (m,) reliabilities ρ in [0, 1]; ε for an excluded client.
         marginals: (m, L) mean-field marginals Q.
@@ -46,7 +47,9 @@ class Posterior:
         distance: (m,) distance d from the median update, in medians; NaN for an excluded client.
         norm_anomaly: (m,) deviation h of the norm, in median absolute deviations; NaN likewise.
         unary: (m, L) unary energies ψ_u.
-        excluded: (m,) bool; True where the update is not finite, which gives weight exactly 0.
+        excluded: (m,) bool; True where the update is not finite, or its squared length overflows,
+            which gives weight exactly 0.
+        overflowed: (m,) bool; True where it is finite, and its squared length overflows float64.
         fell_back: True where Σβq̄ is numerically zero and the weights are the base weights.
     """
 
@@ -61,6 +64,7 @@ class Posterior:
     norm_anomaly: NDArray[np.float64]
     unary: NDArray[np.float64]
     excluded: NDArray[np.bool_]
+    overflowed: NDArray[np.bool_]
     fell_back: bool
 
     def __post_init__(self) -> None:
@@ -111,6 +115,8 @@ class ClientCRF(Settings):
         >>> posterior = ClientCRF().infer(updates, num_examples=[10, 10, 10, 10])
         >>> posterior.weights.round(2).tolist()
         [0.3, 0.3, 0.3, 0.09]
+        >>> posterior.next_model(np.zeros(2), updates).round(2).tolist()
+        [0.78, 0.78]
     """
 
     labels: tuple[float, ...] = (0.0, 0.25, 1.0)
@@ -235,5 +241,6 @@ class ClientCRF(Settings):
             unary=found.unary,
             **found.causes,
             excluded=~finite,
+            overflowed=statistics.overflowed,
             fell_back=fell_back,
         )

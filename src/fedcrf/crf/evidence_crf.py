@@ -108,6 +108,7 @@ class EvidenceCRF(Settings):
             expected_label=found.expected_label,
             marginals=found.marginals,
             excluded=~finite,
+            overflowed=np.zeros_like(finite),  # no length is looked at
             fell_back=fell_back,
             causes=found.causes,
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,33 +20,51 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class ClientMemory:
+class Remembered:
+    """What is kept of one client, all from the round that it last took part in.
+
+    Attributes:
+        belief: (L,) float64 marginals.
+        sketch: (s,) float32 sketch of its update.
+        position: (s,) float64 sketch of the global model; one array for all clients of that round.
+    """
+
+    belief: NDArray[np.float64]
+    sketch: NDArray[np.float32]
+    position: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientMemory(Mapping[str, NDArray[Any]]):
     """Of each of k clients its belief, a sketch of its last update and where the model was then.
 
-    All is of sketch or label size: 16 KiB a client for sketches of 4096 numbers.
+    All is of sketch or label size: 16 KiB a client for sketches of 4096 numbers. A round makes what
+    is new of the clients that take part; what is kept of others goes from memory to memory as it
+    is. As plain arrays, which any checkpoint can hold, a memory is made where it is read by name:
+
+    - ``layout`` and ``labels`` as below, ``expected`` and ``longest`` too;
+    - ``clients``: (k,) int64 identities, rising, and in their order
+    - ``beliefs``: (k, L) float64 and ``sketches``: (k, s) float32;
+    - ``positions``: (T, s) float64 of the rounds still spoken of, the earliest first, and
+      ``rounds``: (k,) int64, each client's row of them.
 
     Attributes:
         layout: (4,) int64; numbers in the model d, sketch size, sketch seed, and 1 where the model
             is given every round, by which a memory of something else is known.
         labels: (L,) float64, what the beliefs are over; by which too.
-        clients: (k,) int64 identities.
-        beliefs: (k, L) float64 marginals of the round a client last took part in.
-        sketches: (k, s) float32 sketches of its update then.
-        rounds: (k,) int64; the row of ``positions`` that is of that round.
-        positions: (T, s) float64 sketches of the global model in the rounds still spoken of.
+        of_client: What is kept by identity; the longest absent first, of a round the smaller.
         expected: (s,) float64 sketch of the next global model, as far as the server alone moves it.
         longest: (1,) float64, the largest that a round's median norm has been; 0 before the first.
     """
 
     layout: NDArray[np.int64]
     labels: NDArray[np.float64]
-    clients: NDArray[np.int64]
-    beliefs: NDArray[np.float64]
-    sketches: NDArray[np.float32]
-    rounds: NDArray[np.int64]
-    positions: NDArray[np.float64]
+    of_client: Mapping[int, Remembered]
     expected: NDArray[np.float64]
     longest: NDArray[np.float64]
+
+    __eq__ = object.__eq__  # and not by the arrays, as mappings are compared
+    __hash__ = object.__hash__
 
     @classmethod
     def empty(
@@ -55,18 +74,18 @@ class ClientMemory:
         return cls(
             layout=np.array([dimension, size, seed, model_given], dtype=np.int64),
             labels=np.array(labels, dtype=np.float64),
-            clients=np.zeros(0, dtype=np.int64),
-            beliefs=np.zeros((0, len(labels))),
-            sketches=np.zeros((0, size), dtype=np.float32),
-            rounds=np.zeros(0, dtype=np.int64),
-            positions=np.zeros((0, size)),
+            of_client={},
             expected=np.zeros(size),
             longest=np.zeros(1),
         )
 
     @classmethod
     def of(cls, memory: Arrays | None, like: ClientMemory) -> ClientMemory:
-        """Return a memory handed over as arrays; ``like`` itself where it is empty.
+        """Return a memory that is handed over; ``like`` itself where it is empty.
+
+        Args:
+            memory: As it was handed back, or as plain arrays, all of which are checked.
+            like: The memory of nobody, of the same settings.
 
         Raises:
             FedcrfError: It is not the memory of such a rule, or of another federation.
@@ -78,9 +97,11 @@ class ClientMemory:
             )
         if not memory:
             return like
-        names = [field.name for field in fields(cls)]
-        if set(memory) != set(names):
-            odd = sorted(map(str, set(memory) ^ set(names)))[0]
+        if isinstance(memory, cls):
+            memory._check_settings(like)
+            return memory
+        if set(memory) != set(NAMES):
+            odd = sorted(map(str, set(memory) ^ set(NAMES)))[0]
             raise FedcrfError(
                 f"the memory is of another rule ('{odd}' is in one of them only): "
                 "give the one this rule handed back, or none to begin anew"
@@ -90,13 +111,131 @@ class ClientMemory:
             "give the one this rule handed back, or none to begin anew"
         )
         try:
-            given = cls(**{name: as_numpy(memory[name]) for name in names})
+            arrays = {name: as_numpy(memory[name]) for name in NAMES}
         except NO_ARRAY:
             raise damaged from None
-        if given.layout.shape != like.layout.shape:
+        if arrays["layout"].shape != like.layout.shape:
             raise damaged
+        given = cls(
+            layout=arrays["layout"],
+            labels=arrays["labels"],
+            of_client={},
+            expected=arrays["expected"],
+            longest=arrays["longest"],
+        )
+        given._check_settings(like)
+        if not _is_sound(arrays, like):
+            raise damaged
+        return replace(given, of_client=_by_client(arrays))
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return one of the plain arrays, made anew and for the caller to keep."""
+        if name in SHARED:
+            return np.array(getattr(self, name))
+        clients = sorted(self.of_client)
+        kept = [self.of_client[client] for client in clients]
+        size = len(self.expected)
+        if name == "clients":
+            return np.array(clients, dtype=np.int64)
+        if name == "beliefs":
+            return np.array([each.belief for each in kept]).reshape(-1, len(self.labels))
+        if name == "sketches":
+            return np.array([each.sketch for each in kept], np.float32).reshape(-1, size)
+        positions = {id(each.position): each.position for each in self.of_client.values()}
+        if name == "positions":
+            return np.array([*positions.values()]).reshape(-1, size)
+        if name == "rounds":
+            rows = {place: row for row, place in enumerate(positions)}
+            return np.array([rows[id(each.position)] for each in kept], dtype=np.int64)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the plain arrays."""
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        """Return how many plain arrays there are."""
+        return len(NAMES)
+
+    def recall(
+        self, clients: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return beliefs, sketches of updates and of models; rows of NaN for who is unknown.
+
+        Args:
+            clients: (m,) identities.
+        """
+        beliefs = np.full((len(clients), len(self.labels)), np.nan)
+        sketches = np.full((len(clients), len(self.expected)), np.nan)
+        positions = np.full_like(sketches, np.nan)
+        for place, client in enumerate(clients.tolist()):
+            kept = self.of_client.get(client)
+            if kept is not None:
+                beliefs[place] = kept.belief
+                sketches[place] = kept.sketch
+                positions[place] = kept.position
+        return beliefs, sketches, positions
+
+    def trusts_absent(
+        self, clients: NDArray[np.int64], labels: NDArray[np.float64], least: float
+    ) -> bool:
+        """Tell whether a client that takes no part has a label expected of ``least`` or more.
+
+        Args:
+            clients: (m,) identities of who takes part.
+            labels: (L,) what beliefs are over.
+            least: What is enough.
+        """
+        here = set(clients.tolist())
+        return any(
+            kept.belief @ labels >= least
+            for client, kept in self.of_client.items()
+            if client not in here
+        )
+
+    def after(
+        self,
+        clients: NDArray[np.int64],
+        beliefs: NDArray[np.float64],
+        sketches: NDArray[np.float64],
+        position: NDArray[np.float64],
+        expected: NDArray[np.float64],
+        median_norm: float,
+        most: int,
+    ) -> ClientMemory:
+        """Return the memory after a round; who was absent is kept as it was, or dropped.
+
+        Args:
+            clients: (m,) identities of who took part.
+            beliefs: (m, L) their marginals.
+            sketches: (m, s) sketches of their updates.
+            position: (s,) sketch of the global model of the round.
+            expected: (s,) sketch of the model after it.
+            median_norm: Of the updates of the round.
+            most: Clients that are remembered, or as many as took part. The longest absent go first.
+        """
+        of_client, there = dict(self.of_client), np.array(position)
+        for place in np.argsort(clients).tolist():
+            client = int(clients[place])
+            of_client.pop(client, None)  # it comes last
+            # Copies: a row of an array would keep the others in memory.
+            of_client[client] = Remembered(
+                beliefs[place].copy(), sketches[place].astype(np.float32), there
+            )
+        surplus = len(of_client) - max(most, len(clients))
+        if surplus > 0:
+            of_client = dict(islice(of_client.items(), surplus, None))
+        return replace(
+            self,
+            of_client=of_client,
+            expected=expected,
+            longest=np.maximum(self.longest, median_norm),
+        )
+
+    def _check_settings(self, like: ClientMemory) -> None:
+        """Raise a `FedcrfError` where layout or labels are not those of another's."""
         parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
-        settings = ([*each.layout.tolist(), each.labels.tolist()] for each in (given, like))
+        settings = ([*each.layout.tolist(), each.labels.tolist()] for each in (self, like))
         other = "; ".join(
             f"{name} {kept}, here {here}"
             for name, kept, here in zip(parts, *settings, strict=True)
@@ -107,93 +246,55 @@ class ClientMemory:
                 f"the memory is of another federation or of other settings ({other}): "
                 "give the one this rule handed back, or none"
             )
-        if not given._is_sound(like):
-            raise damaged
-        return given
 
-    def arrays(self) -> Arrays:
-        """Return the memory as plain arrays by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def recall(
-        self, clients: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return beliefs, sketches of updates and of models; rows of NaN for who is unknown.
+SHARED = ("layout", "labels", "expected", "longest")
+"""The plain arrays that are of no client."""
 
-        Args:
-            clients: (m,) identities.
-        """
-        places = {client: place for place, client in enumerate(self.clients.tolist())}
-        found = np.array([places.get(client, -1) for client in clients.tolist()], dtype=np.int64)
-        known, place = found >= 0, found[found >= 0]
-        beliefs = np.full((len(clients), self.beliefs.shape[1]), np.nan)
-        sketches = np.full((len(clients), self.sketches.shape[1]), np.nan)
-        positions = np.full_like(sketches, np.nan)
-        beliefs[known] = self.beliefs[place]
-        sketches[known] = self.sketches[place]
-        positions[known] = self.positions[self.rounds[place]]
-        return beliefs, sketches, positions
+NAMES = (*SHARED[:2], "clients", "beliefs", "sketches", "rounds", "positions", *SHARED[2:])
+"""The plain arrays of a memory."""
 
-    def after(
-        self,
-        clients: NDArray[np.int64],
-        beliefs: NDArray[np.float64],
-        sketches: NDArray[np.float64],
-        position: NDArray[np.float64],
-        expected: NDArray[np.float64],
-        median_norm: float,
-    ) -> ClientMemory:
-        """Return the memory after a round; who was absent is kept as it was.
 
-        Args:
-            clients: (m,) identities of who took part.
-            beliefs: (m, L) their marginals.
-            sketches: (m, s) sketches of their updates.
-            position: (s,) sketch of the global model of the round.
-            expected: (s,) sketch of the model after it.
-            median_norm: Of the updates of the round.
-        """
-        absent = ~np.isin(self.clients, clients)
-        rounds = np.concatenate([self.rounds[absent], np.full(len(clients), len(self.positions))])
-        spoken_of, rounds = np.unique(rounds, return_inverse=True)
-        identities = np.concatenate([self.clients[absent], clients])
-        order = np.argsort(identities, kind="stable")
-        return ClientMemory(
-            layout=self.layout,
-            labels=self.labels,
-            clients=identities[order],
-            beliefs=np.concatenate([self.beliefs[absent], beliefs])[order],
-            sketches=np.concatenate([self.sketches[absent], sketches.astype(np.float32)])[order],
-            rounds=rounds[order],
-            positions=np.concatenate([self.positions, position[None]])[spoken_of],
-            expected=expected,
-            longest=np.maximum(self.longest, median_norm),
+def _by_client(arrays: Mapping[str, NDArray[Any]]) -> dict[int, Remembered]:
+    """Return what sound plain arrays keep of each client."""
+    positions = [np.array(each, np.float64) for each in arrays["positions"]]
+    order = np.lexsort((arrays["clients"], arrays["rounds"]))
+    return {
+        int(arrays["clients"][row]): Remembered(
+            np.array(arrays["beliefs"][row], np.float64),
+            np.array(arrays["sketches"][row], np.float32),
+            positions[arrays["rounds"][row]],
         )
+        for row in order.tolist()
+    }
 
-    def _is_sound(self, like: ClientMemory) -> bool:
-        """Tell whether the arrays belong together and have the widths of another's."""
-        kinds = {field.name: getattr(self, field.name).dtype.kind for field in fields(self)}
-        if not all(kinds[name] in "iu" for name in ("layout", "clients", "rounds")):
-            return False
-        if not all(kinds[name] in "iuf" for name in kinds):
-            return False
-        k, rows = len(np.atleast_1d(self.clients)), len(np.atleast_1d(self.positions))
-        size, num_labels = like.expected.shape[0], len(like.labels)
-        return (
-            self.clients.shape == self.rounds.shape == (k,)
-            and self.beliefs.shape == (k, num_labels)
-            and self.sketches.shape == (k, size)
-            and self.positions.shape == (rows, size)
-            and self.expected.shape == (size,)
-            and self.longest.shape == (1,)
-            and bool(((self.rounds >= 0) & (self.rounds < rows)).all())
-            and len(np.unique(self.clients)) == k
-            and bool(np.isfinite(self.sketches).all() and np.isfinite(self.positions).all())
-            and (bool(self.layout[3]) or bool(np.isfinite(self.expected).all()))
-            and bool(np.isfinite(self.longest).all() and (self.longest >= 0).all())
-            and bool((self.beliefs >= 0).all())
-            and np.allclose(self.beliefs.sum(axis=1), 1.0)
-        )
+
+def _is_sound(arrays: Mapping[str, NDArray[Any]], like: ClientMemory) -> bool:
+    """Tell whether plain arrays belong together and have the widths of a memory."""
+    kinds = {name: array.dtype.kind for name, array in arrays.items()}
+    if not all(kinds[name] in "iu" for name in ("layout", "clients", "rounds")):
+        return False
+    if not all(kinds[name] in "iuf" for name in kinds):
+        return False
+    clients, rounds, positions = arrays["clients"], arrays["rounds"], arrays["positions"]
+    beliefs, sketches, expected = arrays["beliefs"], arrays["sketches"], arrays["expected"]
+    k, rows = len(np.atleast_1d(clients)), len(np.atleast_1d(positions))
+    size, num_labels, longest = len(like.expected), len(like.labels), arrays["longest"]
+    return (
+        clients.shape == rounds.shape == (k,)
+        and beliefs.shape == (k, num_labels)
+        and sketches.shape == (k, size)
+        and positions.shape == (rows, size)
+        and expected.shape == (size,)
+        and longest.shape == (1,)
+        and bool(((rounds >= 0) & (rounds < rows)).all())
+        and len(np.unique(clients)) == k
+        and bool(np.isfinite(sketches).all() and np.isfinite(positions).all())
+        and (bool(arrays["layout"][3]) or bool(np.isfinite(expected).all()))
+        and bool(np.isfinite(longest).all() and (longest >= 0).all())
+        and bool((beliefs >= 0).all())
+        and np.allclose(beliefs.sum(axis=1), 1.0)
+    )
 
 
 def sketch_seed_of(memory: Arrays) -> int | None:

@@ -1,32 +1,119 @@
-"""What a field of parts inferred about a round's clients, and why."""
+"""What was inferred about a round's clients, and why; and what it makes of their updates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.errors import FedcrfError
+from fedcrf.statistics import weighted_average
+from fedcrf.statistics.inputs import Layers, given_layers, is_on_gpu
+
+
+class Weighing:
+    """What all posteriors are for: the clients' updates become one.
+
+    Attributes:
+        weights: (m,) aggregation weights α.
+    """
+
+    weights: NDArray[np.float64]
+
+    @property
+    def coefficients(self) -> NDArray[np.float64]:
+        """(m,) what each update counts in the next model; 0 for an excluded client."""
+        return self.weights
+
+    def combine(self, updates: Any) -> Any:
+        """Return Σ α_i s_i u_i, by which the global model is to move.
+
+        An update of weight 0 is never read, so that it may hold NaN. Sums are float64.
+
+        Args:
+            updates: Those of the round, in any form that ``infer`` takes.
+
+        Returns:
+            What one update is: an array, or a list of layers; of NumPy, or of torch on the same
+            device. Zeros where all weights are 0.
+
+        Raises:
+            FedcrfError: As ``infer``, or not one update for each client.
+        """
+        clients, in_form = given_layers(updates)
+        return in_form(self._combined(clients))
+
+    def next_model(self, model: Any, updates: Any) -> Any:
+        """Return w + Σ α_i s_i u_i, the next global model; ``model`` itself where it is to stay.
+
+        Args:
+            model: w, as one update is given; NumPy or torch, of any precision.
+            updates: As for `combine`.
+
+        Returns:
+            The model, in the form and precision in which ``model`` is given.
+
+        Raises:
+            FedcrfError: As `combine`, or a model that is not of the updates' layers.
+        """
+        clients, _ = given_layers(updates)
+        (start,), in_form = given_layers([model])
+        sizes = [[tuple(layer.shape) for layer in layers] for layers in (start, clients[0])]
+        if sizes[0] != sizes[1] or is_on_gpu(start[0]) != is_on_gpu(clients[0][0]):
+            raise FedcrfError(
+                "the model does not have the layers of an update, or lies on another device: give "
+                "the model that the updates start from, as one update is given"
+            )
+        step = self._combined(clients)
+        if not self.weights.any():
+            return model
+        return in_form([_moved(layer, by) for layer, by in zip(start, step, strict=True)])
+
+    def _combined(self, clients: Sequence[Layers]) -> Layers:
+        if len(clients) != len(self.weights):
+            raise FedcrfError(
+                f"{len(clients)} updates for {len(self.weights)} clients: give those that the "
+                "posterior was inferred from"
+            )
+        return [weighted_average(layer, self.coefficients) for layer in zip(*clients, strict=True)]
+
+
+def _moved(layer: Any, step: Any) -> Any:
+    """Return a layer that has moved by a step, in its own precision."""
+    if is_on_gpu(layer):
+        return (layer + step).to(layer.dtype)
+    with np.errstate(over="ignore"):  # a model that diverges says so itself
+        return np.asarray(layer + step).astype(layer.dtype)
+
 
 @dataclass(frozen=True, eq=False)
-class FieldPosterior:
+class FieldPosterior(Weighing):
     """What was inferred about the m clients of a round, and the causes.
 
     Arrays are read-only, but for those of the memory, which are for the caller to keep.
 
     Attributes:
         weights: (m,) aggregation weights α ∝ βq̄. They sum to 1; where no client with a finite
-            update has examples they are all 0, and the global model should stay as it is.
+            update has examples, or the clients are hardly trusted, they are all 0, and `next_model`
+            keeps the global model.
         clip: (m,) factors s in [0, 1] of the updates: the next model is w + Σ α_i s_i u_i. NaN for
             an excluded client.
         base_weights: (m,) the weights β that the field refined, over the clients not excluded.
         expected_label: (m,) expected labels q̄, times the reliability that reported evidence
             leaves, where there is some.
         marginals: (m, L) mean-field marginals Q.
-        excluded: (m,) bool; True where the update is not finite, which gives weight exactly 0.
+        excluded: (m,) bool; True where the update is not finite, or its squared length overflows,
+            which gives weight exactly 0.
+        overflowed: (m,) bool; True where it is finite, and its squared length overflows float64.
         fell_back: True where Σβq̄ is numerically zero and the weights are the base weights.
+        trusted_share: Σβq̄ in parts of what it is of clients of which nothing is known, in [0, 1];
+            NaN where no client counts.
+        kept_reason: Why all weights are 0 though clients count: that share is below the floor.
+            None otherwise.
         causes: By name (m,) numbers that each part of the field saw; NaN where it saw nothing. Of
             an excluded client it is told what is remembered, and nothing else. Evidence against a
             client is 0 where nothing speaks against it.
@@ -40,9 +127,12 @@ class FieldPosterior:
     expected_label: NDArray[np.float64]
     marginals: NDArray[np.float64]
     excluded: NDArray[np.bool_]
+    overflowed: NDArray[np.bool_]
     fell_back: bool
     causes: Mapping[str, NDArray[np.float64]]
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    trusted_share: float = math.nan
+    kept_reason: str | None = None
 
     def __post_init__(self) -> None:
         values = [getattr(self, each.name) for each in fields(self)]

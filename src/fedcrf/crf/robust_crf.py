@@ -18,7 +18,7 @@ from fedcrf.checks import (
     check_whole,
     checked_number,
 )
-from fedcrf.crf.base_weights import base_weights, capped_weights, refined_weights
+from fedcrf.crf.base_weights import base_weights, capped_weights, refined_weights, trusted_weights
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field
 from fedcrf.crf.memory import Arrays, ClientMemory, identities
@@ -98,8 +98,14 @@ class RobustCRF(Settings):
         evidence_softening: Added to the median deviation of what is reported, in its unit.
         evidence_strength: How steeply reported evidence grows behind the threshold.
         evidence_limit: The most that reported evidence can be.
+        trust_floor: The least trusted share Σβq̄ of a round, in parts of that of clients of which
+            nothing is known, with which the model moves; below it all weights are 0. Of a known
+            attacker that is alone it is 1 − s at most, by which trust comes back in a round. With 0
+            who is alone rules, however little it is trusted.
         iterations: Mean-field updates.
         damping: Share of the marginals that an update keeps, in [0, 1).
+        remember: Clients that are remembered, 16.5 kB each, or as many as take part in a round. The
+            longest absent are forgotten first: they are as new when they come back.
         sketch_size: Numbers in a sketch; the error of a cosine is about 1/√size.
         sketch_seed: Of the sketches' signs. Keep it to the server: who knows it can make updates
             whose sketches mislead. Where left out, Flower's strategies draw a secret one; elsewhere
@@ -119,7 +125,7 @@ class RobustCRF(Settings):
         ...     updates = 0.3 * (goals - model)
         ...     updates[4:] *= -1.0
         ...     posterior = RobustCRF().infer(updates, [9] * 6, memory=memory, model=model)
-        ...     model = model + posterior.coefficients @ updates
+        ...     model = posterior.next_model(model, updates)
         ...     memory = posterior.memory
         >>> posterior.weights.round(2).tolist()
         [0.25, 0.25, 0.25, 0.25, 0.0, 0.0]
@@ -153,8 +159,10 @@ class RobustCRF(Settings):
     evidence_softening: float = 0.55
     evidence_strength: float = 6.0
     evidence_limit: float = 6.0
+    trust_floor: float = 0.15
     iterations: int = 30
     damping: float = 0.5
+    remember: int = 4096
     sketch_size: int = 4096
     sketch_seed: int | None = None
 
@@ -173,10 +181,11 @@ class RobustCRF(Settings):
             "response_memory",
             "steadiness_strength",
         )
-        check_fraction(self, "norm_memory", "response_share", "steadiness_share")
+        check_fraction(self, "norm_memory", "response_share", "steadiness_share", "trust_floor")
         object.__setattr__(self, "labels", self.field.labels)
         self.reported  # noqa: B018  (checks the settings)
         check_positive(self, "clip", "count_cap", "copy_power")
+        check_whole("remember", self.remember, least=1)
         check_whole("sketch_size", self.sketch_size, least=1)
         check_whole("sketch_seed", self._seed, least=0)
 
@@ -365,21 +374,35 @@ class RobustCRF(Settings):
         )
         found = field.infer(seen)
         expected_label = found.expected_label * reported.expected_label
-        weights, fell_back = refined_weights(base, expected_label)
+        decided = trusted_weights(base, expected_label, unknown, self.trust_floor)
         longest = self.clip * middle * math.exp(self.norm_memory * seen.shrunk)
         clip = clip_factors(statistics.norms, finite, longest)
-        moved = (weights * clip)[finite] @ sketches[finite]
+        moved = (decided.weights * clip)[finite] @ sketches[finite]
+        beliefs = found.marginals.copy()
+        if decided.kept_reason is not None and remembered.trusts_absent(
+            who, np.asarray(field.labels), self.trust_floor * unknown
+        ):
+            # A model that waits tests nobody, and time alone is no reason to trust.
+            risen = found.expected_label > trusted
+            beliefs[risen] = before[risen]
         kept = remembered.after(
-            who[finite], found.marginals[finite], sketches[finite], here, here + moved, middle
+            who[finite],
+            beliefs[finite],
+            sketches[finite],
+            here,
+            here + moved,
+            middle,
+            self.remember,
         )
         return FieldPosterior(
-            weights=weights,
+            weights=decided.weights,
             clip=clip,
             base_weights=base,
             expected_label=expected_label,
             marginals=found.marginals,
             excluded=~finite,
-            fell_back=fell_back,
+            overflowed=statistics.overflowed,
+            fell_back=decided.fell_back,
             causes={
                 # Of who is excluded nothing was seen, though the parts have numbers for it.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
@@ -388,5 +411,7 @@ class RobustCRF(Settings):
                 "copies": copies,
                 **(reported.causes if evidence else {}),
             },
-            memory=kept.arrays(),
+            memory=kept,
+            trusted_share=decided.share,
+            kept_reason=decided.kept_reason,
         )

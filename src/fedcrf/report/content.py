@@ -45,7 +45,8 @@ class RoundTrust:
 
     ``nodes`` are the ids that the clients have in another framework, as text, since not every
     whole number is one in the page's language; ``left_out`` says of its nodes why they have no part
-    in the round, ``attackers`` who attacked in it, ``stayed`` why the model did. ``causes`` are
+    in the round, ``attackers`` who attacked in it, ``stayed`` why the model did. ``overflowed`` are
+    those of the excluded whose updates are finite, but too large to be squared. ``causes`` are
     those that the record has, if any.
     """
 
@@ -56,6 +57,7 @@ class RoundTrust:
     weight: Series
     base_weight: Series
     excluded: Sequence[int]
+    overflowed: Sequence[int]
     left_out: Sequence[str]
     stayed: str | None
     attackers: Sequence[int]

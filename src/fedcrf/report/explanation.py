@@ -37,6 +37,7 @@ class ClientCauses:
         weight: α_i, its share of the new model.
         base_weight: Its FedAvg share.
         excluded: Whether its update was left out because it is not finite.
+        overflowed: Whether it is finite, and its squared length is not.
         neighbours: The clients that it has affinities A_ij with, the largest first.
         effects: The round's causes and what they made of its weights; None where it has none.
         place: The client's place in the effects' lists.
@@ -51,6 +52,7 @@ class ClientCauses:
     weight: float
     base_weight: float
     excluded: bool = False
+    overflowed: bool = False
     neighbours: tuple[tuple[int, float], ...] = ()
     effects: Effects | None = None
     place: int = 0
@@ -114,6 +116,7 @@ def causes_of(
             weight=record.weight[i],
             base_weight=record.base_weight[i],
             excluded=client in record.excluded,
+            overflowed=client in (record.overflowed or ()),
             neighbours=_neighbours(record.clients, affinities, i),
             effects=effects,
             place=i,
@@ -184,7 +187,7 @@ def title_of(cause: str) -> Title:
 def _template(causes: ClientCauses) -> str:
     effects = causes.effects
     if causes.excluded:
-        return WORDS.excluded
+        return WORDS.overflowed if causes.overflowed else WORDS.excluded
     if math.isnan(causes.weight):
         return WORDS.weightless
     if effects is None:

@@ -394,6 +394,7 @@ def _round_trust(record: RoundRecord, rule: object) -> RoundTrust:
         weight=_series(record.weight),
         base_weight=_series(record.base_weight),
         excluded=record.excluded,
+        overflowed=record.overflowed or [],
         left_out=[f"node {each.node}: {each.reason}" for each in record.left_out or ()],
         stayed=record.stayed,
         attackers=record.attackers or [],

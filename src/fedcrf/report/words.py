@@ -45,6 +45,7 @@ class LeftOut:
 
     Attributes:
         client: Of a ``{client}`` whose update is not finite.
+        overflowed: Of one whose numbers are, but too large to be squared.
         node: Of another framework's ``{node}``, with why.
         kept_model: Of a round in which the model stayed as it was, with the ``{reason}``.
         fell_back: Of a round whose expected labels were all zero.
@@ -52,6 +53,7 @@ class LeftOut:
     """
 
     client: str
+    overflowed: str
     node: str
     kept_model: str
     fell_back: str
@@ -89,6 +91,7 @@ class Words:
         attacks: Of the name of a client that attacked in the round.
         attacker: Of one that attacks in other rounds.
         excluded: Of a client whose update was left out.
+        overflowed: Of one whose update was left out because it is too large to be squared.
         weightless: Of a rule that takes coordinates from different clients.
         unexplained: Of a rule that keeps no reasons.
         fell_back: Of a client of a round whose expected labels were all zero. What its weight is
@@ -122,6 +125,7 @@ class Words:
     attacks: str
     attacker: str
     excluded: str
+    overflowed: str
     weightless: str
     unexplained: str
     fell_back: str
@@ -150,6 +154,8 @@ WORDS = Words(
     attacker="{client} (an attacker, not in this round)",
     excluded="client {client}: weight 0; its update is not finite (NaN or infinity) and was left "
     "out",
+    overflowed="client {client}: weight 0; its update is finite, but its squared length overflows, "
+    "and was left out",
     weightless="client {client}: no weight of its own; this rule does not weigh clients",
     unexplained="client {client}: weight {weight}, FedAvg's is {base_weight}; this rule keeps no "
     "reasons",
@@ -309,6 +315,8 @@ WORDS = Words(
     unknown="as its rule calls it",
     left_out=LeftOut(
         client="Round {round}: client {client}, whose update is not finite (NaN or infinity).",
+        overflowed="Round {round}: client {client}, whose update is finite, but its squared length "
+        "overflows.",
         node="Round {round}: {node}.",
         kept_model="Round {round}: the model stayed as it was: {reason}.",
         fell_back="Round {round}: all expected labels were zero; the weights are the base weights.",

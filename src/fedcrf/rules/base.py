@@ -84,6 +84,8 @@ class AggregationResult:
     def __post_init__(self) -> None:
         if self.kept_reason is None and not self.weights.any():
             what = "is finite" if self.excluded.all() else "is finite and has examples"
+            if self.posterior is not None and self.posterior.overflowed.any():
+                what = "is finite and short enough to be squared"
             object.__setattr__(self, "kept_reason", f"no client's update {what}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +75,7 @@ class Optimized(Settings):
         state = result.state
         if result.weights.any():
             state, kept = self._step(global_state, result.state, kept)
-        return replace(result, state=state, memory=_joined({RULE: result.memory, **kept}))
+        return replace(result, state=state, memory=_Joined({RULE: result.memory, **kept}))
 
     def _step(
         self, global_state: State, aggregate: State, kept: Mapping[str, Memory]
@@ -129,8 +130,27 @@ def plain_rule(rule: object) -> object:
     return plain_rule(rule.rule) if isinstance(rule, Optimized) else rule
 
 
+class _Joined(Mapping[str, NDArray[Any]]):
+    """One memory of several parts, each under its name and a dot; what they hold is not copied."""
+
+    def __init__(self, parts: Mapping[str, Memory]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        part, _, rest = name.partition(".")
+        return self.parts[part][rest]
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{part}.{name}" for part, memory in self.parts.items() for name in memory)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+
 def _named(memory: Memory, part: str) -> Memory:
     """Return what stands in the memory under a part's name."""
+    if isinstance(memory, _Joined):
+        return memory.parts.get(part, {})
     if not isinstance(memory, Mapping):
         raise FedcrfError(
             f"the memory is a {type(memory).__name__}: give the one this rule handed back, or "
@@ -139,11 +159,4 @@ def _named(memory: Memory, part: str) -> Memory:
     start = f"{part}."
     return {
         name.removeprefix(start): array for name, array in memory.items() if name.startswith(start)
-    }
-
-
-def _joined(parts: Mapping[str, Memory]) -> Memory:
-    """Return one memory of several parts, each under its name."""
-    return {
-        f"{part}.{name}": array for part, memory in parts.items() for name, array in memory.items()
     }

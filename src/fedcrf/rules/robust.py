@@ -132,4 +132,5 @@ def _result(
         excluded=posterior.excluded,
         posterior=posterior,
         memory=posterior.memory,
+        kept_reason=posterior.kept_reason,
     )

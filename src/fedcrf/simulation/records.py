@@ -112,7 +112,8 @@ class RoundRecord(Record):
     """One round; the lists run over the clients that took part, in the order of ``clients``.
 
     ``validation`` and ``test`` are over the union of the clients' parts, ``held_out`` over the
-    data set's own test set. ``excluded`` names clients whose update was not finite. ``evidence``
+    data set's own test set. ``excluded`` names clients whose update was not finite, and
+    ``overflowed`` those of them whose numbers were, but too large to be squared. ``evidence``
     is what the clients reported of themselves, by name, where the rule asked for it. ``nodes`` and
     ``left_out`` are of rounds that another framework carried out. ``attackers`` names those that
     attacked in this round; it is missing where the run has no attack, and validation and test are
@@ -136,6 +137,7 @@ class RoundRecord(Record):
     weight: list[Number]
     base_weight: list[Number]
     excluded: list[int] = []
+    overflowed: list[int] | None = None
     left_out: list[LeftOutRecord] | None = None
     attackers: list[int] | None = None
     kept_model: bool = False
@@ -191,6 +193,14 @@ def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
     """
     finite = [record for record in records if math.isfinite(record.validation.loss)]
     return min(finite, key=lambda record: record.validation.loss) if finite else records[-1]
+
+
+def overflowed_of(result: AggregationResult, clients: Sequence[int]) -> list[int] | None:
+    """Return whose updates were finite, but too large to be squared, as far as the rule says it."""
+    if result.posterior is None:
+        return None
+    overflowed = result.posterior.overflowed.tolist()
+    return [client for client, out in zip(clients, overflowed, strict=True) if out] or None
 
 
 def evidence_of(reports: Sequence[ClientReport]) -> dict[str, list[Any]] | None:

@@ -37,6 +37,7 @@ from fedcrf.simulation.records import (
     Seconds,
     brief,
     evidence_of,
+    overflowed_of,
     reasons_of,
 )
 from fedcrf.simulation.round_memory import state_of
@@ -222,6 +223,7 @@ class Simulation(Settings):
             excluded=[
                 report.client for report, out in zip(reports, result.excluded, strict=True) if out
             ],
+            overflowed=overflowed_of(result, [report.client for report in reports]),
             attackers=attackers,
             kept_model=not result.weights.any(),
             kept_reason=result.kept_reason,

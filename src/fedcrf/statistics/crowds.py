@@ -19,6 +19,7 @@ from fedcrf.statistics.one_pass import (
     UpdateStatistics,
     checked_dimension,
     finite_sums,
+    overflowing,
     scatter,
     update_statistics,
 )
@@ -85,6 +86,7 @@ class CrowdStatistics:
     Attributes:
         dimension: d, the numbers in an update.
         finite: (m,) bool, as there.
+        overflowed: (m,) bool, as there.
         norms: (m,) float64; ‖u_i‖, NaN where not finite.
         cosines: (m, m) float64, sparse and symmetric; ⟨u_i, u_j⟩ / (‖u_i‖ ‖u_j‖ + ε), exact or
             estimated, where one of i and j is among the other's k nearest. What is not stored is
@@ -96,6 +98,7 @@ class CrowdStatistics:
 
     dimension: int
     finite: NDArray[np.bool_]
+    overflowed: NDArray[np.bool_]
     norms: NDArray[np.float64]
     cosines: csr_array[np.float64]
     median_inner: NDArray[np.float64]
@@ -158,6 +161,7 @@ def crowd_statistics(
     return CrowdStatistics(
         dimension=dimension,
         finite=finite,
+        overflowed=overflowing(clients, origin, finite),
         norms=norms,
         cosines=cosines,
         median_inner=scatter(sums.inner, finite, np.nan),
@@ -172,6 +176,7 @@ def with_nearest(statistics: UpdateStatistics, neighbours: int) -> CrowdStatisti
     return CrowdStatistics(
         dimension=statistics.dimension,
         finite=statistics.finite,
+        overflowed=statistics.overflowed,
         norms=statistics.norms,
         cosines=nearest(lambda start, stop: cosines[start:stop], statistics.finite, neighbours),
         median_inner=statistics.median_inner,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,15 @@ def as_layers(updates: Any) -> list[Layers]:
     Raises:
         FedcrfError: No updates, different lengths or dtypes, or not numbers.
     """
+    return given_layers(updates)[0]
+
+
+def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
+    """Return updates as `as_layers` does, and what gives flat layers the form of one update.
+
+    That form is one array, or a list of layers; of NumPy, or of torch on the updates' device.
+    """
+    layered = False
     if isinstance(updates, memoryview):
         updates = np.asarray(updates)
     if isinstance(updates, np.ndarray) or is_torch_tensor(updates) or _is_array_like(updates):
@@ -86,8 +95,10 @@ def as_layers(updates: Any) -> list[Layers]:
                 "or a sequence of m vectors"
             )
         rows: Sequence[Any] = [[row] for row in _floats(updates, 0)]
+        given: Sequence[Any] = [updates[0]] if len(updates) else []
     elif isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
         rows = [_layers_of(update, client) for client, update in enumerate(updates)]
+        given, layered = (rows[0], _is_layered(updates[0])) if rows else ([], False)
     else:
         raise FedcrfError(
             f"updates are a {type(updates).__name__}: give an (m, d) array, "
@@ -97,7 +108,12 @@ def as_layers(updates: Any) -> list[Layers]:
         raise FedcrfError("there are no updates: give one vector for each client")
     shaped = [[_floats(layer, client) for layer in row] for client, row in enumerate(rows)]
     _check_alike(shaped)
-    return [[layer.reshape(-1) for layer in layers] for layers in shaped]
+
+    def in_form(flat: Layers) -> Any:
+        layers = [_like(layer, each) for layer, each in zip(flat, given, strict=True)]
+        return layers if layered else layers[0]
+
+    return [[layer.reshape(-1) for layer in layers] for layers in shaped], in_form
 
 
 def finite_clients(clients: Sequence[Layers]) -> NDArray[np.bool_]:
@@ -113,10 +129,10 @@ def _is_finite(layer: Any) -> bool:
 def _layers_of(update: Any, client: int) -> list[Any]:
     """Split one client's update into layers: itself, or the arrays it is a list of."""
     if isinstance(update, list | tuple):
-        if any(isinstance(part, np.ndarray) or is_torch_tensor(part) for part in update):
-            if all(np.ndim(part) == 0 for part in update):
-                return [np.stack([as_numpy(part) for part in update])]
+        if _is_layered(update):
             return list(update)
+        if any(isinstance(part, np.ndarray) or is_torch_tensor(part) for part in update):
+            return [np.stack([as_numpy(part) for part in update])]
         return [update]
     if isinstance(update, np.ndarray) or is_torch_tensor(update) or _is_array_like(update):
         if np.ndim(update) == 0:
@@ -126,6 +142,26 @@ def _layers_of(update: Any, client: int) -> list[Any]:
         return [update]
     mend = "list(update.values())" if isinstance(update, Mapping) else "a vector, or its layers"
     raise FedcrfError(f"the update of client {client} is a {type(update).__name__}: give {mend}")
+
+
+def _is_layered(update: Any) -> bool:
+    """Tell whether an update is a list of layers; a list of single numbers is a vector."""
+    return (
+        isinstance(update, list | tuple)
+        and any(isinstance(part, np.ndarray) or is_torch_tensor(part) for part in update)
+        and any(np.ndim(part) > 0 for part in update)
+    )
+
+
+def _like(layer: Any, given: Any) -> Any:
+    """Return a flat layer in the shape of a given one, as a tensor where that is one."""
+    shaped = layer.reshape(tuple(np.shape(given)))
+    if is_torch_tensor(shaped) or not is_torch_tensor(given):
+        return shaped
+    torch = sys.modules["torch"]
+    if shaped.dtype.name == "bfloat16":
+        return torch.from_numpy(shaped.view(np.int16)).view(torch.bfloat16).to(given.device)
+    return torch.from_numpy(shaped).to(given.device)
 
 
 def _is_array_like(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
 from fedcrf.statistics.count_sketch import CountSketch
-from fedcrf.statistics.inputs import Layers, is_on_gpu, num_numbers
+from fedcrf.statistics.inputs import Layers, finite_clients, is_on_gpu, num_numbers
 from fedcrf.statistics.median import coordinate_median
 from fedcrf.statistics.sums import Sums
+
+LOGGER = logging.getLogger("fedcrf")
 
 EPSILON = 1e-12
 """The paper's ε, the same everywhere it appears."""
@@ -37,12 +40,14 @@ class UpdateGeometry:
         dimension: d, the numbers in an update.
         finite: (m,) bool; False where an update holds NaN or infinity, or its squared norm
             overflows float64.
+        overflowed: (m,) bool; True where that is all: the numbers are finite, but too large.
         gram: (m, m) float64; inner products ⟨u_i, u_j⟩, of the updates themselves or about their
             mean.
     """
 
     dimension: int
     finite: NDArray[np.bool_]
+    overflowed: NDArray[np.bool_]
     gram: NDArray[np.float64]
 
     @property
@@ -108,6 +113,7 @@ def update_statistics(
     return UpdateStatistics(
         dimension=dimension,
         finite=finite,
+        overflowed=overflowing(clients, origin, finite),
         gram=scatter(sums.gram, finite, np.nan),
         median_inner=scatter(sums.inner, finite, np.nan),
         median_distance=scatter(np.sqrt(sums.squared_distance), finite, np.nan),
@@ -139,6 +145,29 @@ def finite_sums(
     )
 
 
+def overflowing(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, finite: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return (m,) bool, who is not finite though all numbers are; and warn of it.
+
+    Args:
+        clients: As for `update_statistics`.
+        origin: As there.
+        finite: (m,) bool, as the pass found it.
+    """
+    found = np.zeros(len(finite), dtype=np.bool_)
+    if not finite.all() and (origin is None or finite_clients([list(origin)])[0]):
+        left_out = np.flatnonzero(~finite)
+        found[left_out] = finite_clients([clients[i] for i in left_out.tolist()])
+    if found.any():
+        LOGGER.warning(
+            "the updates at places %s of the round are finite, but their squared lengths overflow "
+            "float64: they count as not finite; hand in updates of numbers below 1e150",
+            ", ".join(map(str, np.flatnonzero(found).tolist())),
+        )
+    return found
+
+
 def checked_dimension(clients: Sequence[Layers]) -> int:
     """Return d; raise a `FedcrfError` where it is 0."""
     dimension = num_numbers(clients[0])
@@ -164,6 +193,7 @@ def centred_geometry(
     return UpdateGeometry(
         dimension=dimension,
         finite=finite,
+        overflowed=overflowing(clients, origin, finite),
         gram=scatter(gram, finite, np.nan),
     )
 

@@ -550,6 +550,41 @@ def test_who_was_found_out_cannot_pass_for_another(alias: str) -> None:
             assert sum(weights[node] for node in (7, 8, 9)) < 0.01
 
 
+def test_a_known_attacker_whose_node_alone_replies_does_not_move_the_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    goals = 1.0 + np.random.default_rng(0).normal(size=(6, 40))
+    start = {"weight": np.zeros(40)}
+
+    def node(asked: Message) -> Message:
+        client, number = asked.metadata.dst_node_id, asked.content["config"]["server-round"]
+        if 5 <= number < 8 and client != 5:
+            return failure(client, "out of power")
+        model = asked.content["arrays"]["weight"].numpy()
+        step = 0.3 * (goals[client] - model) * (-1.0 if client == 5 else 1.0)
+        return reply(client, {"weight": model + step}, num_examples=10)
+
+    models: dict[int, np.ndarray] = {}
+    strategy = RuleStrategy(CRFRobust(sketch_seed=3), record_to=tmp_path, fraction_evaluate=0.0)
+    strategy.start(
+        Nodes(dict.fromkeys(range(6), node)),
+        arrays(start),
+        num_rounds=9,
+        evaluate_fn=lambda number, now: models.update({number: tensors(now)["weight"]}),
+    )
+    (run,) = recorded_runs(tmp_path).values()
+    records = run.records()
+    assert records[4].reasons is not None
+    assert records[4].reasons.expected_label[0] < 0.05
+    for number, record in enumerate(records, start=1):
+        alone = 5 <= number < 8
+        assert record.kept_model == alone == np.array_equal(models[number], models[number - 1])
+        assert ("times as much as unknown ones" in (record.kept_reason or "")) == alone
+        assert not alone or record.weight == [0.0]
+    assert caplog.text.count("The model stays as it is: the round's clients are trusted") == 3
+    assert records[-1].weight[5] < 0.01
+
+
 def test_fednova_leaves_out_a_reply_without_steps(caplog: pytest.LogCaptureFixture) -> None:
     replies = [reply(1, steps=3.0), reply(2, steps=5.0), reply(3), reply(4, steps=0)]
     strategy = RuleStrategy(RULES["fednova"](), metric_names=MetricNames(effective_steps="steps"))

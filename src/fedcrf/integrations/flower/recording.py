@@ -30,6 +30,7 @@ from fedcrf.simulation.records import (
     Seconds,
     brief,
     evidence_of,
+    overflowed_of,
     reasons_of,
 )
 
@@ -127,6 +128,7 @@ class Recorder:
             excluded=[]
             if result is None
             else [client for client, out in zip(clients, result.excluded, strict=True) if out],
+            overflowed=None if result is None else overflowed_of(result, clients),
             left_out=[
                 LeftOutRecord(node=each.node, reason=each.reason) for each in decision.left_out
             ],

@@ -176,7 +176,10 @@ function leftOut(cell) {
   const lines = [];
   for (const each of cell.rounds) {
     const { round } = each;
-    for (const client of each.excluded) lines.push(filled(words.client, { round, client }));
+    for (const client of each.excluded) {
+      const told = each.overflowed.includes(client) ? words.overflowed : words.client;
+      lines.push(filled(told, { round, client }));
+    }
     for (const node of each.left_out) lines.push(filled(words.node, { round, node }));
     if (each.stayed) lines.push(filled(words.kept_model, { round, reason: each.stayed }));
     if (each.causes?.fell_back) lines.push(filled(words.fell_back, { round }));

@@ -89,7 +89,8 @@ function sentence(cell, round, i) {
   }
   shown.told = phrases(cell, round, i).join("; ") || words.nothing;
   let template = words.traced;
-  if (round.excluded.includes(round.clients[i])) template = words.excluded;
+  if (round.overflowed.includes(round.clients[i])) template = words.overflowed;
+  else if (round.excluded.includes(round.clients[i])) template = words.excluded;
   else if (!known(round.weight[i])) template = words.weightless;
   else if (!causes) template = words.unexplained;
   else if (causes.fell_back) template = words.fell_back;
