@@ -50,10 +50,10 @@ def show(
     if runs:
         _show_recorded(folder, runs, markdown=markdown, figures=figures)
         return
+    from fedcrf.experiments.archive import open_run
     from fedcrf.experiments.standing import standing, write_standing
-    from fedcrf.experiments.store import RunStore
 
-    store = RunStore(folder)
+    store = open_run(folder)
     run_so_far = standing(store)
     if markdown:
         print("\n".join(table.as_markdown() for table in run_so_far.tables()), end="")
@@ -73,7 +73,7 @@ def show(
             )
             say(f"{each.cell.name}: not finished, {done}")
     if figures:
-        list_files(write_standing(store))
+        list_files(write_standing(store, folder))
     if any(each.damage for each in run_so_far.cells):
         raise typer.Exit(1)
 

@@ -1,4 +1,12 @@
-"""The finished cells of a suite on disk: a line each, and once for all seeds what they were."""
+"""The finished cells of a suite on disk: a line each, what they were, and their rounds, packed.
+
+::
+
+    SUITE/cells.jsonl           the score of each cell, a line each
+          descriptions.json     what the cells were, once for all seeds
+          rounds/               their rounds, as `fedcrf.experiments.archive` packs them
+          runs/                 working folders of cells that are not finished
+"""
 
 from __future__ import annotations
 
@@ -14,9 +22,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.archive import SUFFIX, add
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore, check_folder, check_free, folder_lock, make_folder
 from fedcrf.experiments.suite import Point
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
@@ -59,9 +67,7 @@ class Score(Record):
 
 @dataclass(frozen=True)
 class Ledger:
-    """A folder's finished cells, a JSON line each, and the working folders of those to come.
-
-    What the cells were is kept once for all seeds.
+    """A folder's finished cells, and the working folders of those to come.
 
     Attributes:
         path: The folder.
@@ -187,20 +193,42 @@ class Ledger:
         """Return the working folder of one seed under one condition."""
         return RunStore(self._runs / partition / condition / f"seed-{seed}")
 
-    def clear(self, runs: Iterable[tuple[RunSpec, RunStore]]) -> None:
-        """Remove the working folders of cells that are among the scores; others are left.
+    def rounds(self, partition: str, condition: str) -> Path:
+        """Return the folder of the archives of a condition, one a seed."""
+        return self.path / "rounds" / partition / condition
+
+    def pack(self, scored: Iterable[Point], same: Iterable[Sequence[Point]] = ()) -> None:
+        """Move the rounds of finished cells from their working folders into archives.
 
         Args:
-            runs: Of those cells, with their folders.
+            scored: Cells that are among the scores; others stay where they are.
+            same: Cells that are one cell, which was run in the place of the first.
+
+        Raises:
+            FedcrfError: The records of such a cell are damaged.
         """
-        for spec, store in runs:
-            for cell in spec.cells():
-                shutil.rmtree(store.cell(cell).path, ignore_errors=True)
-            if not store.strangers(spec):
-                shutil.rmtree(store.path, ignore_errors=True)
-                for folder in (store.path.parent, store.path.parent.parent, self._runs):
-                    with suppress(OSError):  # another seed's are in it
-                        folder.rmdir()
+        scored, places = set(scored), {points[0]: points for points in same}
+        for described in sorted(self._runs.glob("*/*/seed-*/run.toml")):
+            folder = described.parent
+            store, (partition, condition) = RunStore(folder), folder.parts[-3:-1]
+            packed: dict[Path, list[CellSpec]] = {}
+            for cell in store.read().cells():
+                point = Point(partition, condition, cell.method.name, cell.seed)
+                if point not in scored or store.cell(cell).summary() is None:
+                    continue
+                for each in places.get(point, [point]):
+                    place = self.rounds(each.partition, each.condition)
+                    packed.setdefault(place / f"seed-{cell.seed}{SUFFIX}", []).append(cell)
+            for path, cells in packed.items():
+                add(path, store, cells)
+            for cells in packed.values():
+                for cell in cells:
+                    shutil.rmtree(store.cell(cell).path, ignore_errors=True)
+            if packed and not any((folder / "cells").iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)
+        for folder in (*self._runs.glob("*/*"), *self._runs.glob("*"), self._runs):
+            with suppress(OSError):  # there is a working folder in it
+                folder.rmdir()
 
     @property
     def _descriptions(self) -> Path:

@@ -53,6 +53,7 @@ def run_suite(
         findings = Findings(suite, known, ledger.descriptions(known))
         done = findings.by_point
         ledger.write(findings.lasting)  # without a last line that a kill cut off
+        ledger.pack(done)  # whose command was killed before it did
         missing = [point for point in cells if point not in done]
         if not missing:
             return failed
@@ -66,10 +67,9 @@ def run_suite(
         of_seeds = [_runs(suite, ledger, first, seed) for seed in dict.fromkeys(suite.seeds)]
         with observer_of([run for runs in of_seeds for run in runs]) as observer:
             for runs in filter(None, of_seeds):
-                lost = run_grids(runs, workplace, _Keeper(suite, ledger, runs, points, observer))
-                if not lost:  # else these go on from there
-                    ledger.clear(runs)
-                failed += lost
+                keeper = _Keeper(suite, ledger, runs, points, observer)
+                failed += run_grids(runs, workplace, keeper)
+                ledger.pack(keeper.scored, points.values())
     return failed
 
 
@@ -98,12 +98,14 @@ class _Keeper:
     ) -> None:
         self._suite, self._ledger, self._points, self._observer = suite, ledger, points, observer
         self._stores = {cell: store for spec, store in runs for cell in spec.cells()}
+        self.scored: list[Point] = []
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, CellFinished):
             records = self._stores[event.cell].cell(event.cell).records()
             for point in self._points[event.cell]:
                 self._ledger.append(_score(self._suite, point, event, records))
+                self.scored.append(point)
         self._observer(event)
 
 

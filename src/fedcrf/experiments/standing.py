@@ -116,20 +116,24 @@ def standing(store: RunStore) -> RunStanding:
     return RunStanding(spec, [_cell_standing(store, cell) for cell in spec.cells()])
 
 
-def write_standing(store: RunStore) -> list[Path]:
-    """Write the run's tables (Markdown, CSV) and figures (SVG, PNG) into its folder.
+def write_standing(store: RunStore, folder: Path | None = None) -> list[Path]:
+    """Write the run's tables (Markdown, CSV) and figures (SVG, PNG).
+
+    Args:
+        store: The run.
+        folder: Where; the run's own where left out.
 
     Raises:
         FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
     """
-    run = standing(store)
+    run, folder = standing(store), folder or store.path
     paths = []
     tables = dict(zip(("results", "details"), run.tables(), strict=True))
     for name, table in tables.items():
-        check_not_emptier(store.path / f"{name}.md", table.as_markdown(), bool(run.stale))
+        check_not_emptier(folder / f"{name}.md", table.as_markdown(), bool(run.stale))
     for name, table in tables.items():
         for suffix, text in (("md", table.as_markdown()), ("csv", table.as_csv())):
-            paths.append(store.path / f"{name}.{suffix}")
+            paths.append(folder / f"{name}.{suffix}")
             write_text(paths[-1], text)
     records = run.records()
     figures = {
@@ -139,7 +143,7 @@ def write_standing(store: RunStore) -> list[Path]:
     }
     for name, figure in figures.items():
         if figure is not None:
-            paths += save(figure, store.path / name)
+            paths += save(figure, folder / name)
     return paths
 
 

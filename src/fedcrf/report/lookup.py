@@ -8,10 +8,11 @@ from pathlib import Path
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.archive import open_run
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.store import CellStore, CellSummary, RunStore, StaleCellError
+from fedcrf.experiments.store import CellStore, CellSummary, StaleCellError
 from fedcrf.report.explanation import ClientCauses
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import RoundRecord
@@ -56,7 +57,7 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
     recorded = recorded_runs(folder)
     if recorded:
         return _sound(_recorded_rounds(recorded, method))
-    store = RunStore(folder)
+    store = open_run(folder)
     cell = find_cell(store.read(), method, seed)
     place = store.cell(cell)
     records, damage = place.sound_records()

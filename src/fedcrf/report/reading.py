@@ -10,6 +10,7 @@ from pathlib import Path
 import tomli_w
 
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.archive import open_run
 from fedcrf.experiments.compare import compare, pair_seeds
 from fedcrf.experiments.curves import held, mean_and_sd
 from fedcrf.experiments.methods import METHODS, find_method
@@ -238,7 +239,7 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, RunStore | RecordedRun]]:
             own_name = store.path.name
             found.append((own_name if len(folders) == 1 else f"{name}/{own_name}", store))
         if not recorded and not below:
-            found.append((name, RunStore(folder)))
+            found.append((name, open_run(folder)))
     return found
 
 

@@ -1,0 +1,222 @@
+"""A suite keeps its rounds: packed, read as a run, and in fewer digits."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.runs import Log, snapshot
+from fedcrf import FedcrfError
+from fedcrf.cli import app
+from fedcrf.experiments.archive import open_run
+from fedcrf.experiments.findings import Findings
+from fedcrf.experiments.ledger import Ledger
+from fedcrf.experiments.robustness import run_suite
+from fedcrf.experiments.runner import CellFailed, CellStarted, RoundFinished, Workplace
+from fedcrf.experiments.standing import standing
+from fedcrf.experiments.suite import Suite
+from fedcrf.experiments.suite_file import read_suite
+from fedcrf.report.effects import effects_of
+from fedcrf.rules import CRFRobust
+from fedcrf.simulation.records import RoundRecord
+
+SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
+
+
+def suite(
+    methods: Sequence[str] = ("fedavg", "crf-robust"), seeds: Sequence[int] = (0, 1)
+) -> Suite:
+    parts: dict[str, Any] = {"partitions": ["iid"], "conditions": ["ipm-2"]}
+    found = read_suite("attacks", "digits")
+    return found.chosen(methods=methods, seeds=seeds, **parts, settings=[SMALL])
+
+
+def run(asked: Suite, folder: Path) -> Log:
+    log = Log()
+    ledger = Ledger(folder)
+    assert run_suite(asked, ledger, Workplace(device="cpu"), lambda _: nullcontext(log)) == []
+    return log
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Log]:
+    """A suite's folder, to look at only, and what was told while it ran."""
+    folder = tmp_path_factory.mktemp("suites") / "suite"
+    return folder, run(suite(), folder)
+
+
+def packed(folder: Path, condition: str = "ipm-2") -> Path:
+    return Ledger(folder).rounds("iid", condition)
+
+
+def test_every_cell_of_a_suite_keeps_its_rounds(whole: tuple[Path, Log]) -> None:
+    folder, log = whole
+    assert not (folder / "runs").exists()
+    cells = {
+        (each.parent.name, seed)
+        for each in packed(folder).parent.glob("*/seed-*.tar.xz")
+        for seed in [each.name]
+    }
+    conditions = suite().conditions
+    assert cells == {(c, f"seed-{s}.tar.xz") for c in conditions for s in (0, 1)}
+    run_so_far = standing(open_run(packed(folder)))
+    assert [each.cell.name for each in run_so_far.cells] == [
+        "fedavg-seed-0", "crf-robust-seed-0", "fedavg-seed-1", "crf-robust-seed-1",
+    ]  # fmt: skip
+    assert all(len(each.records) == 3 for each in run_so_far.cells)
+    # In the order in which they were told, but for their digits.
+    told = [e.record for e in log.of(RoundFinished) if e.record.attackers and e.cell.seed == 0]
+    kept = run_so_far.cells[1].records
+    mine = [record for record in told if record.reasons is not None][-3:]
+    for record, brief in zip(mine, kept, strict=True):
+        assert brief.weight == pytest.approx(record.weight, rel=5e-3)
+        assert brief.validation.accuracy == pytest.approx(record.validation.accuracy, rel=5e-4)
+        assert brief.num_examples == record.num_examples
+        assert brief.attackers == record.attackers
+
+
+def told(record: RoundRecord) -> Sequence[Sequence[str]]:
+    found = effects_of(record, CRFRobust())
+    assert found is not None
+    return found.told
+
+
+def test_few_digits_are_enough_for_the_reasons(whole: tuple[Path, Log]) -> None:
+    folder, log = whole
+    whole_digits = [
+        e.record
+        for e in log.of(RoundFinished)
+        if e.cell.method.name == "crf-robust" and e.cell.seed == 1 and e.record.attackers
+    ]
+    few = standing(open_run(packed(folder))).cells[3].records
+    assert [told(each) for each in few] == [told(each) for each in whole_digits]
+
+
+def test_report_explain_and_show_read_an_archive(whole: tuple[Path, Log], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(whole[0], tmp_path / "suite"))
+    place = str(packed(folder))
+    before = snapshot(folder)
+    explained = CliRunner().invoke(
+        app, ["explain", place, "--round", "2", "--seed", "1", "--client", "3"]
+    )
+    assert explained.exit_code == 0, explained.output
+    assert "CRF-robust, seed 1, round 2" in explained.output
+    shown = CliRunner().invoke(app, ["show", place])
+    assert shown.exit_code == 0
+    assert "CRF-robust" in shown.output
+    assert snapshot(folder) == before
+    reported = CliRunner().invoke(app, ["report", place])
+    assert reported.exit_code == 0, reported.output
+    page = (packed(folder) / "report.html").read_text()
+    assert "CRF-robust" in page
+    assert "seed-0" in page or '"seed":0' in page
+    assert CliRunner().invoke(app, ["show", place, "--figures"]).exit_code == 0
+    assert (packed(folder) / "accuracy.svg").exists()
+
+
+def test_a_suite_s_folder_says_where_its_rounds_are(
+    whole: tuple[Path, Log], tmp_path: Path
+) -> None:
+    with pytest.raises(FedcrfError, match=r"holds a suite: name a condition of it, such as .*iid"):
+        open_run(whole[0])
+    Ledger(tmp_path).write([])
+    with pytest.raises(FedcrfError, match="kept no rounds: run them again"):
+        open_run(tmp_path)
+
+
+def test_an_archive_is_a_run_s_folder_and_always_the_same(
+    whole: tuple[Path, Log], tmp_path: Path
+) -> None:
+    path = packed(whole[0]) / "seed-0.tar.xz"
+    with tarfile.open(path) as archive:
+        assert archive.getnames() == [
+            "cells/crf-robust-seed-0/rounds.jsonl", "cells/crf-robust-seed-0/summary.json",
+            "cells/fedavg-seed-0/rounds.jsonl", "cells/fedavg-seed-0/summary.json",
+            "partitions/seed-0.json", "run.toml",
+        ]  # fmt: skip
+        assert {each.mtime for each in archive} == {0}
+
+
+def names(folder: Path) -> list[str]:
+    return [each.cell.name for each in standing(open_run(packed(folder))).cells if each.summary]
+
+
+def test_methods_and_seeds_are_added_and_others_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(suite(["fedavg"], [0]), tmp_path)
+    assert names(tmp_path) == ["fedavg-seed-0"]
+    run(suite(["fedavg", "crf-robust"], [0, 10]), tmp_path)
+    added = ["fedavg-seed-0", "crf-robust-seed-0", "fedavg-seed-10", "crf-robust-seed-10"]
+    assert names(tmp_path) == added
+    # What is stale is run again, in the place of what was there.
+    monkeypatch.setattr(CRFRobust, "behaviour", 2)
+    assert names(tmp_path) == [name for name in added if name.startswith("fedavg")]
+    run(suite(["fedavg", "crf-robust"], [0]), tmp_path)
+    assert names(tmp_path) == ["fedavg-seed-0", "crf-robust-seed-0", "fedavg-seed-10"]
+    # Of other settings nothing is mixed.
+    other = suite(["fedavg"], [0]).chosen(settings=[{"training": {"learning_rate": 0.5}}])
+    run(other, tmp_path)
+    with pytest.raises(FedcrfError, match=r"seed-10\.tar\.xz is of another run .*learning_rate"):
+        open_run(packed(tmp_path))
+
+
+def test_rounds_of_a_killed_command_are_packed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "pack", lambda *_: None)  # killed between the last cell and this
+        run(suite(["fedavg"], [0]), tmp_path)
+    assert not packed(tmp_path).exists()
+    assert not run(suite(["fedavg"], [0]), tmp_path).of(CellStarted)
+    assert names(tmp_path) == ["fedavg-seed-0"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_rounds_outlast_a_cell_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise FedcrfError("broken")
+
+    monkeypatch.setattr(CRFRobust, "aggregate_after", broken)
+    asked, place = suite(seeds=[0]), Workplace(device="cpu")
+    lost = run_suite(asked, Ledger(tmp_path), place, lambda _: nullcontext(Log()))
+    assert {each.cell.method.name for each in lost} == {"crf-robust"}
+    assert names(tmp_path) == ["fedavg-seed-0"]
+    assert {p.method for p in Findings.of(asked, Ledger(tmp_path)).by_point} == {"fedavg"}
+    assert all(isinstance(each, CellFailed) for each in lost)
+
+
+@pytest.mark.parametrize("damage", ["cut", "rubbish", "empty", "no run"])
+def test_a_damaged_archive_is_named(damage: str, whole: tuple[Path, Log], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(packed(whole[0]), tmp_path / "ipm-2"))
+    path = folder / "seed-0.tar.xz"
+    content = path.read_bytes()
+    if damage == "no run":
+        with tarfile.open(path, "w:xz"):
+            pass
+    else:
+        path.write_bytes({"cut": content[:-200], "rubbish": b"x" * 99, "empty": b""}[damage])
+    with pytest.raises(FedcrfError, match=r"archive .*seed-0\.tar\.xz cannot be read"):
+        open_run(folder)
+
+
+def test_nothing_is_unpacked_outside(tmp_path: Path) -> None:
+    path = tmp_path / "ipm-2" / "seed-0.tar.xz"
+    path.parent.mkdir()
+    outside = tmp_path / "outside.txt"
+    outside.write_text("x")
+    described = tmp_path / "run.toml"
+    described.write_text('methods = ["fedavg"]\nseeds = [0]\n')
+    with tarfile.open(path, "w:xz") as archive:
+        archive.add(described, "run.toml")
+        archive.add(outside, "../../outside-too.txt")
+        archive.add(outside, "cells/in.txt")
+    files = {each.name for each in open_run(path.parent).path.rglob("*") if each.is_file()}
+    assert files == {"run.toml", "in.txt"}
