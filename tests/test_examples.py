@@ -25,7 +25,7 @@ def run(*arguments: object) -> str:
     return done.stdout
 
 
-def test_rounds_of_one_mini_batch(own_cache: None, tmp_path: Path) -> None:
+def test_rounds_of_one_mini_batch(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     said = run(
         "examples/mini_batches.py", "--dataset", "digits", "--seeds", 1, "--rounds", 20,
