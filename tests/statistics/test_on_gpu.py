@@ -7,7 +7,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from fedcrf import ClientCRF
+from fedcrf import ClientCRF, RobustCRF
+from fedcrf.crf import posterior
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
     average,
@@ -36,7 +37,7 @@ from fedcrf.statistics import (
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Give a device whose tensors go the way of the GPU's, in blocks of a few columns."""
     monkeypatch.setattr(on_gpu, "BLOCK_NUMBERS", 3000)
-    for module in (inputs, one_pass, average, sketches):
+    for module in (inputs, one_pass, average, sketches, posterior):
         monkeypatch.setattr(module, "is_on_gpu", inputs.is_torch_tensor)
     return request.param
 
@@ -86,6 +87,26 @@ def test_medians_and_trimmed_means_are_those_of_the_host(device, dtype, m):
     trimmed = trimmed_mean_of(there, trim)
     assert (trimmed.device.type, trimmed.dtype) == (device, dtype)
     assert_allclose(trimmed.cpu().numpy(), trimmed_mean_of(host, trim), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("crf", [ClientCRF(), RobustCRF()])
+def test_updates_on_the_device_are_combined_there(device, dtype, crf):
+    generator = torch.Generator().manual_seed(2)
+    rows = [[torch.randn(6, 7, generator=generator).to(dtype), torch.ones(3, dtype=dtype)]
+            for _ in range(5)]  # fmt: skip
+    rows[2][0][1, 1] = float("nan")
+    start = [torch.ones(6, 7), torch.ones(3)]
+    there = [[layer.to(device) for layer in each] for each in rows]
+    inferred = crf.infer(rows)
+    step, after = inferred.combine(there), inferred.next_model([x.to(device) for x in start], there)
+    for i, layer in enumerate(start):
+        given = torch.stack([each[i].double() for each in rows]).nan_to_num()
+        expected = np.tensordot(inferred.coefficients, given.numpy(), 1)
+        assert (step[i].device.type, step[i].dtype, step[i].shape) == (device, dtype, layer.shape)
+        assert (after[i].device.type, after[i].dtype) == (device, torch.float32)
+        assert_allclose(step[i].double().cpu(), expected, rtol=1e-2, atol=1e-6)
+        assert_allclose(after[i].cpu(), 1.0 + expected, atol=2e-2)  # a bfloat16 step
 
 
 def test_updates_on_two_devices_are_refused(device):
