@@ -126,6 +126,10 @@ def test_a_suite_s_folder_says_where_its_rounds_are(
 ) -> None:
     with pytest.raises(FedcrfError, match=r"holds a suite: name a condition of it, such as .*iid"):
         open_run(whole[0])
+    shown = CliRunner().invoke(app, ["show", str(whole[0])])
+    assert shown.exit_code == 0
+    assert "holds 10 finished cells of a suite" in " ".join(shown.output.split())
+    assert "name a condition, such as" in " ".join(shown.output.split())
     Ledger(tmp_path).write([])
     with pytest.raises(FedcrfError, match="kept no rounds: run them again"):
         open_run(tmp_path)

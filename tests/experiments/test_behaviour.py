@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -276,6 +278,8 @@ def test_stale_cells_of_a_suite_are_named_left_out_and_run_again(
     assert {point.method for point in stale.stale} == {"krum"}
     assert {point.method for point in stale.by_point} == {"fedavg"}
     assert stale.difference("iid", "ipm-2", "krum") is None
+    shown = CliRunner().invoke(app, ["show", str(tmp_path)])
+    assert f"2 cells are stale: {said}" in " ".join(shown.output.split())
     write_findings(stale, tmp_path)
     assert f"2 cells are stale and left out: {said}; " in (tmp_path / "tables.md").read_text()
     after, log = run(suite(), tmp_path)
@@ -299,3 +303,20 @@ def test_nothing_is_paired_with_a_stale_cell(
     results, _ = standing(RunStore(finished)).tables()
     ((method, *_, difference),) = results.rows
     assert (method, difference) == ("CRF-FedAvg", "–")
+
+
+def test_published_cells_are_run_again_by_a_script(finished: Path, tmp_path: Path) -> None:
+    ran, _ = run(suite(methods=["fedavg"]), tmp_path / "suite")
+    (score, *_) = ran.scores
+    Ledger(tmp_path / "suite").write([score, score.model_copy(update={"seed": 1})])
+    script = Path(__file__).parents[2] / "results" / "again.py"
+    done = subprocess.run(
+        [sys.executable, script, finished, tmp_path / "suite"], capture_output=True, text=True
+    )
+    header, *rows = csv.reader(done.stdout.splitlines())
+    found = [dict(zip(header, row, strict=True)) for row in rows]
+    assert [(row["method"], row["same"]) for row in found] == [
+        ("crf-fedavg", "yes"), ("fedavg", "yes"), ("fedavg", "yes"),
+    ]  # fmt: skip
+    assert [row["cells"] for row in found] == ["2", "2", "2"]
+    assert (done.returncode, done.stderr) == (0, "")

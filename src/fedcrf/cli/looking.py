@@ -43,12 +43,19 @@ def show(
         bool, typer.Option(help="Write tables and figures into the folder anew.")
     ] = False,
 ) -> None:
-    """Show the table of a finished or running run."""
+    """Show the table of a finished or running run; of a suite, how many cells it has."""
     from fedcrf.experiments.recorded import recorded_runs
 
     runs = recorded_runs(folder)
     if runs:
         _show_recorded(folder, runs, markdown=markdown, figures=figures)
+        return
+    from fedcrf.experiments.ledger import Ledger
+
+    suite = Ledger(folder)
+    if suite.exists():
+        for line in suite.told():
+            say(line)
         return
     from fedcrf.experiments.archive import open_run
     from fedcrf.experiments.standing import standing, write_standing

@@ -89,10 +89,10 @@ def open_run(folder: Path) -> RunStore:
     """
     archives = sorted(folder.glob(f"seed-*{SUFFIX}"), key=lambda path: (len(path.name), path))
     if (folder / "cells.jsonl").exists():
-        conditions = sorted(path.parent for path in (folder / "rounds").glob(f"*/*/*{SUFFIX}"))
+        within = conditions(folder)
         raise FedcrfError(
-            f"{folder} holds a suite: name a condition of it, such as {conditions[0]}"
-            if conditions
+            f"{folder} holds a suite: name a condition of it, such as {within[0]}"
+            if within
             else f"{folder} holds a suite whose cells have kept no rounds: run them again"
         )
     if not archives:
@@ -102,6 +102,11 @@ def open_run(folder: Path) -> RunStore:
     for path in archives:
         _unpack(path, whole)
     return whole
+
+
+def conditions(folder: Path) -> list[Path]:
+    """Return the folders of archives that a suite's folder has."""
+    return sorted({path.parent for path in folder.glob(f"rounds/*/*/seed-*{SUFFIX}")})
 
 
 def _unpack(path: Path, store: RunStore) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.archive import SUFFIX, add
+from fedcrf.experiments.archive import SUFFIX, add, conditions
+from fedcrf.experiments.behaviour import changes
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.provenance import Provenance
+from fedcrf.experiments.spec import cell_of
 from fedcrf.experiments.store import RunStore, check_folder, check_free, folder_lock, make_folder
 from fedcrf.experiments.suite import Point
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
@@ -87,6 +90,10 @@ class Ledger:
         make_folder(self.path)
         return folder_lock(self.path, timeout=0.5)
 
+    def exists(self) -> bool:
+        """Tell whether the folder holds finished cells."""
+        return self._lines.is_file()
+
     def check_begun(self) -> None:
         """Raise a `FedcrfError` where the folder holds no finished cells."""
         check_folder(self.path)
@@ -119,6 +126,33 @@ class Ledger:
                     "run that cell anew"
                 ) from None
         return scores
+
+    def told(self) -> list[str]:
+        """Return how many finished cells there are, which are stale and where rounds are, in lines.
+
+        Raises:
+            FedcrfError: The cells or their descriptions are damaged.
+        """
+        scores = self.scores()
+        descriptions = self.descriptions(scores)
+        reasons: dict[tuple[str, str, str], str] = {}
+        counts: Counter[str] = Counter()
+        for score in scores:
+            kept, device = score.behaviour or {}, score.provenance.device
+            key = score.description, str(kept), device
+            if key not in reasons:
+                reasons[key] = _stale({**descriptions[score.description], "seed": 0}, kept, device)
+            counts[reasons[key]] += 1
+        stale = [f"{count} cells are stale: {reason}" for reason, count in counts.items() if reason]
+        packed = conditions(self.path)
+        return [
+            f"{self.path} holds {len(scores)} finished cells of a suite; fedcrf robustness makes "
+            "its tables, and runs again what is stale",
+            *stale,
+            f"for the rounds of its cells name a condition, such as {packed[0]}"
+            if packed
+            else "its cells have kept no rounds; those that are run from now on do",
+        ]
 
     def descriptions(self, scores: Iterable[Score] = ()) -> dict[str, dict[str, Any]]:
         """Return by name what cells were, but for their seeds.
@@ -241,6 +275,14 @@ class Ledger:
     @property
     def _runs(self) -> Path:
         return self.path / "runs"
+
+
+def _stale(description: Mapping[str, Any], kept: Mapping[str, int], device: str) -> str:
+    """Return why a cell is stale; empty where it is not, or where there are no such cells now."""
+    try:
+        return "; ".join(changes(cell_of(description), kept, device))
+    except FedcrfError:
+        return ""
 
 
 def _unseeded(cell: CellSpec) -> dict[str, Any]:
