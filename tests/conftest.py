@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # it has the folder from the process that started it
     config.stash[CACHE] = Path(tempfile.mkdtemp(prefix="fedcrf-tests-"))
     os.environ["FEDCRF_CACHE"] = str(config.stash[CACHE])
+    os.environ["COLUMNS"] = "200"  # what is printed wraps alike wherever tests run
     if hasattr(config, "cache"):
         kept = config.cache.mkdir("fedcrf-kernels")
         (config.stash[CACHE] / "kernels").symlink_to(kept)
