@@ -96,7 +96,7 @@ def run(
         else:
             posterior = RobustCRF().infer(updates, memory=memory, model=weights)
             memory = posterior.memory
-            step = torch.from_numpy(posterior.coefficients).float() @ updates
+            step = posterior.combine(updates)
             starved.append(np.mean(posterior.weights * len(parts) < 0.1))
         weights = weights + step - LEARNING_RATE * WEIGHT_DECAY * weights
         if number % max(1, rounds // EVALUATIONS) == 0:

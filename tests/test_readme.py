@@ -55,6 +55,11 @@ def test_the_rule_on_ones_own_vectors() -> None:
     weights = scope["posterior"].weights.round(3)
     assert weights.tolist() == [0.0 if client in (3, 7) else 0.125 for client in range(10)]
     assert np.isfinite(scope["model"]).all()
+    turned = "    updates[[3, 7]] *= -1 "
+    assert turned in code
+    exec(code.replace(turned, "    updates[5, 0] = np.nan; updates[[3, 7]] *= -1 "), scope)
+    assert scope["posterior"].weights[5] == 0
+    assert np.isfinite(scope["model"]).all()
 
 
 def test_the_robust_rule_in_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
