@@ -110,4 +110,4 @@ def test_the_command(
 
 def test_a_run_of_another_kind_is_left_alone(finished: Path) -> None:
     with pytest.raises(FedcrfError, match=r"holds a run.*--output"):
-        _ = Demonstration(finished).runs
+        _ = Demonstration(finished).study

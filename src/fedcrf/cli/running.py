@@ -197,16 +197,12 @@ def demo(
 ) -> None:
     """Show the point: three rules on the digits, with three attackers among ten and without."""
     workplace = _workplace(None, None, jobs, "cpu")
-    from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.demo import Demonstration
-    from fedcrf.experiments.runner import run_grids
     from fedcrf.report.page import write_page
     from fedcrf.report.reading import read_report
 
     shown = Demonstration(output)
-    runs = list(shown.runs.values())
-    with RunDisplay(runs, console, brief=True) as display:
-        failed = run_grids(runs, workplace, display)
+    failed, _ = _carry_out(shown.study.runs, workplace, None, brief=True)
     with _failing(failed):
         page = output / "report.html"
         write_page(read_report([output]), page)
@@ -246,9 +242,7 @@ def reproduce(
 ) -> None:
     """Make the paper's tables and figures: run what is missing, say which cells are not run."""
     workplace = _workplace(data_dir, cache_dir, jobs, device)
-    from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments import reproduce as paper
-    from fedcrf.experiments.runner import run_grids
     from fedcrf.experiments.standing import write_standing
 
     names = names_if_given("--methods", methods) or list(paper.PAPER_METHODS)
@@ -260,8 +254,7 @@ def reproduce(
     changed: list[RunStore] = []
     if run:
         runs = [(spec, column.store) for spec, column in zip(specs, chosen, strict=True)]
-        with RunDisplay(runs, console) as display:
-            failed = run_grids(runs, workplace, _observer(display, runs, log))
+        failed, display = _carry_out(runs, workplace, log)
         changed = [
             store
             for spec, store in runs
@@ -311,10 +304,9 @@ def sweep(
 ) -> None:
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
     workplace = _workplace(data_dir, cache_dir, jobs, device)
-    from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.run_file import read_run_file, setting
-    from fedcrf.experiments.runner import run_grids
-    from fedcrf.experiments.sweep import Sweep, parse_axis, sweep_table, write_sweep
+    from fedcrf.experiments.study import Study, parse_axis
+    from fedcrf.experiments.sweep import sweep_table, write_sweep
 
     flags = {
         "methods": names_if_given("--methods", methods),
@@ -324,13 +316,12 @@ def sweep(
     described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_run_file(run_file)]
     chosen = tuple(setting(text) for text in settings or [])
     axes = tuple(parse_axis(text) for text in over)
-    plan = Sweep(output, (*described, given(flags)), axes, chosen)
-    runs = [(point.spec, point.store) for point in plan.points()]
-    with RunDisplay(runs, console) as display:
-        failed = run_grids(runs, workplace, _observer(display, runs, log))
-    print_table(sweep_table(plan))
+    study = Study(output, (*described, given(flags)), axes, chosen)
+    failed, _ = _carry_out(study.runs, workplace, log)
+    results = study.table()
+    print_table(sweep_table(study, results))
     with _failing(failed):
-        list_files(write_sweep(plan))
+        list_files(write_sweep(study, results))
 
 
 def robustness(
@@ -431,19 +422,30 @@ def _run(
     log: str | None = None,
 ) -> None:
     workplace = _workplace(data_dir, cache_dir, jobs, device)
-    from fedcrf.cli.display import RunDisplay
-    from fedcrf.experiments.runner import run_grids
     from fedcrf.experiments.spec import default_folder
     from fedcrf.experiments.standing import standing, write_standing
     from fedcrf.experiments.store import RunStore
 
     store = RunStore(output or default_folder(spec))
-    runs = [(spec, store)]
-    with RunDisplay(runs, console) as display:
-        failed = run_grids(runs, workplace, _observer(display, runs, log))
+    failed, _ = _carry_out([(spec, store)], workplace, log)
     print_tables(standing(store))
     with _failing(failed):
         list_files(write_standing(store))
+
+
+def _carry_out(
+    runs: Sequence[tuple[RunSpec, RunStore]],
+    workplace: Workplace,
+    log: str | None,
+    *,
+    brief: bool = False,
+) -> tuple[list[CellFailed], RunDisplay]:
+    """Run what is missing of some runs; return the cells that failed, and what was shown."""
+    from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments.runner import run_grids
+
+    with RunDisplay(runs, console, brief=brief) as display:
+        return run_grids(runs, workplace, _observer(display, runs, log)), display
 
 
 def _observer(

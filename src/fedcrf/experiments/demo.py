@@ -11,8 +11,7 @@ import numpy as np
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.methods import method_title
-from fedcrf.experiments.spec import RunSpec, resolve
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.study import Axis, Study
 from fedcrf.experiments.suite import Suite
 from fedcrf.experiments.suite_file import read_suite
 from fedcrf.experiments.tables import Table
@@ -44,8 +43,8 @@ class Demonstration:
     folder: Path
 
     @cached_property
-    def runs(self) -> Mapping[str, tuple[RunSpec, RunStore]]:
-        """By folder what is run, and its results folder; first where nobody attacks.
+    def study(self) -> Study:
+        """The rules where nobody attacks, and under each attack.
 
         Raises:
             FedcrfError: The folder is that of a run.
@@ -56,23 +55,27 @@ class Demonstration:
                 "folder with --output"
             )
         suite = self._suite
-        where = {"partition": suite.partitions[PARTITION]}
-        what = {"methods": list(METHODS), "seeds": list(SEEDS)}
-        specs = {HONEST: resolve(*suite.layers, where, what)}
-        for name, condition in ATTACKED.items():
-            specs[name] = suite.spec(PARTITION, condition, METHODS, SEEDS)
-        return {name: (spec, RunStore(self.folder / name)) for name, spec in specs.items()}
+        attacked = ((name, suite.sections(condition)) for name, condition in ATTACKED.items())
+        shared = {
+            "partition": suite.partitions[PARTITION],
+            "methods": list(METHODS),
+            "seeds": list(SEEDS),
+        }
+        axis = Axis("condition", ((HONEST, {}), *attacked))
+        return Study(
+            self.folder, (*suite.layers, shared), (axis,), folder_name=lambda at: at["condition"]
+        )
 
     @cached_property
     def accuracies(self) -> Mapping[tuple[str, str], float]:
         """The mean test accuracy over the seeds and the last five rounds, by run and method."""
         last = self._suite.last_rounds
         found: dict[tuple[str, str], list[float]] = {}
-        for name, (spec, store) in self.runs.items():
-            for cell in spec.cells():
-                rounds = store.cell(cell).records()[-last:]
+        for point in self.study.points:
+            for cell in point.spec.cells():
+                rounds = point.store.cell(cell).records()[-last:]
                 accuracy = float(np.mean([each.test.accuracy for each in rounds]))
-                found.setdefault((name, cell.method.name), []).append(accuracy)
+                found.setdefault((point.at["condition"], cell.method.name), []).append(accuracy)
         return {key: float(np.mean(values)) for key, values in found.items()}
 
     def worst(self, method: str) -> float:

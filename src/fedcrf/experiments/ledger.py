@@ -14,7 +14,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,15 +134,7 @@ class Ledger:
             FedcrfError: The cells or their descriptions are damaged.
         """
         scores = self.scores()
-        descriptions = self.descriptions(scores)
-        reasons: dict[tuple[str, str, str], str] = {}
-        counts: Counter[str] = Counter()
-        for score in scores:
-            kept, device = score.behaviour or {}, score.provenance.device
-            key = score.description, str(kept), device
-            if key not in reasons:
-                reasons[key] = _stale({**descriptions[score.description], "seed": 0}, kept, device)
-            counts[reasons[key]] += 1
+        counts = Counter(self.stale(scores, self.descriptions(scores)))
         stale = [f"{count} cells are stale: {reason}" for reason, count in counts.items() if reason]
         packed = conditions(self.path)
         return [
@@ -153,6 +145,18 @@ class Ledger:
             if packed
             else "its cells have kept no rounds; those that are run from now on do",
         ]
+
+    def stale(
+        self, scores: Iterable[Score], descriptions: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[str]:
+        """Yield for each of the scores why it is stale; empty where it is not."""
+        reasons: dict[tuple[str, str, str], str] = {}
+        for score in scores:
+            kept, device = score.behaviour or {}, score.provenance.device
+            key = score.description, str(kept), device
+            if key not in reasons:
+                reasons[key] = _stale({**descriptions[score.description], "seed": 0}, kept, device)
+            yield reasons[key]
 
     def descriptions(self, scores: Iterable[Score] = ()) -> dict[str, dict[str, Any]]:
         """Return by name what cells were, but for their seeds.

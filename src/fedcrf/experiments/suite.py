@@ -138,6 +138,12 @@ class Suite:
         wrong = {threat.schedule.count(size) for threat, size in threats if threat is not None}
         return f"{_either(wrong)} of {clients}" if wrong else clients
 
+    def sections(self, condition: str) -> dict[str, Any]:
+        """Return the sections of a run file that a condition says."""
+        chosen = self.conditions[condition]
+        shared = {"attackers": self.attackers} if chosen.attack and self.attackers else {}
+        return {"attack": {**shared, **chosen.attack}, "attacks": chosen.attacks}
+
     def spec(
         self, partition: str, condition: str, methods: Sequence[str], seeds: Sequence[int]
     ) -> RunSpec:
@@ -147,13 +153,12 @@ class Suite:
             FedcrfError: It cannot be, or its methods would be others.
         """
         chosen = self.conditions[condition]
-        shared = {"attackers": self.attackers} if chosen.attack and self.attackers else {}
         try:
             spec = resolve(
                 {"rules": {} if chosen.attack else self._told(partition, methods)},
                 *self.layers,
                 {"partition": self.partitions[partition]},
-                {"attack": {**shared, **chosen.attack}, "attacks": chosen.attacks},
+                self.sections(condition),
                 {"methods": list(methods), "seeds": list(seeds)},
             )
         except FedcrfError as error:
