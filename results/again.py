@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from fedcrf.data import ImageDataset
+from fedcrf.experiments.grid import Workplace, run_cell
 from fedcrf.experiments.ledger import Ledger
-from fedcrf.experiments.runner import Workplace, run_cell
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import cell_of
 from fedcrf.experiments.store import CellStore, CellSummary

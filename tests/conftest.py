@@ -101,7 +101,7 @@ def fork_server() -> BaseContext:
     import torch.multiprocessing
 
     context = torch.multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedcrf.simulation.worker_pool", "fedcrf.experiments.runner"])
+    context.set_forkserver_preload(["fedcrf.simulation.worker_pool", "fedcrf.experiments.grid"])
     return context
 
 

@@ -19,7 +19,7 @@ from experiments.runs import record, small_spec, summary
 from fedcrf.attacks import ATTACKS
 from fedcrf.cli import app
 from fedcrf.data import DATASETS, PARTITIONS, PartitionSettings, partition
-from fedcrf.experiments.runner import CellFinished, CellStarted, RoundFinished
+from fedcrf.experiments.grid import CellFinished, CellStarted, RoundFinished
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite_file import read_suite

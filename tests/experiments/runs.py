@@ -10,8 +10,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from fedcrf.experiments.grid import Event, Workplace, run_grid
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.runner import Event, Workplace, run_grid
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import CellSummary, RunStore
 from fedcrf.simulation.records import ClientMetrics, Metrics, Reasons, RoundRecord, Seconds

@@ -17,9 +17,9 @@ from fedcrf import FedcrfError
 from fedcrf.cli import app
 from fedcrf.experiments.archive import open_run
 from fedcrf.experiments.findings import Findings
+from fedcrf.experiments.grid import CellFailed, CellStarted, RoundFinished, Workplace
 from fedcrf.experiments.ledger import Ledger
 from fedcrf.experiments.robustness import run_suite
-from fedcrf.experiments.runner import CellFailed, CellStarted, RoundFinished, Workplace
 from fedcrf.experiments.standing import standing
 from fedcrf.experiments.suite import Suite
 from fedcrf.experiments.suite_file import read_suite

@@ -22,9 +22,9 @@ from fedcrf.data.split import ClientSplit
 from fedcrf.experiments import behaviour, provenance
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.findings_tables import write_findings
+from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grid
 from fedcrf.experiments.ledger import Ledger
 from fedcrf.experiments.robustness import run_suite
-from fedcrf.experiments.runner import CellStarted, Event, RoundFinished, Workplace, run_grid
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.standing import standing
 from fedcrf.experiments.store import CellStore, RunStore

@@ -25,15 +25,15 @@ from fedcrf.experiments.findings_tables import (
     summary_table,
     write_findings,
 )
-from fedcrf.experiments.ledger import Ledger, Score, digest
-from fedcrf.experiments.robustness import run_suite, separation
-from fedcrf.experiments.runner import (
+from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
     Observer,
     RoundFinished,
     Workplace,
 )
+from fedcrf.experiments.ledger import Ledger, Score, digest
+from fedcrf.experiments.robustness import run_suite, separation
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import Point, Suite, default_folder

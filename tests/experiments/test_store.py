@@ -11,7 +11,7 @@ import torch
 
 from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
-from fedcrf.experiments.runner import CellFinished, RoundFinished, Workplace, run_grid
+from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grid
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.standing import standing, write_standing
 from fedcrf.experiments.store import LOCK_NAME, CellStore, RunStore

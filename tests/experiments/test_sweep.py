@@ -9,7 +9,7 @@ import pytest
 
 from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
-from fedcrf.experiments.runner import Workplace, run_grids
+from fedcrf.experiments.grid import Workplace, run_grids
 from fedcrf.experiments.study import Axis, Study, parse_axis
 from fedcrf.experiments.sweep import sweep_table, write_sweep
 from fedcrf.experiments.tables import UNDER_ATTACK

@@ -20,7 +20,7 @@ import sklearn.datasets  # noqa: F401
 import fedcrf.cli
 import fedcrf.cli.display
 import fedcrf.experiments.figures
-import fedcrf.experiments.runner
+import fedcrf.experiments.grid
 import fedcrf.experiments.standing
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.runs import Log, record, small_spec, summary
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.runner import (
+from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
     CellStarted,

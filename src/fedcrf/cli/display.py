@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from fedcrf.experiments.cell import CellSpec
-from fedcrf.experiments.runner import (
+from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
     CellStarted,

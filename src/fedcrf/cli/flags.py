@@ -111,6 +111,14 @@ LogFlag = Annotated[
         help="Log to tensorboard, wandb or mlflow; comma-separated.", rich_help_panel=WHERE
     ),
 ]
+ExecutorFlag = Annotated[
+    str | None,
+    typer.Option(
+        metavar="dask:ADDRESS",
+        help="Run the cells on the workers of a Dask scheduler (fedcrf\\[dask]); else here.",
+        rich_help_panel=WHERE,
+    ),
+]
 DeviceFlag = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=WHERE)]
 
 

@@ -213,7 +213,7 @@ def partition(
     """Show what each client holds: a table of counts and a picture."""
     from fedcrf.cli.display import counts_table, partition_table, remarks
     from fedcrf.experiments.figures import partition_figure, save
-    from fedcrf.experiments.runner import Workplace
+    from fedcrf.experiments.grid import Workplace
     from fedcrf.experiments.spec import check_used, clients_name, resolve
     from fedcrf.experiments.store import partition_record
     from fedcrf.files import write_text

@@ -20,6 +20,7 @@ from fedcrf.cli.flags import (
     DataDirFlag,
     DatasetFlag,
     DeviceFlag,
+    ExecutorFlag,
     FolderFlag,
     ImageColumnFlag,
     ImageSizeFlag,
@@ -48,7 +49,7 @@ from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
     from fedcrf.cli.display import RunDisplay
-    from fedcrf.experiments.runner import CellFailed, Event, Observer, Workplace
+    from fedcrf.experiments.grid import CellFailed, Event, Observer, Workplace
     from fedcrf.experiments.spec import RunSpec
     from fedcrf.experiments.store import RunStore
     from fedcrf.loggers import MakeLogger
@@ -144,6 +145,7 @@ def run(
     output: OutputFlag = None,
     jobs: JobsFlag = None,
     device: DeviceFlag = "auto",
+    executor: ExecutorFlag = None,
     log: LogFlag = None,
     cache_dir: CacheDirFlag = None,
     describe: Annotated[
@@ -188,7 +190,7 @@ def run(
     if describe:
         print(tomli_w.dumps(spec.describe()), end="")
         return
-    _run(spec, output, data_dir, cache_dir, jobs, device, log)
+    _run(spec, output, _workplace(data_dir, cache_dir, jobs, device, executor), log)
 
 
 def demo(
@@ -237,11 +239,12 @@ def reproduce(
     output: FolderFlag = Path("results/paper"),
     jobs: JobsFlag = None,
     device: DeviceFlag = "auto",
+    executor: ExecutorFlag = None,
     log: LogFlag = None,
     cache_dir: CacheDirFlag = None,
 ) -> None:
     """Make the paper's tables and figures: run what is missing, say which cells are not run."""
-    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
     from fedcrf.experiments import reproduce as paper
     from fedcrf.experiments.standing import write_standing
 
@@ -299,11 +302,12 @@ def sweep(
     output: FolderFlag = Path("runs/sweep"),
     jobs: JobsFlag = None,
     device: DeviceFlag = "auto",
+    executor: ExecutorFlag = None,
     log: LogFlag = None,
     cache_dir: CacheDirFlag = None,
 ) -> None:
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
-    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
     from fedcrf.experiments.run_file import read_run_file, setting
     from fedcrf.experiments.study import Study, parse_axis
     from fedcrf.experiments.sweep import sweep_table, write_sweep
@@ -366,11 +370,12 @@ def robustness(
     output: OutputFlag = None,
     jobs: JobsFlag = None,
     device: DeviceFlag = "auto",
+    executor: ExecutorFlag = None,
     log: LogFlag = None,
     cache_dir: CacheDirFlag = None,
 ) -> None:
     """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
-    workplace = _workplace(data_dir, cache_dir, jobs, device)
+    workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.findings import Findings
     from fedcrf.experiments.findings_tables import summary_table, write_findings
@@ -412,16 +417,7 @@ def robustness(
         list_files(write_findings(findings, ledger.path))
 
 
-def _run(
-    spec: RunSpec,
-    output: Path | None,
-    data_dir: Path | None,
-    cache_dir: Path | None,
-    jobs: int | None,
-    device: str,
-    log: str | None = None,
-) -> None:
-    workplace = _workplace(data_dir, cache_dir, jobs, device)
+def _run(spec: RunSpec, output: Path | None, workplace: Workplace, log: str | None) -> None:
     from fedcrf.experiments.spec import default_folder
     from fedcrf.experiments.standing import standing, write_standing
     from fedcrf.experiments.store import RunStore
@@ -442,7 +438,7 @@ def _carry_out(
 ) -> tuple[list[CellFailed], RunDisplay]:
     """Run what is missing of some runs; return the cells that failed, and what was shown."""
     from fedcrf.cli.display import RunDisplay
-    from fedcrf.experiments.runner import run_grids
+    from fedcrf.experiments.grid import run_grids
 
     with RunDisplay(runs, console, brief=brief) as display:
         return run_grids(runs, workplace, _observer(display, runs, log)), display
@@ -477,15 +473,20 @@ def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
 
 
 def _workplace(
-    data_dir: Path | None, cache_dir: Path | None, jobs: int | None, device: str
+    data_dir: Path | None,
+    cache_dir: Path | None,
+    jobs: int | None,
+    device: str,
+    executor: str | None = None,
 ) -> Workplace:
     if device not in ("cpu", "cuda", "auto"):
         raise FedcrfError(f"--device {device}: choose cpu, cuda or auto")
     if jobs is not None and jobs < 1:
         raise FedcrfError(f"--jobs {jobs}: give 1 or more")
-    from fedcrf.experiments.runner import Workplace
+    from fedcrf.experiments.grid import Workplace, executor_at
 
-    return Workplace(data_dir, cache_dir, device, jobs or default_jobs(device))
+    elsewhere = None if executor is None else executor_at(executor)
+    return Workplace(data_dir, cache_dir, device, jobs or default_jobs(device), elsewhere)
 
 
 @contextmanager

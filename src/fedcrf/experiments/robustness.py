@@ -11,8 +11,7 @@ from scipy.stats import rankdata
 from fedcrf.experiments.behaviour import FIRST
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.findings import Findings
-from fedcrf.experiments.ledger import Ledger, Score, digest
-from fedcrf.experiments.runner import (
+from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
     Event,
@@ -20,6 +19,7 @@ from fedcrf.experiments.runner import (
     Workplace,
     run_grids,
 )
+from fedcrf.experiments.ledger import Ledger, Score, digest
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import Point, Suite

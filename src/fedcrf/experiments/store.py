@@ -151,6 +151,24 @@ class CellStore:
         with folder_lock(self.path, timeout=60.0):
             yield
 
+    def content(self) -> dict[str, bytes]:
+        """Return the cell's files by name; empty where it was not begun."""
+        paths = self.path.iterdir() if self.path.is_dir() else ()
+        return {path.name: path.read_bytes() for path in paths if path.name in self._names}
+
+    def replace(self, content: Mapping[str, bytes]) -> None:
+        """Put files in the place of the cell's own; the summary, which means finished, last."""
+        for name in sorted(content, key=lambda name: name == self._summary.name):
+            with atomic_write(self.path / name) as file:
+                file.write(content[name])
+        for name in self._names - content.keys():
+            (self.path / name).unlink(missing_ok=True)
+
+    @property
+    def _names(self) -> set[str]:
+        files = (self.checkpoint, self._beginning, self._model, self._rounds, self._summary)
+        return {path.name for path in files}
+
     def records(self) -> list[RoundRecord]:
         """Return the rounds so far; a line still being written is left out.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.cell import CellSpec
-from fedcrf.experiments.runner import (
+from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
     CellStarted,

@@ -1,13 +1,22 @@
-"""Runs the cells of a grid, several at once where there are cores, and goes on after a kill."""
+"""Runs the missing cells of any study, several at once, and goes on after a kill.
+
+Cells are idempotent: one that was broken off goes on from its last round, and one that is run twice
+comes to the same. They are run by processes of this machine, which write into the results folder
+round by round, or by any `concurrent.futures.Executor`, whose workers need share no disk with it:
+what a cell has come to is sent back, and written here.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import statistics
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -49,12 +58,16 @@ class Workplace:
         device: ``cpu``, ``cuda`` or ``auto``.
         jobs: Processes of one thread each: cells run at once, and where there are fewer cells, the
             clients within them.
+        executor: Runs the cells instead of processes of this machine, as many at once as it has
+            workers. Each loads the data itself, and one cell at a time in a process of one thread
+            has the same bits as here.
     """
 
     data_dir: Path | None = None
     cache_dir: Path | None = None
     device: str = "auto"
     jobs: int = 1
+    executor: Executor | None = None
 
     def load(self, settings: DataSettings) -> ImageDataset:
         """Load a data set from here."""
@@ -78,6 +91,30 @@ class Workplace:
         if self.device == "cuda" and not available:
             raise FedcrfError("no CUDA device is available: use --device cpu")
         return torch.device("cuda" if available and self.device != "cpu" else "cpu")
+
+
+def executor_at(place: str) -> Executor:
+    """Return the executor of ``dask:ADDRESS``, which ends with this process.
+
+    Raises:
+        FedcrfError: It has no such form, Dask is not installed, or there is no such scheduler.
+    """
+    kind, _, address = place.partition(":")
+    if kind != "dask" or not address:
+        raise FedcrfError(
+            f"--executor {place}: write dask:ADDRESS, such as dask:tcp://10.0.0.1:8786"
+        )
+    try:
+        from distributed import Client
+    except ImportError:
+        raise FedcrfError("--executor dask needs Dask: pip install 'fedcrf[dask]'") from None
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError) as error:
+        raise FedcrfError(f"--executor {place}: no scheduler answers there ({error})") from None
+    # A cell is no pure function of its arguments to Dask: the same one may be run anew.
+    executor: Executor = client.get_executor(pure=False)
+    return executor
 
 
 @dataclass(frozen=True)
@@ -129,6 +166,7 @@ class Job:
 
     cell: CellSpec
     store: CellStore
+    fingerprint: str
 
 
 def run_grid(
@@ -168,7 +206,9 @@ def run_grids(
 
         pending = [job for each in checked for job in _claim(each, tell)]
         num_workers = min(workplace.jobs, len(pending))
-        if num_workers <= 1:
+        if workplace.executor is not None:
+            _run_on(workplace.executor, pending, workplace, tell)
+        elif num_workers <= 1:
             _run_here(pending, workplace, tell)
         else:
             # Cores that the cells leave over go to the clients within them.
@@ -214,7 +254,7 @@ def _claim(checked: _Checked, observer: Observer) -> list[Job]:
         observer(PartitionMade(made))
     pending = []
     for cell in spec.cells():
-        job = Job(cell, store.cell(cell))
+        job = Job(cell, store.cell(cell), dataset.fingerprint)
         try:
             _, summary = job.store.read(cell, dataset.fingerprint)
         except StaleCellError:
@@ -344,6 +384,62 @@ def _images_a_round(cell: CellSpec, dataset: ImageDataset) -> float:
     return len(dataset.train) * taking_part * cell.training.local_epochs
 
 
+def _run_on(
+    executor: Executor, jobs: Sequence[Job], workplace: Workplace, observer: Observer
+) -> None:
+    """Run cells on an executor's workers; each is told and written here when it has ended."""
+    place = replace(workplace, executor=None, jobs=1)
+    futures: dict[Future[_Outcome], Job] = {
+        executor.submit(_run_elsewhere, job.cell, job.store.content(), place): job for job in jobs
+    }
+    try:
+        for future in as_completed(futures):
+            job = futures[future]
+            for event in _brought_home(job, future):
+                observer(event)
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a cell has come to elsewhere: its files by name, and what happened."""
+
+    files: Mapping[str, bytes]
+    events: Sequence[Event]
+
+
+def _run_elsewhere(cell: CellSpec, begun: Mapping[str, bytes], place: Workplace) -> _Outcome:
+    """Run one cell in a folder that is thrown away, from where its files left it."""
+    events: list[Event] = []
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        store = CellStore(Path(folder))
+        store.replace(begun)
+        _attempt(Job(cell, store, ""), _datasets_of(place), place, events.append)
+        return _Outcome(store.content(), events)
+
+
+def _brought_home(job: Job, future: Future[_Outcome]) -> Sequence[Event]:
+    """Write what a cell has come to into its folder, and return what happened."""
+    try:
+        outcome = future.result()
+        for event in outcome.events:
+            if isinstance(event, CellFinished) and event.summary.fingerprint != job.fingerprint:
+                raise FedcrfError(
+                    f"it was run on other data (fingerprint {event.summary.fingerprint} there, "
+                    f"{job.fingerprint} here): give its worker the same data"
+                )
+        with job.store.locked():
+            job.store.replace(outcome.files)
+    except FedcrfError as error:
+        return [CellFailed(job.cell, str(error))]
+    except Exception as error:
+        reason = str(error) or "it said no more"
+        return [CellFailed(job.cell, f"its worker failed ({type(error).__name__}): {reason}")]
+    return outcome.events
+
+
 def _run_in_processes(
     jobs: Sequence[Job], workplace: Workplace, num_workers: int, observer: Observer
 ) -> None:
@@ -391,6 +487,12 @@ class _Datasets:
         if self._last is None or self._last[0] != settings:
             self._last = (settings, self._workplace.load(settings))
         return self._last[1]
+
+
+@lru_cache(maxsize=1)
+def _datasets_of(workplace: Workplace) -> _Datasets:
+    """Return the data of an executor's worker, which outlast a cell."""
+    return _Datasets(workplace)
 
 
 class _Worker(Child):

@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import resource
 import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ import pytest
 
 from experiments.runs import Log, carry_out, full_disk, small_spec, snapshot
 from fedcrf import FedcrfError
-from fedcrf.experiments import provenance
-from fedcrf.experiments.runner import (
+from fedcrf.experiments import grid, provenance
+from fedcrf.experiments.cell import CellSpec
+from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
     CellStarted,
@@ -23,6 +26,7 @@ from fedcrf.experiments.runner import (
     PartitionMade,
     RoundFinished,
     Workplace,
+    executor_at,
     run_grid,
 )
 from fedcrf.experiments.spec import resolve
@@ -262,3 +266,103 @@ def test_a_finished_cell_whose_records_are_not_its_own(finished: Path, damage: s
     assert [each.cell.name for each in standing(RunStore(finished)).cells if each.damage] == [
         "fedavg-seed-0"
     ]
+
+
+def test_an_executor_s_workers_come_to_the_same(tmp_path: Path, finished_once: Path) -> None:
+    # Threads one after the other: what is sent to a worker and back is all that a cell has.
+    log = Log()
+    with ThreadPoolExecutor(1) as executor:
+        place = Workplace(device="cpu", executor=executor)
+        assert run_grid(small_spec(), RunStore(tmp_path), place, log) == []
+    assert results(tmp_path) == results(finished_once)
+    cell = [CellStarted, *[RoundFinished] * 3, CellFinished]
+    assert [type(event) for event in log.events] == [*[PartitionMade] * 2, *cell * 4]
+    assert not list(tmp_path.glob("cells/*/checkpoint.pt"))
+
+
+def test_an_executor_s_worker_goes_on_from_the_last_round(tmp_path: Path) -> None:
+    spec = small_spec(methods=["fedavg"], seeds=[0], rounds={"maximum": 6, "patience": 6})
+
+    def interrupted(event: Event) -> None:
+        if isinstance(event, RoundFinished) and event.record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(spec, RunStore(tmp_path / "parts"), Workplace(device="cpu"), interrupted)
+    log = Log()
+    with ThreadPoolExecutor(1) as executor:
+        place = Workplace(device="cpu", executor=executor)
+        assert run_grid(spec, RunStore(tmp_path / "parts"), place, log) == []
+    assert [event.rounds_done for event in log.of(CellStarted)] == [2]
+    assert carry_out(spec, tmp_path / "whole")[1] == []
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+
+
+def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small_spec(methods=["fedavg"], seeds=[0, 1])
+
+    def elsewhere(cell: CellSpec, *arguments: Any) -> Any:
+        if cell.seed == 0:
+            raise RuntimeError("lost")
+        return run_elsewhere(cell, *arguments)
+
+    run_elsewhere = grid._run_elsewhere
+    monkeypatch.setattr(grid, "_run_elsewhere", elsewhere)
+    with ThreadPoolExecutor(1) as executor:
+        place = Workplace(device="cpu", executor=executor)
+        (failed,) = run_grid(spec, RunStore(tmp_path), place, Log())
+        assert (failed.cell.seed, failed.reason) == (0, "its worker failed (RuntimeError): lost")
+        load = Workplace.load
+        monkeypatch.setattr(grid, "_run_elsewhere", run_elsewhere)
+        grid._datasets_of.cache_clear()
+
+        def other(self: Workplace, settings: Any) -> Any:
+            dataset = load(self, settings)
+            return dataset if self.executor else dataset.limited(300)
+
+        monkeypatch.setattr(Workplace, "load", other)
+        (failed,) = run_grid(spec, RunStore(tmp_path), place, Log())
+    grid._datasets_of.cache_clear()
+    assert failed.reason.startswith("it was run on other data (fingerprint ")
+    assert not (tmp_path / "cells" / "fedavg-seed-0" / "summary.json").exists()
+
+
+@pytest.mark.slow
+def test_cells_on_a_cluster_outlast_a_worker_that_dies(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        place = Workplace(device="cpu", executor=executor_at(f"dask:{cluster.scheduler_address}"))
+        spec = small_spec(rounds={"maximum": 20, "patience": 20})
+        killed = []
+
+        def observer(event: Event) -> None:
+            log(event)
+            if isinstance(event, CellFinished) and not killed:
+                killed.append(cluster.workers[0].pid)
+                os.kill(killed[0], signal.SIGKILL)
+
+        log = Log()
+        assert run_grid(spec, RunStore(tmp_path / "cluster"), place, observer) == []
+        place.executor._client.close()  # type: ignore[union-attr]
+    assert killed
+    assert carry_out(spec, tmp_path / "here")[1] == []
+    assert results(tmp_path / "cluster") == results(tmp_path / "here")
+
+
+@pytest.mark.parametrize("place", ["cluster", "dask:", "ray:here"])
+def test_what_names_no_executor(place: str) -> None:
+    with pytest.raises(FedcrfError, match="write dask:ADDRESS, such as"):
+        executor_at(place)
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(FedcrfError, match=r"dask:nowhere://1: no scheduler answers there"):
+        executor_at("dask:nowhere://1")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(FedcrfError, match=r"pip install 'fedcrf\[dask\]'"):
+        executor_at("dask:nowhere://1")
