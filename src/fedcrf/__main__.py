@@ -1,6 +1,22 @@
-"""``python -m fedcrf``."""
+"""``python -m fedcrf``, and the command ``fedcrf``: it needs what the core does not install."""
 
-from fedcrf.cli import main
+import sys
+
+from fedcrf.extras import mend
+
+
+def main() -> None:
+    """Run the command line; a package that is missing is named with the extra that has it."""
+    try:
+        from fedcrf.cli import main as command_line
+
+        command_line()
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "fedcrf":
+            raise
+        print(f"fedcrf: error: {mend(missing)}", file=sys.stderr)
+        sys.exit(2)
+
 
 if __name__ == "__main__":
     main()

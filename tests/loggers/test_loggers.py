@@ -232,7 +232,7 @@ def test_the_identity_is_the_cells(tmp_path: Path) -> None:
     ("names", "message"),
     [
         (["tensorbord"], "unknown logger 'tensorbord': did you mean 'tensorboard'"),
-        (["no_such_tool"], "pip install no_such_tool"),
+        (["no_such_tool"], "pip install 'no-such-tool'"),
     ],
 )
 def test_a_tool_that_is_not_there_is_named(names: list[str], message: str) -> None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.extras import mend
 from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.grid import (
     CellFailed,
@@ -87,5 +88,6 @@ def find_loggers(names: Sequence[str], known: Mapping[str, MakeLogger]) -> dict[
             raise unknown_name("logger", name, known)
         package = getattr(known[name], "package", None)
         if package is not None and find_spec(package) is None:
-            raise FedcrfError(f"--log {name}: {package} is not installed; pip install {package}")
+            missing = ModuleNotFoundError(name=package)
+            raise FedcrfError(f"--log {name}: {mend(missing)}")
     return {name: known[name] for name in names}

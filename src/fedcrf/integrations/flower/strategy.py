@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError
+from fedcrf.extras import mend
 from fedcrf.integrations.checkpoint import Checkpoint, named
 from fedcrf.integrations.flower.arrays import as_record, as_state
 from fedcrf.integrations.flower.decision import NO_REPLY, Decision, TrainingRound, left_out_told
@@ -158,8 +159,10 @@ class RuleStrategy(Settings, FedAvg):
         self._checkpoint = None if checkpoint_to is None else Path(checkpoint_to).absolute()
         self._recorder: Recorder | None = None
         if record_to is not None:
-            from fedcrf.integrations.flower.recording import Recorder
-
+            try:
+                from fedcrf.integrations.flower.recording import Recorder
+            except ModuleNotFoundError as missing:
+                raise FedcrfError(f"record_to: {mend(missing)}") from None
             self._recorder = Recorder(Path(record_to).absolute(), type(self).__name__, rule)
 
     @property

@@ -1,0 +1,29 @@
+"""What is installed with an extra, and the one line that says so where it is missing."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import requires
+
+_DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "mlflow": "mlflow-skinny",
+    "sklearn": "scikit-learn",
+}
+"""Packages that are not imported by the name under which they are installed."""
+
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+).*extra == ['\"](?P<extra>[\w-]+)['\"]")
+
+
+def mend(missing: ModuleNotFoundError) -> str:
+    """Return the line that names a package that cannot be imported, and how to install it."""
+    package = (missing.name or "").partition(".")[0]
+    installed_as = _normalised(_DISTRIBUTIONS.get(package, package))
+    found = map(_REQUIREMENT.match, requires("fedcrf") or [])
+    extras = [each["extra"] for each in found if each and _normalised(each["name"]) == installed_as]
+    wanted = f"fedcrf[{extras[0]}]" if extras else installed_as or "fedcrf[all]"
+    return f"{package or missing} is not installed: pip install '{wanted}'"
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
