@@ -25,7 +25,7 @@ import numpy as np
 
 from fedcrf.data import ImageDataset
 from fedcrf.experiments.grid import Workplace, run_cell
-from fedcrf.experiments.ledger import Ledger
+from fedcrf.experiments.packed import Ledger
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import cell_of
 from fedcrf.experiments.store import CellStore, CellSummary

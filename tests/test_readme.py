@@ -14,11 +14,11 @@ import pytest
 
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.findings_tables import write_findings
-from fedcrf.experiments.ledger import Ledger
 from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.packed import Ledger
 from fedcrf.experiments.reproduce import columns, write_tables
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.suite_file import read_suite
+from fedcrf.experiments.suite import read_suite
 from fedcrf.rules import RULES
 
 ROOT = Path(__file__).parents[1]

@@ -12,9 +12,8 @@ from rich.console import Console
 
 from experiments.runs import record, small_spec, summary
 from fedcrf.cli.display import RunDisplay
-from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
-from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import RunStore
 
 

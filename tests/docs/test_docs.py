@@ -22,7 +22,7 @@ from fedcrf.data import DATASETS, PARTITIONS, PartitionSettings, partition
 from fedcrf.experiments.grid import CellFinished, CellStarted, RoundFinished
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.suite_file import read_suite
+from fedcrf.experiments.suite import read_suite
 from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
 from fedcrf.models import MODELS
 from fedcrf.objectives import OBJECTIVES

@@ -15,14 +15,12 @@ from typer.testing import CliRunner
 from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
 from fedcrf.cli import app
-from fedcrf.experiments.archive import open_run
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.grid import CellFailed, CellStarted, RoundFinished, Workplace
-from fedcrf.experiments.ledger import Ledger
+from fedcrf.experiments.packed import Ledger, open_run
 from fedcrf.experiments.robustness import run_suite
 from fedcrf.experiments.standing import standing
-from fedcrf.experiments.suite import Suite
-from fedcrf.experiments.suite_file import read_suite
+from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.report.effects import effects_of
 from fedcrf.rules import CRFRobust
 from fedcrf.simulation.records import RoundRecord

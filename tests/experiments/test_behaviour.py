@@ -19,17 +19,16 @@ from fedcrf.attacks import ModelAttack
 from fedcrf.cli import app
 from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.split import ClientSplit
-from fedcrf.experiments import behaviour, provenance
+from fedcrf.experiments import provenance
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.findings_tables import write_findings
 from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grid
-from fedcrf.experiments.ledger import Ledger
+from fedcrf.experiments.packed import Ledger
 from fedcrf.experiments.robustness import run_suite
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.standing import standing
 from fedcrf.experiments.store import CellStore, RunStore
-from fedcrf.experiments.suite import Suite
-from fedcrf.experiments.suite_file import read_suite
+from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
 from fedcrf.report.reading import read_report
@@ -74,13 +73,13 @@ def test_each_part_of_a_cell_has_its_number(
     of: type, part: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = WHOLE.cells()[0]
-    before = behaviour.numbers(cell, "cpu")
+    before = provenance.numbers(cell, "cpu")
     monkeypatch.setattr(of, "behaviour", 7)
-    assert behaviour.numbers(cell, "cpu") == {**before, part: 7}
-    assert behaviour.changes(cell, before, "cpu") == [
+    assert provenance.numbers(cell, "cpu") == {**before, part: 7}
+    assert provenance.changes(cell, before, "cpu") == [
         f"{said} has behaviour 7 now and had {before[part]}"
     ]
-    assert behaviour.changes(cell, {**before, part: 7}, "cpu") == []
+    assert provenance.changes(cell, {**before, part: 7}, "cpu") == []
 
 
 def test_a_partition_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +87,7 @@ def test_a_partition_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     schemes = {name: replace(each, behaviour=3) for name, each in PARTITIONS.items()}
     monkeypatch.setattr(sys.modules[PartitionSettings.__module__], "PARTITIONS", schemes)
     said = "partition label-skew has behaviour 3 now and had 1"
-    assert behaviour.changes(cell, {}, "cpu") == [said]
+    assert provenance.changes(cell, {}, "cpu") == [said]
 
 
 @pytest.mark.parametrize(
@@ -105,12 +104,12 @@ def test_the_trainer_is_that_which_trains(
 ) -> None:
     cell = small_spec(**changes).cells()[0]
     monkeypatch.setattr(trainer, "behaviour", 5)
-    assert behaviour.numbers(cell, device)["training"] == 5
+    assert provenance.numbers(cell, device)["training"] == 5
 
 
 def test_what_says_no_number_has_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FedAvg, "behaviour")
-    assert behaviour.numbers(small_spec().cells()[0], "cpu")["rule"] == 1
+    assert provenance.numbers(small_spec().cells()[0], "cpu")["rule"] == 1
 
 
 def test_a_parameter_of_a_run_file_it_is_not() -> None:

@@ -16,7 +16,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments import demo
 from fedcrf.experiments.demo import ATTACKED, HONEST, METHODS, SEEDS, Demonstration
 from fedcrf.experiments.methods import method_title
-from fedcrf.experiments.suite_file import read_suite
+from fedcrf.experiments.suite import read_suite
 
 ROOT = Path(__file__).parents[2]
 SUITE = read_suite(demo.SUITE, demo.DATASET)

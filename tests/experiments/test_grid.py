@@ -17,7 +17,6 @@ import pytest
 from experiments.runs import Log, carry_out, full_disk, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments import grid, provenance
-from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -29,7 +28,7 @@ from fedcrf.experiments.grid import (
     executor_at,
     run_grid,
 )
-from fedcrf.experiments.spec import resolve
+from fedcrf.experiments.spec import CellSpec, resolve
 from fedcrf.experiments.standing import standing
 from fedcrf.experiments.store import RunStore
 from fedcrf.simulation.rounds import Simulation

@@ -32,12 +32,11 @@ from fedcrf.experiments.grid import (
     RoundFinished,
     Workplace,
 )
-from fedcrf.experiments.ledger import Ledger, Score, digest
+from fedcrf.experiments.packed import Ledger, Score, digest
 from fedcrf.experiments.robustness import run_suite, separation
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.suite import Point, Suite, default_folder
-from fedcrf.experiments.suite_file import SUITES, read_suite
+from fedcrf.experiments.suite import SUITES, Point, Suite, default_folder, read_suite
 from fedcrf.simulation.records import RoundRecord
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}

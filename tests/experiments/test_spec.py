@@ -16,8 +16,7 @@ from fedcrf import FedcrfError
 from fedcrf.attacks import InnerProductManipulation, Schedule, Threat
 from fedcrf.data import PartitionSettings
 from fedcrf.experiments.methods import METHODS, find_method
-from fedcrf.experiments.run_file import merge, read_run_file, setting
-from fedcrf.experiments.settings import RoundSettings
+from fedcrf.experiments.settings import RoundSettings, merge, read_run_file, setting
 from fedcrf.experiments.spec import cell_of, default_folder, resolve
 from fedcrf.models import MLP, ResNet9, ResNet18
 from fedcrf.objectives import OBJECTIVES, Plain, Proximal

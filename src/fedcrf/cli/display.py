@@ -17,7 +17,6 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -26,7 +25,7 @@ from fedcrf.experiments.grid import (
     PartitionMade,
     RoundFinished,
 )
-from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
 from fedcrf.experiments.tables import Table
 from fedcrf.simulation.records import RoundRecord

@@ -50,14 +50,14 @@ def show(
     if runs:
         _show_recorded(folder, runs, markdown=markdown, figures=figures)
         return
-    from fedcrf.experiments.ledger import Ledger
+    from fedcrf.experiments.packed import Ledger
 
     suite = Ledger(folder)
     if suite.exists():
         for line in suite.told():
             say(line)
         return
-    from fedcrf.experiments.archive import open_run
+    from fedcrf.experiments.packed import open_run
     from fedcrf.experiments.standing import standing, write_standing
 
     store = open_run(folder)

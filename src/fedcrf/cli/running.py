@@ -180,7 +180,7 @@ def run(
     }
     import tomli_w
 
-    from fedcrf.experiments.run_file import read_run_file, setting
+    from fedcrf.experiments.settings import read_run_file, setting
     from fedcrf.experiments.spec import check_used, resolve
 
     described = [] if run_file is None else [read_run_file(run_file)]
@@ -308,7 +308,7 @@ def sweep(
 ) -> None:
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
     workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
-    from fedcrf.experiments.run_file import read_run_file, setting
+    from fedcrf.experiments.settings import read_run_file, setting
     from fedcrf.experiments.study import Study, parse_axis
     from fedcrf.experiments.sweep import sweep_table, write_sweep
 
@@ -379,11 +379,10 @@ def robustness(
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.findings import Findings
     from fedcrf.experiments.findings_tables import summary_table, write_findings
-    from fedcrf.experiments.ledger import Ledger
+    from fedcrf.experiments.packed import Ledger
     from fedcrf.experiments.robustness import run_suite
-    from fedcrf.experiments.run_file import setting
-    from fedcrf.experiments.suite import default_folder
-    from fedcrf.experiments.suite_file import read_suite
+    from fedcrf.experiments.settings import setting
+    from fedcrf.experiments.suite import default_folder, read_suite
 
     whole = read_suite(suite, dataset)
     chosen = whole.chosen(

@@ -12,8 +12,7 @@ import numpy as np
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.study import Axis, Study
-from fedcrf.experiments.suite import Suite
-from fedcrf.experiments.suite_file import read_suite
+from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.experiments.tables import Table
 
 SUITE, DATASET, PARTITION = "attacks", "digits", "alpha-0.5"

@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.behaviour import changes
-from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.compare import (
     Estimate,
     PairedDifference,
@@ -21,9 +19,10 @@ from fedcrf.experiments.compare import (
     paired_difference,
     worst_case,
 )
-from fedcrf.experiments.ledger import Ledger, Score
 from fedcrf.experiments.methods import is_method
-from fedcrf.experiments.spec import cell_of
+from fedcrf.experiments.packed import Ledger, Score
+from fedcrf.experiments.provenance import changes
+from fedcrf.experiments.spec import CellSpec, cell_of
 from fedcrf.experiments.suite import BASELINE, Point, Suite
 
 T = TypeVar("T")

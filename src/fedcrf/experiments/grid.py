@@ -24,10 +24,9 @@ import torch
 
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.settings import DataSettings
-from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import (
     Begun,
     CellStore,

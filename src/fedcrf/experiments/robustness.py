@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager
 import numpy as np
 from scipy.stats import rankdata
 
-from fedcrf.experiments.behaviour import FIRST
-from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.grid import (
     CellFailed,
@@ -19,8 +17,9 @@ from fedcrf.experiments.grid import (
     Workplace,
     run_grids,
 )
-from fedcrf.experiments.ledger import Ledger, Score, digest
-from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.packed import Ledger, Score, digest
+from fedcrf.experiments.provenance import FIRST
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import Point, Suite
 from fedcrf.simulation.records import RoundRecord

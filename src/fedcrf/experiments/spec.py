@@ -10,10 +10,7 @@ from typing import Any
 from fedcrf.attacks import ATTACKS, Schedule, Threat
 from fedcrf.data import PartitionSettings
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.cell import CellSpec, attack_sections
-from fedcrf.experiments.methods import find_method, with_server_optimizer
-from fedcrf.experiments.presets import OTHERS, PRESETS
-from fedcrf.experiments.run_file import merge
+from fedcrf.experiments.methods import Method, find_method, with_server_optimizer
 from fedcrf.experiments.settings import (
     DataSettings,
     Options,
@@ -23,16 +20,19 @@ from fedcrf.experiments.settings import (
     build,
     convert,
     ignored,
+    merge,
     plain,
     without_name,
 )
-from fedcrf.models import MODELS
-from fedcrf.objectives import OBJECTIVES
+from fedcrf.models import MODELS, ModelPlan
+from fedcrf.objectives import OBJECTIVES, Objective
 from fedcrf.rules import (
     RULES,
     SERVER_OPTIMIZERS,
     InformedRule,
+    Optimized,
     Rule,
+    ServerOptimizer,
     check_clients,
     find_rule,
     wanted_evidence,
@@ -51,6 +51,101 @@ REGISTRIES: Mapping[str, Mapping[str, type[Any]]] = {
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "crf-fedavg", "crf-fedprox")
 DEFAULT_SEEDS = (0, 1, 2)
+
+
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "digits": {
+        "partition": {"alpha": 0.1},
+        "model": {"name": "mlp", "hidden": [64]},
+        "training": {"learning_rate": 0.05, "batch_size": 16},
+    },
+    "mnist": {
+        "partition": {"alpha": 0.003},
+        "model": {"name": "mlp"},
+        "training": {"learning_rate": 0.01},
+    },
+    "cifar10": {
+        "partition": {"alpha": 0.1},
+        "model": {"name": "resnet9"},
+        "training": {"learning_rate": 0.01},
+    },
+    "cifar100": {
+        "partition": {"alpha": 0.1},
+        "model": {"name": "resnet18"},
+        "training": {"learning_rate": 0.005},
+    },
+}
+"""By data set the settings that it has unless told otherwise: the paper's, where it names them."""
+
+OTHERS: Mapping[str, Mapping[str, Any]] = {"model": {"name": "resnet9"}}
+"""For any other data set."""
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """One cell of a run's grid: one method with one seed, everything resolved.
+
+    Attributes:
+        method: Objective, rule and server optimizer, by name.
+        seed: Fixes partition, initial model and client shuffles.
+        data: Which images.
+        partition: How they are dealt out.
+        model_name: The model's name.
+        model: Its plan.
+        objective: What the clients minimise.
+        rule: How the server aggregates; told of the attackers, where it is to be told.
+        server_optimizer: What makes a step of the aggregate; None where it is the next model.
+        training: The clients' local training.
+        rounds: How long, and evaluated how.
+        attack_name: The attack's name; None where all clients are honest.
+        threat: The attack, who and when.
+    """
+
+    method: Method
+    seed: int
+    data: DataSettings
+    partition: PartitionSettings
+    model_name: str
+    model: ModelPlan
+    objective: Objective
+    rule: Rule
+    server_optimizer: ServerOptimizer | None
+    training: LocalTraining
+    rounds: RoundSettings
+    attack_name: str | None = None
+    threat: Threat | None = None
+
+    @property
+    def name(self) -> str:
+        """The cell's name, and its folder's."""
+        return f"{self.method.name}-seed-{self.seed}"
+
+    @property
+    def server_rule(self) -> Rule:
+        """The rule, with the server optimizer behind it where there is one."""
+        if self.server_optimizer is None:
+            return self.rule
+        return Optimized(self.rule, self.server_optimizer)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the whole description as plain values; equal for equal cells."""
+        optimizer: dict[str, Any] = {}
+        if self.server_optimizer is not None:
+            name = self.method.server_optimizer
+            optimizer = {"server_optimizer": {"name": name, **plain(self.server_optimizer)}}
+        return {
+            "method": self.method.name,
+            "seed": self.seed,
+            "data": plain(self.data),
+            "partition": plain(self.partition),
+            "model": {"name": self.model_name, **plain(self.model)},
+            "objective": {"name": self.method.objective, **plain(self.objective)},
+            "rule": {"name": self.method.rule, **plain(self.rule)},
+            **optimizer,
+            "training": plain(self.training),
+            "rounds": plain(self.rounds),
+            **attack_sections(self.attack_name, self.threat),
+        }
 
 
 @dataclass(frozen=True)
@@ -305,6 +400,14 @@ def cell_of(description: Options) -> CellSpec:
     except (KeyError, TypeError) as error:
         raise FedcrfError(f"a cell's description is not complete: {error}") from None
     return spec.cells()[0]
+
+
+def attack_sections(name: str | None, threat: Threat | None) -> dict[str, Any]:
+    """Return the sections of a description that only a run with an attack has."""
+    if name is None or threat is None:
+        return {}
+    attack = {"name": name, **plain(threat.schedule)}
+    return {"attack": attack, "attacks": {name: plain(threat.attack)}}
 
 
 def default_folder(spec: RunSpec) -> Path:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.compare import compare
 from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
 from fedcrf.experiments.paper import published_column
-from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import CellSummary, DamagedRecordsError, RunStore, StaleCellError
 from fedcrf.experiments.tables import (
     UNDER_ATTACK,

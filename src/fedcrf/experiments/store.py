@@ -28,11 +28,9 @@ from pydantic import Field, ValidationError
 
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.behaviour import changes, numbers
-from fedcrf.experiments.cell import CellSpec
-from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.run_file import merge, read_run_file
-from fedcrf.experiments.spec import REGISTRIES, RunSpec, cell_of, resolve
+from fedcrf.experiments.provenance import Provenance, changes, numbers
+from fedcrf.experiments.settings import merge, read_run_file
+from fedcrf.experiments.spec import REGISTRIES, CellSpec, RunSpec, cell_of, resolve
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.checkpoint import (
     load_checkpoint,

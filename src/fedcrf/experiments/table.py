@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcrf.experiments.ledger import Ledger
+from fedcrf.experiments.packed import Ledger
 from fedcrf.experiments.standing import CellStanding, RunStanding, standing
 from fedcrf.experiments.store import RunStore, runs_below
 from fedcrf.simulation.records import reported_round

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fedcrf.experiments.cell import CellSpec
+from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import CellSummary
 from fedcrf.simulation.records import LARGEST_AFFINITY, RoundRecord
 

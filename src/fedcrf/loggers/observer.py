@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.cell import CellSpec
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -16,6 +15,7 @@ from fedcrf.experiments.grid import (
     Event,
     RoundFinished,
 )
+from fedcrf.experiments.spec import CellSpec
 from fedcrf.extras import mend
 from fedcrf.loggers.base import CellLogger, LoggedCell, MakeLogger, result_values, round_values
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.archive import open_run
-from fedcrf.experiments.cell import CellSpec
+from fedcrf.experiments.packed import open_run
 from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
-from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import CellStore, CellSummary, StaleCellError
 from fedcrf.report.explanation import ClientCauses
 from fedcrf.rules import plain_rule

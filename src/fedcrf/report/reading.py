@@ -10,10 +10,10 @@ from pathlib import Path
 import tomli_w
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.archive import open_run
 from fedcrf.experiments.compare import compare, pair_seeds
 from fedcrf.experiments.curves import held, mean_and_sd
 from fedcrf.experiments.methods import METHODS, find_method
+from fedcrf.experiments.packed import open_run
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import (
     RecordedRun,
