@@ -10,14 +10,13 @@ from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
     NeighbourSearch,
     as_layers,
+    compiled,
     crowd_statistics,
     crowds,
     sketch,
     update_statistics,
     with_nearest,
 )
-from fedcrf.statistics.compiled import columns, passes
-from fedcrf.statistics.compiled.loading import load
 
 LINEAR = ("norms", "median_inner", "median_distance", "median_norm", "finite", "dimension")
 
@@ -45,12 +44,9 @@ def stored(cosines) -> dict[tuple[int, int], float]:
                     strict=True))  # fmt: skip
 
 
-@pytest.fixture(params=["gram", "compiled", "blocks", "one by one"])
+@pytest.fixture(params=["gram", "blocks", "one by one"])
 def blockwise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Take exact neighbours from the Gram matrix, or from blocks of the updates."""
-    if request.param == "compiled":
-        pytest.importorskip("numba", reason="the compiled passes need fedcrf[fast]")
-        monkeypatch.setattr(passes, "FEWEST_RANKED", 0)
     if request.param in ("blocks", "one by one"):
         monkeypatch.setattr(crowds, "MOST_WITH_ALL_PAIRS", 0)
     if request.param == "one by one":
@@ -164,12 +160,11 @@ def test_compiled_is_as_plain_and_threads_change_no_bit(m, dtype, monkeypatch):
     layers, start = [[row[:500], row[500:]] for row in rows], [origin[:500], origin[500:]]
     plain = crowd_statistics(layers, NeighbourSearch(2, 64), start)
     slow = sketch(layers, 24, 5, start)
-    monkeypatch.setattr(passes, "FEWEST_NUMBERS", 0)
-    monkeypatch.setattr(passes, "FEWEST_RANKED", 0)
-    monkeypatch.setattr(passes, "CHUNK_OF_MANY", 300)
-    monkeypatch.setattr(passes, "CHUNK_WITHOUT_PRODUCTS", 300)
-    monkeypatch.setattr(columns, "CONVERTED", 128)
-    assert load(None) is not None
+    monkeypatch.setattr(compiled, "FEWEST_NUMBERS", 0)
+    monkeypatch.setattr(compiled, "CHUNK_OF_MANY", 300)
+    monkeypatch.setattr(compiled, "CHUNK_WITHOUT_PRODUCTS", 300)
+    monkeypatch.setattr(compiled, "CONVERTED", 128)
+    assert compiled.sum_columns(layers, start, 1) is not None
     assert_array_equal(sketch(layers, 24, 5, start), slow)
     fast, *more = (
         crowd_statistics(layers, NeighbourSearch(2, 64), start, threads) for threads in (1, 2, 5)

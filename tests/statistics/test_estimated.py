@@ -14,8 +14,6 @@ from fedcrf.statistics import (
     sketch,
     update_statistics,
 )
-from fedcrf.statistics.compiled import passes
-from fedcrf.statistics.compiled.loading import load
 from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.estimated import EstimatedCosines, principal_directions
 from fedcrf.statistics.one_pass import finite_sums
@@ -47,16 +45,13 @@ def everywhere(of: EstimatedCosines) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [8, 16, 50])
-@pytest.mark.parametrize("way", ["plain", "compiled", "compiled, again"])
+@pytest.mark.parametrize("way", ["plain", "compiled"])
 def test_the_one_pass_sketches_updates_and_their_median(size, way, monkeypatch):
     rows, origin = GENERATOR(0).standard_normal((7, 700)), np.linspace(-1, 1, 700)
     if way != "plain":
         pytest.importorskip("numba", reason="the compiled passes need fedcrf[fast]")
-        monkeypatch.setattr(passes, "FEWEST_NUMBERS", 0)
-        monkeypatch.setattr(passes, "CHUNK_WITH_SKETCHES", 300)
-        assert load(None) is not None
-    if way == "compiled, again":
-        monkeypatch.setattr(passes, "MOST_SKETCHED_IN_CACHE", 6)
+        monkeypatch.setattr(compiled, "FEWEST_NUMBERS", 0)
+        monkeypatch.setattr(compiled, "CHUNK_WITHOUT_PRODUCTS", 300)
     layers = [[row[:333], row[333:]] for row in rows + origin]
     draws = CountSketch.of(700, size, seed=3)
     start = [origin[:333], origin[333:]]
@@ -132,35 +127,14 @@ def test_directions_find_more_neighbours_than_the_sketches_alone():
     assert same_group(unit @ unit.T) < 0.9
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_greatest_places_and_products_are_as_plain(dtype, monkeypatch):
-    pytest.importorskip("numba", reason="the compiled passes need fedcrf[fast]")
-    monkeypatch.setattr(passes, "FEWEST_RANKED", 0)
-    monkeypatch.setattr(passes, "FEWEST_PRODUCTS", 0)
-    rng = GENERATOR(0)
-    for columns in (200, 1000):  # a long row is looked at in groups
-        block = rng.integers(0, 30, (20, columns)).astype(dtype)  # many are equal
-        block[10:] += rng.random((10, columns)).astype(dtype)  # few are
-        block[4] = 1.0
-        block[np.arange(20), np.arange(20)] = -np.inf
-        for k in (1, 2, 7, 40, 199):
-            found = compiled.greatest_places(block, k)
-            for row, places in zip(block, found, strict=True):
-                assert sorted(places) == sorted(np.argsort(-row, kind="stable")[:k])
-    vectors, rows = rng.standard_normal((50, 37)).astype(dtype), np.arange(3, 9)
-    places = rng.integers(0, 50, (6, 4))
-    expected = np.einsum("bk,bck->bc", vectors[rows], vectors[places])
-    assert_allclose(compiled.products_at(vectors, rows, places), expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("m", [4099, 5000])
 def test_medians_of_very_many_are_exact(m, monkeypatch):
     pytest.importorskip("numba", reason="the compiled passes need fedcrf[fast]")
-    monkeypatch.setattr(passes, "FEWEST_NUMBERS", 0)
+    monkeypatch.setattr(compiled, "FEWEST_NUMBERS", 0)
     rng = GENERATOR(m)
     rows = rng.standard_normal((m, 45)).astype(np.float32)
     rows[:, :9] = rows[:, :9] ** 5  # far from even
     rows[:, 9:12] = rng.integers(-2, 3, (m, 3))
     result = np.empty(45, np.float32)
-    assert compiled.median_columns([*rows], result, 1)
+    assert compiled.trimmed_mean_columns([*rows], (m - 1) // 2, result, 1)
     assert_array_equal(result, np.median(rows.astype(np.float64), axis=0).astype(np.float32))

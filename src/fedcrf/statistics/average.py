@@ -45,17 +45,12 @@ def weighted_average(
 
         return on_gpu.weighted_average(arrays, weights, out)  # type: ignore[no-any-return]
     result = _flat_result(arrays[0], out)
-    used = [index for index, weight in enumerate(weights) if weight != 0.0]
-    if used:
-        # A stand-in with weight zero keeps the number of rows, for which the code was compiled.
-        flats = [
-            arrays[index if weight != 0.0 else used[0]].reshape(-1)
-            for index, weight in enumerate(weights)
-        ]
-        suits = compiled.suits([[flat] for flat in flats])
-        if suits and compiled.average_columns(flats, weights, result, threads):
-            return result.reshape(arrays[0].shape)
-    _average_blocks([(arrays[i].reshape(-1), weights[i]) for i in used], result)
+    used = [(arrays[i].reshape(-1), weight) for i, weight in enumerate(weights) if weight != 0.0]
+    flats = [flat for flat, _ in used]
+    given = np.array([weight for _, weight in used])
+    suits = bool(used) and compiled.suits([[flat] for flat in flats])
+    if not (suits and compiled.average_columns(flats, given, result, threads)):
+        _average_blocks(used, result)
     return result.reshape(arrays[0].shape)
 
 
@@ -132,8 +127,8 @@ def median_of(arrays: Sequence[NDArray[Any]], threads: int | None = None) -> NDA
         return on_gpu.median_of(arrays)  # type: ignore[no-any-return]
     flats = [array.reshape(-1) for array in arrays]
     result = _flat_result(arrays[0], None)
-    suits = compiled.suits([[flat] for flat in flats])
-    if not (suits and compiled.median_columns(flats, result, threads)):
+    suits, middle = compiled.suits([[flat] for flat in flats]), (len(flats) - 1) // 2
+    if not (suits and compiled.trimmed_mean_columns(flats, middle, result, threads)):
         _reduce_blocks(flats, coordinate_median, result)
     return result.reshape(arrays[0].shape)
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, check_whole
-from fedcrf.statistics import compiled
 from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.estimated import EstimatedCosines
 from fedcrf.statistics.inputs import Layers
@@ -250,9 +249,6 @@ def nearest(
 
 def _greatest(near: NDArray[Any], k: int) -> NDArray[np.int64]:
     """Return (b, k) places of each row's k greatest; of equal ones the first count."""
-    places = compiled.greatest_places(near, k)
-    if places is not None:
-        return places
     least = np.partition(near, -k, axis=1)[:, -k, None]
     chosen = near >= least
     for row in np.flatnonzero(chosen.sum(axis=1) > k):

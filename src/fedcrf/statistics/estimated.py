@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.statistics import compiled
-
 MOST_DIRECTIONS = 32
 """Principal directions that are sought."""
 
@@ -100,12 +98,20 @@ class EstimatedCosines:
 
     def at(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> Matrix:
         """Return the (b, c) cosines of (b,) vectors with those at (b, c) places."""
-        besides = compiled.products_at(self.rest, rows, places)
+        besides = _products_at(self.rest, rows, places)
         # What is off the median has this length; the noise of two is 1/√k of their product.
         off = np.sqrt(np.maximum(0.0, 1.0 - self.known[:, 0] ** 2))
         chance = off[rows, None] * off[places] * (BEYOND_CHANCE / np.sqrt(self.rest.shape[1]))
         besides[np.abs(besides) <= chance] = 0.0
-        return compiled.products_at(self.known, rows, places) + besides
+        return _products_at(self.known, rows, places) + besides
+
+
+def _products_at(vectors: Matrix, rows: NDArray[np.int64], places: NDArray[np.int64]) -> Matrix:
+    """Return the (b, c) inner products of (b,) vectors with those at (b, c) places."""
+    found = np.empty(places.shape, vectors.dtype)
+    for row, place, into in zip(rows, places, found, strict=True):
+        into[:] = vectors[place] @ vectors[row]
+    return found
 
 
 def principal_directions(rows: Matrix, generator: np.random.Generator) -> Matrix:

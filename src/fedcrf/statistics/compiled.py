@@ -1,0 +1,542 @@
+"""The passes over the updates as compiled code, where there is a compiler and much to do.
+
+One compilation serves every number of clients. It is made in the first round on a machine, takes
+some seconds, is announced, and kept in the cache folder for the processes that follow.
+
+Sums are float64 from block to block. Within a block of a few hundred columns squares are too, since
+norms are compared with each other and must not lose a digit; other products are summed in the
+updates' own precision, some twenty in each lane of a register. Differences to the global model have
+the models' own precision, float32 at least.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.files import CACHE_VARIABLE, cache_folder, write_text
+from fedcrf.statistics.count_sketch import CountSketch
+from fedcrf.statistics.inputs import Layers, is_floating, num_numbers
+from fedcrf.statistics.median import sorting_network
+from fedcrf.statistics.sums import Sums
+from fedcrf.statistics.threads import default_threads, in_order
+
+LOGGER = logging.getLogger("fedcrf")
+
+MOST_SORTED = 128
+"""Most clients whose columns are sorted by a network; more are searched for a rank."""
+
+FEWEST_NUMBERS = 1 << 18
+"""m · d below which loading costs more than it saves."""
+
+CHUNK = 1 << 17
+"""Columns in a task for few clients. Fixed, so that sums do not depend on the number of threads."""
+
+CHUNK_OF_MANY = 1 << 14
+"""Columns in a task for many clients; a task has a Gram matrix of its own."""
+
+CHUNK_WITHOUT_PRODUCTS = 1 << 12
+"""Columns in a task for many clients that has none."""
+
+CONVERTED = 1 << 13
+"""Columns that are converted at a time, where layers are not contiguous or of a small dtype."""
+
+EDGE = 4
+"""Rows and columns of the Gram matrix beyond the clients', which compiled tiles reach into."""
+
+WARNED: set[str] = set()
+"""What has been warned of in this process."""
+
+FAILED: set[str] = set()
+"""Functions that are not tried again: to compile takes seconds, also in vain."""
+
+T = TypeVar("T")
+
+
+def suits(clients: Sequence[Layers]) -> bool:
+    """Tell whether there is enough to do in these layers, and nothing but floats."""
+    layers = clients[0]
+    return len(clients) * num_numbers(layers) >= FEWEST_NUMBERS and all(
+        is_floating(layer.dtype) and layer.dtype.itemsize <= 8 for layer in layers
+    )
+
+
+def sum_columns(
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    threads: int | None,
+    products: bool = True,
+    sketch: CountSketch | None = None,
+) -> tuple[NDArray[np.bool_], Sums] | None:
+    """Sum Gram matrix, inner products with the median and distances to it, over all columns.
+
+    Args:
+        clients: m lists of flat layers that `suits` accepts.
+        origin: Flat layers of the global model to take away; none where the layers are updates.
+        threads: Tasks carried out at once, all cores by default; no part of the result.
+        products: Whether the Gram matrix is wanted.
+        sketch: What the updates and their median are sketched by; not where left out. Not together
+            with products.
+
+    Returns:
+        (m,) bool, whether each update is finite, and the sums, which count where all are. None
+        where there is no compiler, or where float32 would not do: a product or a distance that
+        overflows, or squares that vanish. The plain way then gives the answer.
+    """
+    m, kernels = len(clients), _kernels()
+    if kernels is None:
+        return None
+    layers = _layer_rows(clients, origin)
+    padded = m + EDGE if products else 0
+    few = products and m <= MOST_SORTED
+    width = CHUNK if few else CHUNK_OF_MANY if products else CHUNK_WITHOUT_PRODUCTS
+    network = _network(m, (m - 1) // 2, m // 2 + 1) if few else None
+    medians = [np.empty(0 if sketch is None else layer.size, layer.dtype) for layer in layers]
+
+    def carry_out(task: Task) -> list[NDArray[Any]]:
+        sums = [np.zeros(m), np.zeros((padded, padded)), np.zeros(m), np.zeros(m), np.zeros(())]
+        for part in layers[task.layer].columns(task.start, task.stop):
+            given = part.addresses[:m], part.base(m), part.like, part.size, *sums[:4]
+            if network is not None:
+                sums[4] += _call(kernels, "gather", *given, *network)
+            else:
+                found = medians[task.layer][part.start : part.stop]
+                sums[4] += _call(kernels, "gather_many", *given, part.whole, found)
+        return sums
+
+    totals = _add_up(carry_out, _tasks(layers, width), threads)
+    if totals is None:
+        return None
+    squares, gram, inner, squared_distance, median_square = totals
+    finite = np.isfinite(squares)
+    if not _finite_but(finite, clients):
+        return None
+    sketches = np.zeros((0, 0))
+    if sketch is not None and finite.all():
+        theirs = sketch_columns(clients, origin, sketch, threads)
+        own = sketch_columns([medians], None, sketch, threads)
+        if theirs is None or own is None:
+            return None
+        sketches = np.vstack([theirs, own])
+    gram = _symmetric(gram[:m, :m]) if products else gram
+    if products:
+        np.fill_diagonal(gram, squares)
+    sums = Sums(squares, gram, inner, squared_distance, sketches, float(median_square))
+    if finite.all() and not _would_do(sums, clients, origin):
+        return None
+    return finite, sums
+
+
+def sum_centred(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, threads: int | None
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]] | None:
+    """Sum the Gram matrix of the updates about their mean, in float64; see `sum_columns`."""
+    m, kernels = len(clients), _kernels()
+    if kernels is None:
+        return None
+    layers = _layer_rows(clients, origin)
+
+    def carry_out(task: Task) -> list[NDArray[Any]]:
+        sums = [np.zeros(m), np.zeros((m + EDGE, m + EDGE))]
+        for part in layers[task.layer].columns(task.start, task.stop):
+            given = part.addresses[:m], part.base(m), part.like, part.size
+            _call(kernels, "gather_centred", *given, *sums)
+        return sums
+
+    width = CHUNK if m <= MOST_SORTED else CHUNK_OF_MANY
+    totals = _add_up(carry_out, _tasks(layers, width), threads)
+    if totals is None:
+        return None
+    finite = np.isfinite(totals[0])
+    return (finite, _symmetric(totals[1][:m, :m])) if _finite_but(finite, clients) else None
+
+
+def sketch_columns(
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    sketch: CountSketch,
+    threads: int | None,
+) -> NDArray[np.float64] | None:
+    """Return the (m, size) count sketches of vectors, to the bit those of the plain way.
+
+    Args:
+        clients: m lists of flat layers that `suits` accepts.
+        origin: As for `sum_columns`.
+        sketch: Its draws.
+        threads: As for `sum_columns`; each takes some of the clients.
+
+    Returns:
+        The sketches; None where there is no compiler.
+    """
+    kernels = _kernels()
+    if kernels is None:
+        return None
+    sums = np.zeros((len(clients), sketch.size))
+
+    def carry_out(mine: slice) -> None:
+        count, first = len(clients[mine]), 0
+        layers = _layer_rows(clients[mine], origin)
+        for task in _tasks(layers, CHUNK_OF_MANY):
+            for part in layers[task.layer].columns(task.start, task.stop):
+                signs = sketch.signs(first, first + part.size)
+                given = part.addresses[:count], part.base(count), part.like, part.size, first
+                _call(kernels, "sketch", *given, sketch.shifts, signs, sums[mine])
+                first += part.size
+
+    each = -(-len(clients) // (threads or default_threads()))
+    shares = [slice(start, start + each) for start in range(0, len(clients), each)]
+    return sums if _done(carry_out, shares, threads) else None
+
+
+def average_columns(
+    flats: Layers, weights: NDArray[np.float64], result: NDArray[Any], threads: int | None
+) -> bool:
+    """Fill a flat result with Σ α_i w_i of flat arrays that `suits` accepts, summed in float64.
+
+    Returns:
+        Whether it could be done; not without a compiler.
+    """
+    given = np.array(weights, np.float64)
+    return _fill("average", flats, result, threads, lambda part: (given, part.like, part.size))
+
+
+def trimmed_mean_columns(
+    flats: Layers, trim: int, result: NDArray[Any], threads: int | None
+) -> bool:
+    """Fill a flat result with the coordinate-wise trimmed mean of finite arrays, as an average.
+
+    The mean of what the largest cut leaves is the median.
+    """
+    m = len(flats)
+    if m > MOST_SORTED:
+        return _fill(
+            "trimmed_mean_many",
+            flats,
+            result,
+            threads,
+            lambda part: (trim, part.like, part.size, part.whole),
+        )
+    network = _network(m, trim, m - trim)
+    return _fill(
+        "trimmed_mean", flats, result, threads, lambda part: (part.like, part.size, *network)
+    )
+
+
+@lru_cache(maxsize=64)
+def _network(m: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Return a sorting network as compiled code takes it: steps, rows of the result, all rows.
+
+    A step (a, b, lesser, greater) compares two rows and writes to two others, which nobody needs
+    any more; −1 stands for a result that nobody needs at all.
+
+    Args:
+        m: Rows to sort.
+        first: The first rank that is wanted.
+        last: One past the last.
+    """
+    pairs = sorting_network(m, first, last)
+    needed, wanted = set(range(first, last)), []
+    for pair in reversed(pairs):
+        wanted.append([place in needed for place in pair])
+        needed.update(pair)
+    rows, count, steps = [*range(m)], m, []
+    free: list[int] = []
+    for pair, outputs in zip(pairs, reversed(wanted), strict=True):
+        read = [rows[place] for place in pair]
+        for place, is_wanted in zip(pair, outputs, strict=True):
+            if is_wanted and not free:
+                free.append(count)
+                count += 1
+            rows[place] = free.pop() if is_wanted else -1
+        steps.append([*read, *(rows[place] for place in pair)])
+        free += [row for row in read if row >= m]  # the clients' own are read again
+    table = np.array(steps, np.int64).reshape(-1, 4)
+    return table, np.array(rows[first:last], np.int64), count
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some columns of one layer."""
+
+    layer: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Some columns of one layer, as compiled code takes them: contiguous, float32 or float64.
+
+    Attributes:
+        rows: The clients' arrays, and the global model's after them where there is one; held here,
+            since the compiled code knows them by their addresses alone.
+        addresses: (rows,) where each one's first column lies.
+        start: The first column.
+        stop: One past the last.
+    """
+
+    rows: Layers
+    addresses: NDArray[np.int64]
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many columns there are."""
+        return self.stop - self.start
+
+    @property
+    def like(self) -> NDArray[Any]:
+        """An empty array of the rows' dtype."""
+        return np.empty(0, self.rows[0].dtype)
+
+    @property
+    def whole(self) -> NDArray[Any]:
+        """An empty array of integers of the rows' size."""
+        return np.empty(0, f"i{self.rows[0].dtype.itemsize}")
+
+    def base(self, num_clients: int) -> int:
+        """Return where the global model's first column lies; 0 where there is none."""
+        return int(self.addresses[num_clients]) if len(self.addresses) > num_clients else 0
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRows:
+    """One layer of all clients, looked at once however many tasks its columns are.
+
+    Attributes:
+        rows: As those of `Columns`.
+    """
+
+    rows: Layers
+
+    @property
+    def size(self) -> int:
+        """The numbers in the layer."""
+        return self.rows[0].size
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """What is computed in."""
+        return np.dtype(np.float64 if self.rows[0].dtype.itemsize == 8 else np.float32)
+
+    @cached_property
+    def addresses(self) -> NDArray[np.int64] | None:
+        """Where the rows lie; None where they must be converted."""
+        ready = all(
+            row.dtype == self.dtype and row.flags.c_contiguous and row.flags.aligned
+            for row in self.rows
+        )
+        return _addresses(self.rows) if ready else None
+
+    def columns(self, start: int, stop: int) -> Iterator[Columns]:
+        """Yield the columns from start to stop: as they lie where they can be, else converted."""
+        if self.addresses is not None:
+            where = self.addresses + start * self.dtype.itemsize
+            yield Columns(self.rows, where, start, stop)
+            return
+        for first in range(start, stop, CONVERTED):
+            last = min(first + CONVERTED, stop)
+            parts = [np.require(row[first:last], self.dtype, ["C", "A"]) for row in self.rows]
+            yield Columns(parts, _addresses(parts), first, last)
+
+
+def _addresses(rows: Layers) -> NDArray[np.int64]:
+    return np.array([row.ctypes.data for row in rows], np.int64)
+
+
+def _layer_rows(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
+) -> list[LayerRows]:
+    everyone = [*clients] if origin is None else [*clients, origin]
+    return [LayerRows([*rows]) for rows in zip(*everyone, strict=True)]
+
+
+def _tasks(layers: Sequence[LayerRows], width: int) -> list[Task]:
+    return [
+        Task(number, start, min(start + width, layer.size))
+        for number, layer in enumerate(layers)
+        for start in range(0, layer.size, width)
+    ]
+
+
+def _add_up(
+    carry_out: Callable[[Task], list[NDArray[Any]]], tasks: Sequence[Task], threads: int | None
+) -> list[NDArray[Any]] | None:
+    """Return the sums of what tasks found, in their order; None where one could not be done."""
+    totals: list[NDArray[Any]] = []
+    try:
+        for sums in in_order(carry_out, tasks, threads):
+            totals = totals or sums
+            if totals is not sums:
+                for total, each in zip(totals, sums, strict=True):
+                    total += each
+    except Exception as error:  # an aid that fails in whatever way must not stop a round
+        _warn_once("compiled code", error)
+        return None
+    return totals
+
+
+def _symmetric(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a matrix of which the part on and above the diagonal is known."""
+    above = np.triu(gram, 1)
+    whole: NDArray[np.float64] = above + above.T
+    np.fill_diagonal(whole, np.diagonal(gram))
+    return whole
+
+
+def _finite_but(finite: NDArray[np.bool_], clients: Sequence[Layers]) -> bool:
+    """Tell whether all but the finite clients hold a number that is not finite itself.
+
+    Else it is only not finite by what float32 makes of it.
+    """
+    left_out = np.flatnonzero(~finite).tolist()
+    return not any(all(np.isfinite(part).all() for part in _parts(clients[i])) for i in left_out)
+
+
+def _would_do(sums: Sums, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None) -> bool:
+    """Tell whether nothing overflowed in the updates' own precision, and no square vanished."""
+    all_products = sums.gram, sums.inner, sums.squared_distance, sums.median_square
+    if not all(np.isfinite(products).all() for products in all_products):
+        return False
+    # Squares of float32 below 1e-38 vanish; a mean square of 1e-28 is safely above. The products
+    # of an update that is 0 throughout, as of a client that did not move, are exactly 0.
+    small = np.flatnonzero(sums.squares <= 1e-28 * num_numbers(clients[0]))
+    return all(sums.squares[i] == 0.0 and _is_zero(clients[i], origin) for i in small.tolist())
+
+
+def _is_zero(layers: Layers, origin: Sequence[NDArray[Any]] | None) -> bool:
+    """Tell whether an update's numbers are all 0 themselves, and not only what is computed of them.
+
+    Squares of float64 may vanish, and differences to a global model of another precision.
+    """
+    if origin is None:
+        return not any(part.any() for part in _parts(layers))
+    return all(np.array_equal(*pair) for pair in zip(_parts(layers), _parts(origin), strict=True))
+
+
+def _parts(layers: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    """Yield flat layers so many columns at a time that what is told of each needs little memory."""
+    for layer in layers:
+        for start in range(0, layer.size, CHUNK):
+            yield layer[start : start + CHUNK]
+
+
+def _fill(
+    name: str,
+    flats: Layers,
+    result: NDArray[Any],
+    threads: int | None,
+    settings: Callable[[Columns], tuple[Any, ...]],
+) -> bool:
+    """Fill a flat result column by column; tell whether it could be done."""
+    kernels, layer = _kernels(), LayerRows(flats)
+    if kernels is None:
+        return False
+
+    def carry_out(task: Task) -> None:
+        for part in layer.columns(task.start, task.stop):
+            filled = result[part.start : part.stop]
+            fits = filled.dtype == layer.dtype and filled.flags.carray
+            into = filled if fits else np.empty(filled.size)
+            _call(kernels, name, part.addresses, *settings(part), into)
+            if not fits:
+                filled[...] = into
+
+    return _done(carry_out, _tasks([layer], CHUNK), threads)
+
+
+def _done(task: Callable[[T], None], items: Sequence[T], threads: int | None) -> bool:
+    """Carry out tasks and tell whether all of them could be."""
+    try:
+        for _ in in_order(task, items, threads):
+            pass
+    except Exception as error:  # an aid that fails in whatever way must not stop a round
+        _warn_once("compiled code", error)
+        return False
+    return True
+
+
+@lru_cache(maxsize=1)
+def _kernels() -> ModuleType | None:
+    """Return the compiled functions; None without Numba or a place to keep them.
+
+    Why there are none is said once. Source and machine code both lie in the cache folder, by what
+    the source is: another version of it does not load this one's.
+    """
+    try:
+        import numba  # noqa: F401
+    except Exception as error:  # a Numba that does not go with this NumPy may raise anything
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "numba"
+        _warn_once("Numba", error, "pip install 'fedcrf[fast]'" if missing else MEND_NUMBA)
+        return None
+    source = Path(__file__).with_name("kernels.py").read_bytes()
+    name = f"kernels_{hashlib.sha256(source).hexdigest()[:12]}"
+    try:
+        path = cache_folder() / "kernels" / f"{name}.py"
+        # Whatever lies there otherwise is not what would be run.
+        if not path.exists() or path.read_bytes() != source:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, source.decode("utf-8"))
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # where Numba looks for it when it loads what it has kept
+        spec.loader.exec_module(module)
+    except Exception as error:  # an aid that fails in whatever way must not stop a round
+        _warn_once("cache", error, f"name a folder that can be written in {CACHE_VARIABLE}")
+        return None
+    return module
+
+
+MEND_NUMBA = "mend or remove Numba"
+
+
+def _warn_once(what: str, error: Exception, mend: str = "the plain pass does the same") -> None:
+    """Say why there is no compiled pass; once in a process for each thing that can fail."""
+    if what not in WARNED:
+        WARNED.add(what)
+        lines = str(error).strip().splitlines()
+        reason = ": ".join([type(error).__name__, *lines[:1]])
+        LOGGER.warning("rounds are aggregated by the slower, plain pass (%s): %s", reason, mend)
+
+
+def _call(kernels: ModuleType, name: str, *arguments: Any) -> Any:
+    """Call a compiled function; say how long it took where it had to be compiled first.
+
+    Raises:
+        Exception: Whatever the function, or its compilation, raises.
+        RuntimeError: It failed before.
+    """
+    function = getattr(kernels, name)
+    if name in FAILED:
+        raise RuntimeError(f"{name} failed before")
+    known, started = sum(function.stats.cache_misses.values()), time.perf_counter()
+    try:
+        result = function(*arguments)
+    except Exception:
+        FAILED.add(name)
+        raise
+    misses = sum(function.stats.cache_misses.values())
+    told = vars(kernels).setdefault("told", set())
+    if misses > known and (name, misses) not in told:
+        told.add((name, misses))  # tasks beside this one waited for the same
+        LOGGER.warning(
+            "compiled the statistics (%s) in %.1f s; kept for later",
+            name,
+            time.perf_counter() - started,
+        )
+    return result

@@ -1,0 +1,482 @@
+"""The one pass as compiled loops, for any number of clients.
+
+Only `fedcrf.statistics.compiled` runs this file, from a copy in the cache folder. Every function
+takes the clients' rows by the addresses of their first numbers: one compilation then serves every
+number of clients, and no array's reference count is touched in a loop. ``like`` is an empty array
+of the rows' dtype, float32 or float64.
+
+A block is a few hundred columns of all rows, which stay in cache: row i holds what client i sent,
+less the origin. Loops stand in place of slices and array expressions, which take long to compile.
+"""
+
+import numpy as np
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+BLOCK = 512
+"""Columns in a block, at most."""
+
+STRIP = 128
+"""Columns that go through a sorting network together: ten clients' fit in the first-level cache."""
+
+LANES = 32
+"""Columns in which a rank is sought together, where clients are many."""
+
+CACHED = 1 << 20
+"""Numbers in a block, at most, where clients are many: it stays in the third-level cache."""
+
+PADDING = 16
+"""Numbers between the rows of a block, so that they do not share cache lines."""
+
+LONG_BLOCK = 2048
+"""Columns in a block of an average, of which little else is in cache."""
+
+TILE_ROWS, TILE_COLUMNS = 2, 4
+"""A tile of the Gram matrix: its sums and the rows' numbers fit in 16 vector registers."""
+
+BLOCKED_ROWS = 64
+"""Rows whose products with all others are summed while they lie in the second-level cache."""
+
+compiled = njit(cache=True, nogil=True, error_model="numpy")
+summing = njit(
+    cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"}
+)
+"""For sums: the compiler may change their order, and no more."""
+
+
+@intrinsic
+def _pointer(typing, address):
+    """Return a pointer to what lies at an address."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), generate
+
+
+@compiled
+def _at(address, like):
+    """Return the numbers that lie at an address, of which nothing else is known."""
+    return carray(_pointer(address), 1, like.dtype)
+
+
+@compiled
+def _row(block, i):
+    """Return row i of a block."""
+    return _at(block.ctypes.data + i * block.strides[0], block)
+
+
+@summing
+def _read(addresses, origin, like, start, columns, block, squares):
+    """Bring columns into the block, less the origin's; add to each row's sum of squares.
+
+    Zeros follow up to a multiple of `STRIP`. Returns whether all sums are finite.
+    """
+    offset, finite = start * like.itemsize, True
+    padded = (columns + STRIP - 1) // STRIP * STRIP
+    base = _at(origin + offset, like)
+    for i in range(len(addresses)):
+        source, row, total = _at(addresses[i] + offset, like), _row(block, i), 0.0
+        if origin == 0:
+            for k in range(columns):
+                value = block.dtype.type(source[k])
+                row[k] = value
+                total += np.float64(value) * np.float64(value)
+        else:
+            for k in range(columns):
+                value = block.dtype.type(source[k]) - block.dtype.type(base[k])
+                row[k] = value
+                total += np.float64(value) * np.float64(value)
+        for k in range(columns, padded):
+            row[k] = 0
+        squares[i] += total
+        finite &= np.isfinite(squares[i])
+    return finite
+
+
+@compiled
+def _sort(block, steps, first):
+    """Send a strip of columns through a sorting network.
+
+    A step (a, b, lesser, greater) compares rows a and b of the block and writes to two others; −1
+    is a result that nobody wants. It never writes where it reads: where that may be the same, the
+    compiler makes stores under a mask, which take six times as long.
+    """
+    offset = first * block.itemsize
+    for step in range(len(steps)):
+        a = _at(_row(block, steps[step, 0]).ctypes.data + offset, block)
+        b = _at(_row(block, steps[step, 1]).ctypes.data + offset, block)
+        lesser = _at(_row(block, steps[step, 2]).ctypes.data + offset, block)
+        greater = _at(_row(block, steps[step, 3]).ctypes.data + offset, block)
+        if steps[step, 2] < 0:
+            for k in range(STRIP):
+                greater[k] = a[k] if a[k] > b[k] else b[k]
+        elif steps[step, 3] < 0:
+            for k in range(STRIP):
+                lesser[k] = a[k] if a[k] < b[k] else b[k]
+        else:
+            for k in range(STRIP):
+                x, y = a[k], b[k]
+                lesser[k] = x if x < y else y
+                greater[k] = x if x > y else y
+
+
+@summing
+def _compare(block, rows, columns, median, inner, squared_distance):
+    """Add products with the median and squared distances to it; return the median's square."""
+    middle, square = _row(median, 0), block.dtype.type(0)
+    for i in range(rows):
+        row, product, distance = _row(block, i), block.dtype.type(0), block.dtype.type(0)
+        for k in range(columns):
+            product += row[k] * middle[k]
+            distance += (row[k] - middle[k]) * (row[k] - middle[k])
+        inner[i] += product
+        squared_distance[i] += distance
+    for k in range(columns):
+        square += middle[k] * middle[k]
+    return np.float64(square)
+
+
+@summing
+def _add_tile(block, i, j, columns, gram):
+    """Add the products of rows i and i + 1 with rows j to j + 3."""
+    a, b = _row(block, i), _row(block, i + 1)
+    c, d, e, f = _row(block, j), _row(block, j + 1), _row(block, j + 2), _row(block, j + 3)
+    ac = ad = ae = af = bc = bd = be = bf = block.dtype.type(0)
+    for k in range(columns):
+        x, y = a[k], b[k]
+        ac += x * c[k]
+        ad += x * d[k]
+        ae += x * e[k]
+        af += x * f[k]
+        bc += y * c[k]
+        bd += y * d[k]
+        be += y * e[k]
+        bf += y * f[k]
+    gram[i, j] += ac
+    gram[i, j + 1] += ad
+    gram[i, j + 2] += ae
+    gram[i, j + 3] += af
+    gram[i + 1, j] += bc
+    gram[i + 1, j + 1] += bd
+    gram[i + 1, j + 2] += be
+    gram[i + 1, j + 3] += bf
+
+
+@compiled
+def _add_products(block, rows, columns, gram):
+    """Add the rows' products on and above the diagonal; what lies elsewhere is not defined.
+
+    The block and the matrix have `TILE_COLUMNS` rows more, which tiles reach into.
+    """
+    for panel in range(0, rows, BLOCKED_ROWS):
+        end = min(panel + BLOCKED_ROWS, rows)
+        for i in range(0, end, TILE_ROWS):
+            # No tile reaches into the next panel; beyond the last one there is room.
+            first = i if end == rows else i // TILE_COLUMNS * TILE_COLUMNS
+            for j in range(max(first, panel), end, TILE_COLUMNS):
+                _add_tile(block, i, j, columns, gram)
+
+
+@compiled
+def gather(
+    addresses, origin, like, columns, squares, gram, inner, squared_distance, steps, kept, slots
+):
+    """Add the sums of `fedcrf.statistics.sums.Sums` over columns; return the median's square.
+
+    Only squares count, and are not finite, where a number is not.
+
+    Args:
+        addresses: (m,) of the rows.
+        origin: The address of what is taken away from each; 0 for nothing.
+        like: Of the rows' dtype.
+        columns: How many there are.
+        squares: (m,) float64; added to, as the next three.
+        gram: (m + 4, m + 4).
+        inner: (m,).
+        squared_distance: (m,).
+        steps: (s, 4) of a sorting network, as `_sort` takes them.
+        kept: The rows of the block that hold the median after them, or the two whose mean it is.
+        slots: Rows of the block: the clients' and those that the network writes to.
+    """
+    rows, finite, total = len(addresses), True, 0.0
+    block = np.empty((slots + TILE_COLUMNS, BLOCK + PADDING), like.dtype)
+    median, half = np.empty((1, BLOCK), like.dtype), like.dtype.type(0.5)
+    for start in range(0, columns, BLOCK):
+        n = min(BLOCK, columns - start)
+        finite &= _read(addresses, origin, like, start, n, block, squares)
+        if not finite:
+            continue
+        for first in range(0, n, STRIP):
+            _sort(block, steps, first)
+        low, high, middle = _row(block, kept[0]), _row(block, kept[-1]), _row(median, 0)
+        if rows % 2:
+            for k in range(n):
+                middle[k] = low[k]
+        else:
+            for k in range(n):
+                middle[k] = (low[k] + high[k]) * half
+        total += _compare(block, rows, n, median, inner, squared_distance)
+        _add_products(block, rows, n, gram)
+    return total
+
+
+@compiled
+def gather_many(
+    addresses, origin, like, columns, squares, gram, inner, squared_distance, whole, medians
+):
+    """Do what `gather` does where clients are too many for a network.
+
+    Products are left out where the Gram matrix is empty. ``whole`` is an empty array of integers
+    of the rows' size; the median's numbers are put into ``medians`` unless that is empty.
+    """
+    rows, finite, total = len(addresses), True, 0.0
+    width = _width(rows)
+    block = np.empty((rows + TILE_COLUMNS, width + PADDING), like.dtype)
+    median, following = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
+    half = like.dtype.type(0.5)
+    for start in range(0, columns, width):
+        n = min(width, columns - start)
+        finite &= _read(addresses, origin, like, start, n, block, squares)
+        if not finite:
+            continue
+        _rank(block, rows, n, (rows - 1) // 2, whole, median, following)
+        if rows % 2 == 0:
+            for k in range(n):
+                median[0, k] = (median[0, k] + following[0, k]) * half
+        if len(medians):
+            for k in range(n):
+                medians[start + k] = median[0, k]
+        total += _compare(block, rows, n, median, inner, squared_distance)
+        if len(gram):
+            _add_products(block, rows, n, gram)
+    return total
+
+
+@compiled
+def _width(rows):
+    """Return how many columns of so many rows a block has, a multiple of `STRIP`."""
+    return max(STRIP, min(BLOCK, CACHED // rows // STRIP * STRIP))
+
+
+@compiled
+def _rank(block, rows, columns, rank, whole, found, following):
+    """Find each column's value of a rank, counted from 0, and the one that follows it.
+
+    A bracket that holds the value shrinks for `LANES` columns at once, to about where the rank must
+    lie by the counts at its ends, and every third time in halves of the numbers that there are
+    between them: so it closes whatever the values. Each time is a pass over rows in cache. What
+    follows the last rank is infinite. All values are finite.
+    """
+    strip = np.empty((rows, LANES), block.dtype)
+    lower, upper = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
+    pivot, count = np.empty(LANES, block.dtype), np.empty(LANES, np.int32)
+    fewest, most = np.empty(LANES, np.int32), np.empty(LANES, np.int32)
+    lower_bits, upper_bits, pivot_bits = (
+        lower.view(whole.dtype),
+        upper.view(whole.dtype),
+        pivot.view(whole.dtype),
+    )
+    least, enough = np.int64(-1) << (8 * block.itemsize - 1), rank + 1
+    for first in range(0, columns, LANES):
+        for k in range(LANES):
+            lower[k], upper[k], fewest[k], most[k] = np.inf, -np.inf, 0, rows
+        for i in range(rows):
+            for k in range(LANES):
+                strip[i, k] = block[i, first + k]
+                lower[k] = min(lower[k], strip[i, k])
+                upper[k] = max(upper[k], strip[i, k])
+        step, is_open = 0, True
+        while is_open:
+            for k in range(LANES):
+                share = (np.float64(enough - fewest[k]) - 0.5) / max(1, most[k] - fewest[k])
+                pivot[k] = lower[k] + (upper[k] - lower[k]) * block.dtype.type(share)
+                if step % 3 == 2 or not lower[k] <= pivot[k] < upper[k]:
+                    low, high = _order(lower_bits[k], least), _order(upper_bits[k], least)
+                    middle = (low >> 1) + (high >> 1) + (low & high & 1)
+                    pivot_bits[k] = _order(middle, least)
+                count[k] = 0
+            _count(strip, rows, pivot, count)
+            is_open = False
+            for k in range(LANES):
+                if count[k] == enough:
+                    lower[k] = upper[k] = pivot[k]
+                elif count[k] > enough:
+                    upper[k], most[k] = pivot[k], count[k]
+                elif lower[k] < upper[k]:
+                    lower_bits[k] = _order(_order(pivot_bits[k], least) + 1, least)
+                    fewest[k] = count[k]
+                is_open |= lower[k] < upper[k]
+            step += 1
+        _split(strip, rows, enough, upper, first, found, following)
+
+
+@compiled
+def _order(bits, least):
+    """Return integers in the order of the floats whose bits they are, and the bits of those.
+
+    ``least`` is the least integer of their size.
+    """
+    return bits if bits >= 0 else least - bits
+
+
+@compiled
+def _count(strip, rows, pivot, count):
+    """Count each column's values that are no greater than its pivot."""
+    bounds, counts = _at(pivot.ctypes.data, pivot), _at(count.ctypes.data, count)
+    for i in range(rows):
+        row = _row(strip, i)
+        for k in range(LANES):
+            counts[k] += row[k] <= bounds[k]
+
+
+@compiled
+def _split(strip, rows, enough, pivot, first, found, following):
+    """Find each column's greatest value up to its pivot, and the one that follows it in rank."""
+    for k in range(LANES):
+        count, below, above = 0, -np.inf, np.inf
+        for i in range(rows):
+            value = strip[i, k]
+            if value <= pivot[k]:
+                count += 1
+                below = max(below, value)
+            else:
+                above = min(above, value)
+        found[0, first + k] = below
+        following[0, first + k] = below if count > enough else above
+
+
+@compiled
+def gather_centred(addresses, origin, like, columns, squares, gram):
+    """Add the products of the rows about their mean, in float64; squares are as in `gather`.
+
+    The first row is taken away before the mean: exact for equal rows, as their mean alone is not.
+    """
+    rows, finite = len(addresses), True
+    width = _width(rows)
+    block, mean = np.empty((rows + TILE_COLUMNS, width + PADDING)), np.empty(width)
+    for start in range(0, columns, width):
+        n = min(width, columns - start)
+        finite &= _read(addresses, origin, like, start, n, block, squares)
+        if not finite:
+            continue
+        for k in range(n):
+            mean[k] = 0.0
+        for i in range(rows - 1, -1, -1):
+            for k in range(n):
+                block[i, k] -= block[0, k]
+                mean[k] += block[i, k]
+        for k in range(n):
+            mean[k] /= rows
+        for i in range(rows):
+            for k in range(n):
+                block[i, k] -= mean[k]
+        _add_products(block, rows, n, gram)
+
+
+@compiled
+def sketch(addresses, origin, like, columns, first, shifts, signs, sums):
+    """Add the count sketches of the rows, each row's its own; the columns' places begin at first.
+
+    Four rows in turns keep as many streams from memory busy. What shifts and signs are is told in
+    `fedcrf.statistics.sketches`.
+    """
+    size = sums.shape[1]
+    for i in range(0, len(addresses), 4):
+        start = 0
+        while start < columns:
+            place, row = (first + start) % size, (first + start) // size
+            bucket = (place + shifts[row]) % size
+            n = min(columns - start, size - place, size - bucket)  # their buckets follow each other
+            sign = _at(signs.ctypes.data + start, signs)
+            base = _at(origin + start * like.itemsize, like)
+            for j in range(i, min(i + 4, len(addresses))):
+                source = _at(addresses[j] + start * like.itemsize, like)
+                buckets = _at(_row(sums, j).ctypes.data + bucket * 8, sums)
+                if origin == 0:
+                    for k in range(n):
+                        buckets[k] += sign[k] * np.float64(source[k])
+                else:
+                    for k in range(n):
+                        buckets[k] += sign[k] * (np.float64(source[k]) - np.float64(base[k]))
+            start += n
+
+
+@compiled
+def average(addresses, weights, like, columns, result):
+    """Fill the result with the weighted sum of the rows, added up in their order.
+
+    Five rows at a time keep as many streams from memory busy.
+    """
+    total = np.empty(LONG_BLOCK)
+    for start in range(0, columns, LONG_BLOCK):
+        n, offset = min(LONG_BLOCK, columns - start), start * like.itemsize
+        for k in range(n):
+            total[k] = 0.0
+        for i in range(0, len(addresses) - 4, 5):
+            a, b = _at(addresses[i] + offset, like), _at(addresses[i + 1] + offset, like)
+            c, d = _at(addresses[i + 2] + offset, like), _at(addresses[i + 3] + offset, like)
+            e, v = _at(addresses[i + 4] + offset, like), weights[i]
+            w, x, y, z = weights[i + 1], weights[i + 2], weights[i + 3], weights[i + 4]
+            for k in range(n):
+                first = (total[k] + v * a[k]) + w * b[k]
+                total[k] = ((first + x * c[k]) + y * d[k]) + z * e[k]
+        for i in range(len(addresses) // 5 * 5, len(addresses)):
+            row, weight = _at(addresses[i] + offset, like), weights[i]
+            for k in range(n):
+                total[k] += weight * row[k]
+        for k in range(n):
+            result[start + k] = total[k]
+
+
+@compiled
+def trimmed_mean(addresses, like, columns, steps, kept, slots, result):
+    """Fill the result with each column's mean of the values of some ranks; see `gather`."""
+    squares = np.zeros(len(addresses))
+    block = np.empty((slots, BLOCK + PADDING), like.dtype)
+    total = np.empty(BLOCK)
+    for start in range(0, columns, BLOCK):
+        n = min(BLOCK, columns - start)
+        _read(addresses, 0, like, start, n, block, squares)
+        for first in range(0, n, STRIP):
+            _sort(block, steps, first)
+        for k in range(n):
+            total[k] = 0.0
+        for i in range(len(kept)):
+            row = _row(block, kept[i])
+            for k in range(n):
+                total[k] += row[k]
+        for k in range(n):
+            result[start + k] = total[k] / len(kept)
+
+
+@compiled
+def trimmed_mean_many(addresses, trim, like, columns, whole, result):
+    """Fill the result with each column's mean but for its ``trim`` least and greatest values.
+
+    A value beyond the ranks that are kept counts as the nearest of them, and that is taken away.
+    """
+    rows, squares = len(addresses), np.zeros(len(addresses))
+    width = _width(rows)
+    block, total = np.empty((rows, width + PADDING), like.dtype), np.empty(width)
+    low, next_low = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
+    high, next_high = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
+    for start in range(0, columns, width):
+        n = min(width, columns - start)
+        _read(addresses, 0, like, start, n, block, squares)
+        _rank(block, rows, n, trim, whole, low, next_low)
+        _rank(block, rows, n, rows - 1 - trim, whole, high, next_high)
+        for k in range(n):
+            total[k] = np.float64(low[0, k]) + np.float64(high[0, k])
+        if rows - 2 * trim <= 2:  # the median, exactly
+            for k in range(n):
+                result[start + k] = total[k] / 2
+            continue
+        for k in range(n):
+            total[k] *= -trim
+        for i in range(rows):
+            for k in range(n):
+                total[k] += min(max(block[i, k], low[0, k]), high[0, k])
+        for k in range(n):
+            result[start + k] = total[k] / (rows - 2 * trim)
