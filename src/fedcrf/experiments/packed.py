@@ -28,19 +28,31 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+import tomli_w
+from pydantic import Field
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes
 from fedcrf.experiments.settings import merge
-from fedcrf.experiments.spec import CellSpec, cell_of, resolve
-from fedcrf.experiments.store import RunStore, check_folder, check_free, folder_lock, make_folder
+from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of, resolve
+from fedcrf.experiments.store import (
+    RunStore,
+    check_folder,
+    check_free,
+    extended,
+    folder_lock,
+    make_folder,
+    read_lines,
+)
 from fedcrf.experiments.suite import Point
-from fedcrf.files import append_line, atomic_write, whole_lines, write_text
+from fedcrf.files import append_line, atomic_write, write_text
 from fedcrf.simulation.records import Number, Record, RoundRecord
 
 SUFFIX = ".tar.xz"
 """Ends the name of an archive."""
+
+DESCRIPTION = "run.toml"
+"""The file of an archive that says what run it is of."""
 
 METRICS = ("training_loss", "validation", "test")
 """Of a round's record what is kept in `METRIC_DIGITS`; the rest has `CLIENT_DIGITS`."""
@@ -129,21 +141,10 @@ class Ledger:
             FedcrfError: A line that is no score, or a file where the folder should be.
         """
         check_folder(self.path)
-        try:
-            lines = whole_lines(self._lines)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise FedcrfError(f"{self._lines} cannot be read: {error}") from None
-        scores = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                scores.append(Score.model_validate_json(line))
-            except ValidationError:
-                raise FedcrfError(
-                    f"{self._lines}, line {number}, is not a cell's score: take the line out to "
-                    "run that cell anew"
-                ) from None
+        wanted = "a cell's score: take the line out to run that cell anew"
+        scores, damage = read_lines(self._lines, Score, wanted)
+        if damage is not None:
+            raise FedcrfError(damage)
         return scores
 
     def told(self) -> list[str]:
@@ -345,25 +346,21 @@ def add(path: Path, store: RunStore, cells: Iterable[CellSpec]) -> None:
     names = list(dict.fromkeys(cell.method.name for cell in cells))
     described = store.read().describe()
     spec = resolve(merge(described, {"methods": names, "seeds": [cells[0].seed]}))
-    with TemporaryDirectory() as folder:
-        packed = RunStore(Path(folder))
-        try:
-            _unpack(path, packed)
-            spec = packed.check(spec)
-        except FedcrfError:
-            packed = RunStore(Path(folder) / "anew")
-            packed.path.mkdir()
-        packed.write(spec)
-        partition = store.partition(cells[0].seed)
-        if partition is not None:
-            packed.write_partition(partition)
-        for cell in cells:
-            source, target = store.cell(cell), packed.cell(cell).path
-            target.mkdir(parents=True, exist_ok=True)
-            lines = [json.dumps(_brief(each), separators=(",", ":")) for each in source.records()]
-            (target / "rounds.jsonl").write_text("".join(f"{line}\n" for line in lines))
-            (target / "summary.json").write_bytes((source.path / "summary.json").read_bytes())
-        _pack(packed.path, path)
+    files: dict[str, bytes] = {}
+    with suppress(FedcrfError):
+        earlier, there = _read(path)
+        spec, files = extended(earlier, spec, str(path)), there
+    files[DESCRIPTION] = tomli_w.dumps(spec.describe()).encode()
+    if (partition := store.partition(cells[0].seed)) is not None:
+        files[f"partitions/seed-{partition.seed}.json"] = (
+            partition.model_dump_json().encode() + b"\n"
+        )
+    for cell in cells:
+        source = store.cell(cell)
+        lines = [json.dumps(_brief(each), separators=(",", ":")) for each in source.records()]
+        files[f"cells/{cell.name}/rounds.jsonl"] = "".join(f"{line}\n" for line in lines).encode()
+        files[f"cells/{cell.name}/summary.json"] = source.content()["summary.json"]
+    _pack(files, path)
 
 
 def open_run(folder: Path) -> RunStore:
@@ -398,21 +395,14 @@ def conditions(folder: Path) -> list[Path]:
 
 
 def _unpack(path: Path, store: RunStore) -> None:
-    """Unpack an archive to what a folder holds of the run already; nothing where there is none.
+    """Unpack an archive to what a folder holds of the run already.
 
     Raises:
         FedcrfError: It is damaged, or of another run.
     """
-    if not path.exists():
-        return
-    files = _read(path)
-    described = resolve(tomllib.loads(files.pop("run.toml").decode()))
-    try:
-        spec = store.check(described)
-    except FedcrfError as error:
-        raise FedcrfError(
-            f"archive {path} is of another run than those beside it: {error}"
-        ) from None
+    spec, files = _read(path)
+    if (store.path / DESCRIPTION).exists():
+        spec = extended(store.read(), spec, f"archive {path}")
     store.path.mkdir(parents=True, exist_ok=True)
     store.write(spec)
     for name, content in files.items():
@@ -421,11 +411,11 @@ def _unpack(path: Path, store: RunStore) -> None:
         target.write_bytes(content)
 
 
-def _read(path: Path) -> dict[str, bytes]:
-    """Return the files of an archive by name, those within it alone.
+def _read(path: Path) -> tuple[RunSpec, dict[str, bytes]]:
+    """Return what run an archive is of, and its other files by name, those within it alone.
 
     Raises:
-        FedcrfError: It is damaged.
+        FedcrfError: There is none, or it is damaged.
     """
     files = {}
     try:
@@ -438,9 +428,9 @@ def _read(path: Path) -> dict[str, bytes]:
                     files[member.name] = content.read()
     except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
         raise _damaged(path, error) from None
-    if "run.toml" not in files:
+    if DESCRIPTION not in files:
         raise _damaged(path, "it holds no run")
-    return files
+    return resolve(tomllib.loads(files.pop(DESCRIPTION).decode())), files
 
 
 def _damaged(path: Path, why: object) -> FedcrfError:
@@ -449,20 +439,18 @@ def _damaged(path: Path, why: object) -> FedcrfError:
     )
 
 
-def _pack(folder: Path, path: Path) -> None:
-    """Write all files of a folder as an archive; equal files make an equal archive."""
+def _pack(files: Mapping[str, bytes], path: Path) -> None:
+    """Write files as an archive; equal files make an equal archive."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         atomic_write(path) as file,
         lzma.open(file, "wb", preset=6 | lzma.PRESET_EXTREME) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for each in sorted(folder.rglob("*")):
-            if each.is_file():
-                content = each.read_bytes()
-                member = tarfile.TarInfo(str(each.relative_to(folder)))
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
 
 
 def _brief(record: RoundRecord) -> dict[str, Any]:

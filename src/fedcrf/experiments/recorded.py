@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
@@ -85,9 +85,6 @@ class LaterEvaluation(Record):
         seconds = record.seconds.model_copy(update={"evaluation": self.seconds})
         given = {name: metrics for name, metrics in found.items() if metrics is not None}
         return record.model_copy(update={**given, "seconds": seconds})
-
-
-LINE = TypeAdapter[RoundRecord | LaterEvaluation](RoundRecord | LaterEvaluation)
 
 
 @dataclass(frozen=True)
@@ -165,7 +162,9 @@ class RecordedRun:
 
         Of a round that was done again, since the run had stopped in it, the last one counts.
         """
-        lines, damage = read_lines(self._rounds, MEND, LINE.validate_json)
+        lines, damage = read_lines(
+            self._rounds, RoundRecord | LaterEvaluation, f"a round's record: {MEND}"
+        )
         rounds: dict[int, RoundRecord] = {}
         for line in lines:
             if isinstance(line, RoundRecord):

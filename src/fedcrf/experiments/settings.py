@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -222,3 +222,12 @@ def setting(text: str) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             continue
     raise FedcrfError(f"--set {text}: write --set section.key=value")
+
+
+def flat(section: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of nested sections by dotted name."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 import numpy as np
 import tomli_w
 from filelock import FileLock, Timeout
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
-from fedcrf.experiments.settings import merge, read_run_file
+from fedcrf.experiments.settings import Options, flat, merge, read_run_file
 from fedcrf.experiments.spec import REGISTRIES, CellSpec, RunSpec, cell_of, resolve
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.checkpoint import (
@@ -40,7 +40,10 @@ from fedcrf.simulation.checkpoint import (
 from fedcrf.simulation.records import Number, Record, RoundRecord
 from fedcrf.simulation.rounds import RunState
 
-T = TypeVar("T")
+R = TypeVar("R", bound=Record)
+
+ANEW = "move the cell's folder away to run it anew"
+"""What helps where a cell's files are damaged."""
 
 
 class CellSummary(Record):
@@ -177,11 +180,10 @@ class CellStore:
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
-        mend = "move the cell's folder away to run it anew"
-        records, damage = read_records(self._rounds, mend)
+        records, damage = read_lines(self._rounds, RoundRecord, f"a round's record: {ANEW}")
         for number, record in enumerate(records, start=1):
             if record.round != number:
-                damage = f"{self._rounds}, line {number}, is of round {record.round}: {mend}"
+                damage = f"{self._rounds}, line {number}, is of round {record.round}: {ANEW}"
                 return records[: number - 1], damage
         return records, damage
 
@@ -191,15 +193,7 @@ class CellStore:
         Raises:
             FedcrfError: The file is damaged or no summary.
         """
-        try:
-            return CellSummary.model_validate_json(self._summary.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError):
-            raise FedcrfError(
-                f"{self._summary} is not a cell's summary: "
-                "move the cell's folder away to run it anew"
-            ) from None
+        return _read(CellSummary, self._summary, f"is not a cell's summary: {ANEW}")
 
     def read(
         self, cell: CellSpec, fingerprint: str | None
@@ -231,21 +225,14 @@ class CellStore:
         if len(records) != summary.rounds:
             raise FedcrfError(
                 f"{self._rounds} holds {len(records)} rounds and the summary beside it speaks of "
-                f"{summary.rounds}: move the cell's folder away to run it anew"
+                f"{summary.rounds}: {ANEW}"
             )
         return records, summary
 
     def _begun(self) -> Begun | None:
         """Return by which code the cell was begun; None where that is not known."""
-        try:
-            return Begun.model_validate_json(self._beginning.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError):
-            raise FedcrfError(
-                f"{self._beginning} does not say by which code the cell was begun: "
-                "move the cell's folder away to run it anew"
-            ) from None
+        wrong = f"does not say by which code the cell was begun: {ANEW}"
+        return _read(Begun, self._beginning, wrong)
 
     def check_current(self, cell: CellSpec) -> None:
         """Check that what is here, finished or not, was made by code that does what today's does.
@@ -299,8 +286,7 @@ class CellStore:
         # A kill between a record and its checkpoint leaves one round too many, never more.
         if len(records) not in (done, done + 1):
             raise FedcrfError(
-                f"{self._rounds} does not hold rounds 1 to {done} of its checkpoint: "
-                "move the cell's folder away to run it anew"
+                f"{self._rounds} does not hold rounds 1 to {done} of its checkpoint: {ANEW}"
             )
         if self._rounds.exists():
             with atomic_write(self._rounds) as file:
@@ -371,25 +357,7 @@ class RunStore:
         if not self._description.exists():
             check_free(self.path, self._description.name, "run")
             return spec
-        earlier = self.read()
-        before, now = earlier.describe(), spec.describe()
-        # What a rule is told is as good as said: folders of old say numbers that were defaults.
-        told = [{**said, "rules": of.told_rules} for said, of in ((before, earlier), (now, spec))]
-        for where, old, new in _shared_sections(*told):
-            difference = _first_difference(old, new)
-            if difference is not None:
-                key, was, is_now = difference
-                raise FedcrfError(
-                    f"results folder {self.path} is of another run ({where}.{key} is {was} "
-                    f"there, {is_now} here): choose another with --output"
-                )
-        return resolve(
-            merge(before, now),
-            {
-                "methods": list(dict.fromkeys([*earlier.methods, *spec.methods])),
-                "seeds": sorted({*earlier.seeds, *spec.seeds}),
-            },
-        )
+        return extended(self.read(), spec, f"results folder {self.path}")
 
     def check_data(self, seeds: Sequence[int], fingerprint: str) -> None:
         """Check that what was run here for these seeds was run on the same data.
@@ -422,16 +390,11 @@ class RunStore:
         Raises:
             FedcrfError: The file is damaged.
         """
-        path = self._partition(seed)
-        try:
-            return PartitionRecord.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError):
-            raise FedcrfError(
-                f"{path} is not what the clients of a seed hold: "
-                "take it away, and the run's command makes it anew"
-            ) from None
+        wrong = (
+            "is not what the clients of a seed hold: "
+            "take it away, and the run's command makes it anew"
+        )
+        return _read(PartitionRecord, self._partition(seed), wrong)
 
     def _partition(self, seed: int) -> Path:
         return self.path / "partitions" / f"seed-{seed}.json"
@@ -441,13 +404,44 @@ class RunStore:
         return self.path / "run.toml"
 
 
+def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
+    """Return the description of a run with the methods and seeds of another one added.
+
+    Args:
+        earlier: The run.
+        spec: The other, of the same settings.
+        place: Of the run, as an error calls it.
+
+    Raises:
+        FedcrfError: It has other settings.
+    """
+    before, now = earlier.describe(), spec.describe()
+    # What a rule is told is as good as said: folders of old say numbers that were defaults.
+    difference = _first_difference(
+        {**before, "rules": earlier.told_rules}, {**now, "rules": spec.told_rules}
+    )
+    if difference is not None:
+        key, was, is_now = difference
+        raise FedcrfError(
+            f"{place} is of another run ({key} is {was} there, {is_now} here): choose another "
+            "with --output"
+        )
+    return resolve(
+        merge(before, now),
+        {
+            "methods": list(dict.fromkeys([*earlier.methods, *spec.methods])),
+            "seeds": sorted({*earlier.seeds, *spec.seeds}),
+        },
+    )
+
+
 def runs_below(folder: Path) -> list[RunStore]:
     """Return the runs right below a folder, such as a sweep's, by name."""
     return [RunStore(path.parent) for path in sorted(folder.glob("*/run.toml"))]
 
 
 def undamaged(records: list[RoundRecord], damage: str | None) -> list[RoundRecord]:
-    """Return what `read_records` found, where that is all.
+    """Return what `read_lines` found, where that is all.
 
     Raises:
         DamagedRecordsError: A line that is no record.
@@ -457,23 +451,18 @@ def undamaged(records: list[RoundRecord], damage: str | None) -> list[RoundRecor
     return records
 
 
-def read_records(path: Path, mend: str) -> tuple[list[RoundRecord], str | None]:
-    """Return the rounds in a file before its first damaged line; see `read_lines`."""
-    return read_lines(path, mend, RoundRecord.model_validate_json)
-
-
-def read_lines(path: Path, mend: str, parse: Callable[[bytes], T]) -> tuple[list[T], str | None]:
+def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | None]:
     """Return what the lines of a file hold before its first damaged one, and what is wrong there.
 
     Args:
         path: One record a line; a line still being written is left out. Where there is no file,
             there are no records.
-        mend: What can be done about a damaged line.
-        parse: Makes a record of a line, or raises a `ValidationError`.
+        kind: What a line holds, a class of records or a union of some.
+        wanted: What a damaged line is not, and what can be done about it.
 
     Returns:
-        The records, and which line is none, with the mend, or why the file cannot be read; None
-        where nothing is wrong.
+        The records, and which line is none, or why the file cannot be read; None where nothing is
+        wrong.
     """
     try:
         lines = whole_lines(path)
@@ -481,13 +470,28 @@ def read_lines(path: Path, mend: str, parse: Callable[[bytes], T]) -> tuple[list
         return [], None
     except OSError as error:
         return [], f"records {path} cannot be read: {error}"
-    records: list[T] = []
+    parse = TypeAdapter(kind).validate_json
+    records: list[Any] = []
     for number, line in enumerate(lines, start=1):
         try:
             records.append(parse(line))
         except ValidationError:
-            return records, f"{path}, line {number}, is not a round's record: {mend}"
+            return records, f"{path}, line {number}, is not {wanted}"
     return records, None
+
+
+def _read(kind: type[R], path: Path, wrong: str) -> R | None:
+    """Return the record in a file; None where there is no file.
+
+    Raises:
+        FedcrfError: It is another thing; the error says what is wrong.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError):
+        raise FedcrfError(f"{path} {wrong}") from None
 
 
 def append_record(path: Path, record: Record) -> None:
@@ -583,25 +587,20 @@ def _line(record: Record) -> bytes:
     return record.model_dump_json(exclude_none=True).encode() + b"\n"
 
 
-def _shared_sections(
-    before: Mapping[str, Any], now: Mapping[str, Any]
-) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield the sections two descriptions must agree on: all, and the rules both of them use."""
-    for section in ("data", "partition", "model", "training", "rounds"):
-        yield section, before[section], now[section]
-    yield "attack", before.get("attack", {}), now.get("attack", {})
-    for section in REGISTRIES:
+def _first_difference(before: Options, now: Options) -> tuple[str, Any, Any] | None:
+    """Return the first setting on which two descriptions must agree and do not, and its two values.
+
+    They must agree on all but methods and seeds, and of rules and other named things on the
+    settings of those that both of them use.
+    """
+    for section in ("data", "partition", "model", "training", "rounds", "attack", *REGISTRIES):
         old, new = before.get(section, {}), now.get(section, {})
-        for name in old.keys() & new.keys():
-            yield f"{section}.{name}", old[name], new[name]
-
-
-def _first_difference(
-    before: Mapping[str, Any], now: Mapping[str, Any]
-) -> tuple[str, Any, Any] | None:
-    """Return the first key with different values, and the two; None where all are alike."""
-    for key in {**before, **now}:
-        old, new = before.get(key, "unset"), now.get(key, "unset")
-        if json.dumps(old) != json.dumps(new):
-            return key, old, new
+        if section in REGISTRIES:
+            old = {name: each for name, each in old.items() if name in new}
+            new = {name: each for name, each in new.items() if name in old}
+        there, here = dict(flat({section: old})), dict(flat({section: new}))
+        for key in {**there, **here}:
+            was, is_now = there.get(key, "unset"), here.get(key, "unset")
+            if json.dumps(was) != json.dumps(is_now):  # 1 is not 1.0 there
+                return key, was, is_now
     return None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcrf.experiments.packed import Ledger
+from fedcrf.experiments.settings import flat
 from fedcrf.experiments.standing import CellStanding, RunStanding, standing
 from fedcrf.experiments.store import RunStore, runs_below
 from fedcrf.simulation.records import reported_round
@@ -172,12 +173,3 @@ def suite_rows(suite: Ledger) -> Iterator[dict[str, Any]]:
             "complete": not stale,
             "folder": str(suite.path),
         }
-
-
-def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of nested sections by dotted name."""
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
