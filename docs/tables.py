@@ -5,31 +5,34 @@ Usage: python docs/tables.py
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from examples.least_weights import least_weights  # noqa: E402
 
-from fedcrf.experiments.compare import (  # noqa: E402
-    PairedDifference,
-    compare,
-    pair_methods,
+from fedcrf.experiments.analysis.pairs import (  # noqa: E402
+    Estimate,
+    mean_accuracy,
+    method_difference,
+    of_method,
     paired_difference,
 )
+from fedcrf.experiments.analysis.tables import (  # noqa: E402
+    Table,
+    difference_text,
+    estimate_text,
+)
 from fedcrf.experiments.methods import method_title  # noqa: E402
-from fedcrf.experiments.reproduce import column_table, columns  # noqa: E402
-from fedcrf.experiments.standing import standing  # noqa: E402
-from fedcrf.experiments.store import CellSummary, RunStore  # noqa: E402
-from fedcrf.experiments.tables import Table, difference_text, estimate_text  # noqa: E402
+from fedcrf.experiments.reproduce import columns  # noqa: E402
+from fedcrf.experiments.table import table as results_of  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402
 
 RESULTS = ROOT / "results"
@@ -124,13 +127,14 @@ def suites() -> str:
 def paper() -> str:
     """Return the paper's tables beside ours, and the ten fresh seeds."""
     parts = [
-        f"{column.title}:\n\n{column_table(column).as_markdown()}"
+        f"{column.title}:\n\n{column.tables()[0].as_markdown()}"
         for column in columns(RESULTS / "paper", "all", ["mnist"])
     ]
+    cells = results_of(FRESH)
     fresh = Table("", ("method, seeds 100 to 109", "n", "ours", "Δ to FedAvg [95 %]"), tuple(
-        (method_title(result.method), str(result.test.seeds), estimate_text(result.test),
-         difference_text(result.difference))
-        for result in compare(finished(FRESH), ["fedavg", "crf-fedavg"])
+        (method_title(method), str(accuracy.seeds), estimate_text(accuracy),
+         difference_text(method_difference(cells, method)))
+        for method in ("fedavg", "crf-fedavg") if (accuracy := mean_accuracy(cells, method))
     ))  # fmt: skip
     parts.append(f"MNIST non-IID, ten further seeds:\n\n{fresh.as_markdown()}")
     return "\n".join(parts)
@@ -139,20 +143,10 @@ def paper() -> str:
 FRESH = RESULTS / "paper" / "mnist-noniid-fresh-seeds"
 
 
-def finished(folder: Path) -> list[CellSummary]:
-    """Return the finished cells of a run."""
-    return standing(RunStore(folder)).finished
-
-
-def mini_batches() -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return by similarity and rule the columns of the mini-batches, seed by seed."""
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    with (LIMITS / "mini-batches.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            columns = found.setdefault((row["similarity"], row["rule"]), {})
-            for name in ("accuracy", "worst class", "starved"):
-                columns.setdefault(name, []).append(float(row[name]))
-    return found
+def mini_batches() -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the mini-batches by similarity and rule, seed by seed."""
+    table = pd.read_csv(LIMITS / "mini-batches.csv", dtype={"similarity": str})
+    return dict(iter(table.set_index("seed").groupby(["similarity", "rule"], sort=False)))
 
 
 def mini_batch_table() -> Table:
@@ -162,7 +156,8 @@ def mini_batch_table() -> Table:
     for (similarity, rule), values in found.items():
         average = found[similarity, "average"]["accuracy"]
         difference = paired_difference(values["accuracy"], average) if rule != "average" else None
-        means = (f"{np.mean(each):.3f}" for each in values.values())
+        measured = values[["accuracy", "worst class", "starved"]]
+        means = (f"{mean:.3f}" for mean in measured.mean())
         seeds = str(len(values["accuracy"]))
         rows.append((similarity, rule, seeds, *means, difference_text(difference)))
     header = (
@@ -174,18 +169,19 @@ def mini_batch_table() -> Table:
 
 def runs_table(pattern: str) -> Table:
     """Return accuracies and differences of the runs of a name."""
-    runs = {folder.name: standing(RunStore(folder)) for folder in sorted(LIMITS.glob(pattern))}
+    runs = {folder.name: results_of(folder) for folder in sorted(LIMITS.glob(pattern))}
     rows = [
         (
             f"[{name}]({name}/results.md)",
-            method_title(result.method),
-            str(result.test.seeds),
-            estimate_text(result.test),
-            f"{result.worst_client.mean:.3f}",
-            difference_text(result.difference),
+            method_title(method),
+            str(accuracy.seeds),
+            estimate_text(accuracy),
+            f"{of_method(cells, method)['worst_client'].mean():.3f}",
+            difference_text(method_difference(cells, method)),
         )
-        for name, run in runs.items()
-        for result in compare(run.finished, run.spec.methods)
+        for name, cells in runs.items()
+        for method in dict.fromkeys(cells["method"])
+        if (accuracy := mean_accuracy(cells, method))
     ]
     header = ("run", "rule", "seeds", "test accuracy", "worst client", "Δ to FedAvg [95 %]")
     return Table("", header, tuple(rows))
@@ -213,10 +209,10 @@ def not_at_home() -> str:
     batches = mini_batches()
 
     def mean(similarity: str, rule: str) -> str:
-        return f"{np.mean(batches[similarity, rule]['accuracy']):.3f}"
+        return f"{batches[similarity, rule]['accuracy'].mean():.3f}"
 
     def lost(run: str, method: str = "crf-robust") -> str:
-        return points(pair_methods(finished(LIMITS / run), method, "fedavg"))
+        return points(method_difference(results_of(LIMITS / run), method))
 
     least = {row[0]: row[2:] for row in least_weights(iid_runs(), "crf-robust", (8, 20)).rows}
     small, large = least["iid-10-sites-300-images"][0], least["iid-10-sites"][1]
@@ -264,8 +260,10 @@ def adaptive() -> str:
 
 def gain() -> str:
     """Return what is known of the paper's gain."""
-    first = pair_methods(finished(RESULTS / "paper" / "mnist-noniid"), "crf-fedavg", "fedavg")
-    second = pair_methods(finished(FRESH), "crf-fedavg", "fedavg")
+    first, second = (
+        method_difference(results_of(folder), "crf-fedavg")
+        for folder in (RESULTS / "paper" / "mnist-noniid", FRESH)
+    )
     return filled(
         "On MNIST with ten clients and label skew α = 0.003, the accuracy of CRF-FedAvg less that "
         f"of FedAvg is {points(first)} on seeds 0 to 9, and {points(second)} on ten fresh seeds, "
@@ -286,7 +284,7 @@ def item(text: str) -> str:
     return filled(f"- {text}", indent="  ")
 
 
-def points(difference: PairedDifference | None) -> str:
+def points(difference: Estimate | None) -> str:
     """Return a difference of accuracies in points, with its interval."""
     if difference is None:
         return NOT_RUN

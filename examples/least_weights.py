@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.tables import Table
 
 ROUNDS = (1, 2, 4, 6, 8, 12, 16, 20)
 

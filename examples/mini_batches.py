@@ -25,8 +25,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedcrf import RobustCRF
 from fedcrf.data import LabelledImages, load_dataset
+from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.provenance import provenance
-from fedcrf.experiments.tables import Table
 from fedcrf.models.mlp import MLP
 
 BATCH, LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 25, 0.1, 0.9, 1e-4

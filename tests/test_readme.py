@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcrf.experiments.findings import Findings
-from fedcrf.experiments.findings_tables import write_findings
+from fedcrf.experiments.findings import Findings, write_findings
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.packed import Ledger
 from fedcrf.experiments.reproduce import columns, write_tables
@@ -139,7 +138,7 @@ def test_the_published_suites_follow_from_their_cells(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Heat maps are not compared: their bits are matplotlib's, and drawing them is most of the work.
-    monkeypatch.setattr("fedcrf.experiments.findings_tables.save", lambda figure, stem: [])
+    monkeypatch.setattr("fedcrf.experiments.analysis.figures.save", lambda figure, stem: [])
     found = re.fullmatch(r"([a-z]+)-(.+?)(?:-(\d+)-of-(\d+)-clients)?", folder.name)
     assert found is not None
     name, dataset, *numbers = found.groups()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import pandas as pd
 import pytest
 
 from fedcrf.experiments.grid import Event, Workplace, run_grid
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import CellSummary, RunStore
+from fedcrf.experiments.table import frame
 from fedcrf.simulation.records import ClientMetrics, Metrics, Reasons, RoundRecord, Seconds
 
 
@@ -97,6 +100,14 @@ def record(number: int, loss: float, accuracy: float = 0.5, crf: bool = False) -
         if crf
         else None,
         seconds=Seconds(training=0.1, aggregation=0.01, evaluation=0.05),
+    )
+
+
+def table_of(cells: Iterable[tuple[str, int, float]], **columns: Any) -> pd.DataFrame:
+    """Finished cells as a table: method, seed and accuracy of each."""
+    return frame(
+        {"method": method, "seed": seed, "accuracy": accuracy, "complete": True, **columns}
+        for method, seed, accuracy in cells
     )
 
 

@@ -20,8 +20,7 @@ from fedcrf.cli import app
 from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.split import ClientSplit
 from fedcrf.experiments import provenance
-from fedcrf.experiments.findings import Findings
-from fedcrf.experiments.findings_tables import write_findings
+from fedcrf.experiments.findings import Findings, write_findings
 from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grid
 from fedcrf.experiments.packed import Ledger
 from fedcrf.experiments.robustness import run_suite
@@ -276,7 +275,7 @@ def test_stale_cells_of_a_suite_are_named_left_out_and_run_again(
     assert set(stale.stale.values()) == {said}
     assert {point.method for point in stale.stale} == {"krum"}
     assert {point.method for point in stale.by_point} == {"fedavg"}
-    assert stale.difference("iid", "ipm-2", "krum") is None
+    assert stale.results.difference("iid", "ipm-2", "krum") is None
     shown = CliRunner().invoke(app, ["show", str(tmp_path)])
     assert f"2 cells are stale: {said}" in " ".join(shown.output.split())
     write_findings(stale, tmp_path)

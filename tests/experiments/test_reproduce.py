@@ -9,17 +9,9 @@ import pytest
 
 from experiments.runs import small_spec, snapshot, summary
 from fedcrf import FedcrfError
-from fedcrf.experiments.compare import Estimate
-from fedcrf.experiments.paper import PUBLISHED, published_column
-from fedcrf.experiments.reproduce import (
-    PAPER_METHODS,
-    Column,
-    column_table,
-    columns,
-    differences_table,
-    paper_table,
-    write_tables,
-)
+from fedcrf.experiments.analysis.pairs import mean_accuracy
+from fedcrf.experiments.analysis.paper import PAPER_METHODS, PUBLISHED, published_column
+from fedcrf.experiments.reproduce import Column, columns, paper_tables, write_tables
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import RunStore
 
@@ -101,15 +93,16 @@ def test_another_setting_has_no_paper_column(changes: dict) -> None:
 def test_cells_without_a_run_read_not_run(tmp_path: Path) -> None:
     chosen = columns(tmp_path, "all")
     fill(chosen[0], {"fedavg": [0.90, 0.92], "crf-fedavg": [0.93, 0.91]})
-    table = column_table(chosen[0])
+    table, *_ = chosen[0].tables()
     cells = {row[0]: row[1:] for row in table.rows}
     assert cells["FedAvg"][:4] == ("2", "0.910 ± 0.014", "0.890 ± 0.034", "within ± 0.068")
     assert cells["CRF-FedAvg"][4] == "+0.010 [too few seeds]"
     assert cells["RFA"] == ("0", "not run", "0.879 ± 0.020", "–", "–")
-    layout = paper_table(chosen, "noniid")
+    layouts = paper_tables(chosen)
+    layout = layouts["noniid"]
     assert layout.header == ("method", "MNIST", "paper", "CIFAR-10", "paper", "CIFAR-100", "paper")
     assert layout.rows[0][:4] == ("FedAvg", "0.910 ± 0.014", "0.890 ± 0.034", "not run")
-    assert all(row[0] and row[1] == "not run" for row in paper_table(chosen, "iid").rows)
+    assert all(row[0] and row[1] == "not run" for row in layouts["iid"].rows)
 
 
 def test_outside_is_beyond_two_standard_deviations(tmp_path: Path) -> None:
@@ -117,14 +110,15 @@ def test_outside_is_beyond_two_standard_deviations(tmp_path: Path) -> None:
     published = PUBLISHED["mnist", "noniid"]["fednova"]
     limit = published.mean + 2 * published.sd
     fill(column, {"fednova": [limit + 1e-3], "rfa": [0.879]})
-    verdicts = {row[0]: row[4] for row in column_table(column).rows}
+    verdicts = {row[0]: row[4] for row in column.tables()[0].rows}
     assert (verdicts["FedNova"], verdicts["RFA"]) == ("outside ± 0.102", "within ± 0.040")
 
 
 def test_differences_are_paired(tmp_path: Path) -> None:
     column = columns(tmp_path, "noniid")[0]
     fill(column, {"fedprox": [0.5, 0.7, 0.9], "crf-fedprox": [0.6, 0.8, 1.0]})
-    (row,) = differences_table(column).rows
+    _, differences = column.tables()
+    (row,) = differences.rows
     # The same step on every seed: paired, there is no spread at all.
     assert row == ("CRF-FedProx − FedProx", "3", "+0.100 [+0.100, +0.100]")
 
@@ -156,6 +150,7 @@ def test_the_paper_s_tables_are_not_replaced_by_emptier_ones(tmp_path: Path) -> 
 def test_the_estimate_of_a_column_is_over_its_seeds(tmp_path: Path) -> None:
     column = columns(tmp_path, "noniid")[0]
     fill(column, {"fedavg": [0.8, 1.0]})
-    (result,) = column.results()
-    assert result.test == Estimate(pytest.approx(0.9), pytest.approx(0.02**0.5), 2)
+    found = mean_accuracy(column.cells, "fedavg")
+    assert found is not None
+    assert (found.mean, found.sd, found.seeds) == pytest.approx((0.9, 0.02**0.5, 2))
     assert RunStore(column.store.path).read().methods == ("fedavg",)

@@ -9,10 +9,10 @@ import pytest
 
 from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
+from fedcrf.experiments.analysis.tables import UNDER_ATTACK
 from fedcrf.experiments.grid import Workplace, run_grids
 from fedcrf.experiments.study import Axis, Study, parse_axis
 from fedcrf.experiments.sweep import sweep_table, write_sweep
-from fedcrf.experiments.tables import UNDER_ATTACK
 from fedcrf.rules import Adam
 
 SMALL = {

@@ -19,7 +19,7 @@ import sklearn.datasets  # noqa: F401
 
 import fedcrf.cli
 import fedcrf.cli.display
-import fedcrf.experiments.figures
+import fedcrf.experiments.analysis.figures
 import fedcrf.experiments.grid
 import fedcrf.experiments.standing
 

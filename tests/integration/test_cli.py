@@ -21,7 +21,7 @@ import pytest
 
 import fedcrf as package
 from experiments.runs import snapshot
-from fedcrf.experiments.tables import UNDER_ATTACK
+from fedcrf.experiments.analysis.tables import UNDER_ATTACK
 from fedcrf.simulation.records import Reasons
 from integration.command_line import CommandLine, Result, command, environment, fedcrf
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.analysis.tables import UNDER_ATTACK
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.tables import UNDER_ATTACK
 from fedcrf.report import reading
 from fedcrf.report.page import render, write_page
 from fedcrf.report.reading import read_report

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -27,7 +28,6 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
-from fedcrf.experiments.tables import Table
 from fedcrf.simulation.records import RoundRecord
 
 SMALL_CLIENT = 10

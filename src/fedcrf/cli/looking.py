@@ -212,7 +212,7 @@ def partition(
 ) -> None:
     """Show what each client holds: a table of counts and a picture."""
     from fedcrf.cli.display import counts_table, partition_table, remarks
-    from fedcrf.experiments.figures import partition_figure, save
+    from fedcrf.experiments.analysis.figures import partition_figure, save
     from fedcrf.experiments.grid import Workplace
     from fedcrf.experiments.spec import check_used, clients_name, resolve
     from fedcrf.experiments.store import partition_record

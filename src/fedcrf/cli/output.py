@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from fedcrf.experiments.analysis.tables import Table
     from fedcrf.experiments.standing import RunStanding
-    from fedcrf.experiments.tables import Table
 
 # In a pipe lines are as long as they need to be, unless COLUMNS says otherwise.
 console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)

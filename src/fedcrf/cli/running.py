@@ -246,9 +246,10 @@ def reproduce(
     """Make the paper's tables and figures: run what is missing, say which cells are not run."""
     workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
     from fedcrf.experiments import reproduce as paper
+    from fedcrf.experiments.analysis.paper import PAPER_METHODS
     from fedcrf.experiments.standing import write_standing
 
-    names = names_if_given("--methods", methods) or list(paper.PAPER_METHODS)
+    names = names_if_given("--methods", methods) or list(PAPER_METHODS)
     datasets = None if dataset == "all" else parse_names("--dataset", dataset)
     chosen = paper.columns(output, which, datasets)
     paper.check_tables_folder(output)
@@ -264,13 +265,11 @@ def reproduce(
             if display.ran(spec) or not (store.path / "results.md").exists()
         ]
     everything = paper.columns(output, "all")
-    for setting in paper.SETTINGS:
-        print_table(paper.paper_table(everything, setting))
+    for table in paper.paper_tables(everything).values():
+        print_table(table)
     for column in everything:
-        print_table(paper.column_table(column))
-        for table in (paper.differences_table(column), paper.column_claims(column)):
-            if table.rows:
-                print_table(table)
+        for table in column.tables():
+            print_table(table)
         for line in column.remarks():
             say(line)
     with _failing(failed):
@@ -377,8 +376,8 @@ def robustness(
     """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
     workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
     from fedcrf.cli.display import RunDisplay
-    from fedcrf.experiments.findings import Findings
-    from fedcrf.experiments.findings_tables import summary_table, write_findings
+    from fedcrf.experiments.analysis.conditions import summary_table
+    from fedcrf.experiments.findings import Findings, write_findings
     from fedcrf.experiments.packed import Ledger
     from fedcrf.experiments.robustness import run_suite
     from fedcrf.experiments.settings import setting
@@ -409,7 +408,7 @@ def robustness(
         ledger.check_begun()
     findings = Findings.of(chosen, ledger)
     for partition in findings.suite.partitions:
-        print_table(summary_table(findings, partition))
+        print_table(summary_table(findings.results, partition))
     for line in [*findings.others, *findings.remarks]:
         say(line)
     with _failing(failed):

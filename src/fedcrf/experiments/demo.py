@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.study import Axis, Study
 from fedcrf.experiments.suite import Suite, read_suite
-from fedcrf.experiments.tables import Table
 
 SUITE, DATASET, PARTITION = "attacks", "digits", "alpha-0.5"
 SEEDS = (20, 21, 22)

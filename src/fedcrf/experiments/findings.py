@@ -1,29 +1,32 @@
-"""What the finished cells of a suite show: means, worst cases and differences, in numbers."""
+"""The finished cells of a suite: which of them count, and the tables and figures of those."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
-
-import numpy as np
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.compare import (
-    Estimate,
-    PairedDifference,
-    WorstCase,
-    estimate,
-    paired_difference,
-    worst_case,
+from fedcrf.experiments.analysis.conditions import (
+    UnderConditions,
+    accuracy_table,
+    heat_map_grid,
+    overview_table,
 )
+from fedcrf.experiments.analysis.tables import check_not_emptier
 from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.packed import Ledger, Score
 from fedcrf.experiments.provenance import changes
 from fedcrf.experiments.spec import CellSpec, cell_of
-from fedcrf.experiments.suite import BASELINE, Point, Suite
+from fedcrf.experiments.suite import Point, Suite
+from fedcrf.files import write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 
@@ -156,99 +159,68 @@ class Findings:
             judged.append(_Judged(score, why, changed))
         return judged
 
-    def accuracies(self, partition: str, condition: str, method: str) -> dict[int, float]:
-        """Return the accuracy by seed."""
-        points = (Point(partition, condition, method, seed) for seed in self.suite.seeds)
-        return {p.seed: self.by_point[p].accuracy for p in points if p in self.by_point}
+    @property
+    def cells(self) -> pd.DataFrame:
+        """The finished cells as a table; see `fedcrf.experiments.table`."""
+        from fedcrf.experiments.table import frame
 
-    def estimate(
-        self, partition: str, condition: str, method: str, seeds: Collection[int] | None = None
-    ) -> Estimate | None:
-        """Return the mean over seeds, all that are finished or these; None where there are none."""
-        found = self.accuracies(partition, condition, method)
-        values = [each for seed, each in found.items() if seeds is None or seed in seeds]
-        return estimate(values) if values else None
+        columns = {"method", "seed", "partition", "condition", "accuracy"}
+        columns |= {"everyone", "worst_client", "separation"}
+        rows = []
+        for score in self.by_point.values():
+            row = score.model_dump(include=columns, exclude_none=True)
+            everyone = row.pop("everyone", math.nan)
+            rows.append({**row, "everyone_accuracy": everyone, "complete": True})
+        return frame(rows)
 
-    def over_everyone(
-        self, name: Literal["everyone", "worst_client"], partition: str, condition: str, method: str
-    ) -> Estimate | None:
-        """Return the mean over seeds of what cells say of all clients; None where none does."""
-        points = (Point(partition, condition, method, seed) for seed in self.suite.seeds)
-        found = [getattr(self.by_point[p], name) for p in points if p in self.by_point]
-        values = [value for value in found if value is not None]
-        return estimate(values) if values else None
-
-    def shared_seeds(self, partition: str, conditions: Iterable[str], method: str) -> list[int]:
-        """Return the seeds on which all of some conditions are finished, and the reference.
-
-        The reference does not count where none of its seeds is finished.
-        """
-        quiet = self.accuracies(partition, self.suite.reference, method)
-        found = [self.accuracies(partition, name, method) for name in conditions]
-        every = [*found, quiet] if quiet else found
-        return [seed for seed in self.suite.seeds if all(seed in each for each in every)]
-
-    def worst(self, partition: str, conditions: Sequence[str], method: str) -> WorstCase | None:
-        """Return the least mean among conditions, over the seeds they share with the reference.
-
-        None where they share no seed.
-        """
-        seeds = self.shared_seeds(partition, conditions, method)
-        if not conditions or not seeds:
-            return None
-        found = [self.accuracies(partition, name, method) for name in conditions]
-        return worst_case([[each[seed] for seed in seeds] for each in found])
-
-    def difference(self, partition: str, condition: str, method: str) -> PairedDifference | None:
-        """Return the paired difference to FedAvg under the same condition."""
-        return _paired(
-            self.accuracies(partition, condition, method),
-            self.accuracies(partition, condition, BASELINE),
-        )
-
-    def possible(self, partition: str, condition: str, oracle: str) -> PairedDifference | None:
-        """Return what an oracle gains over FedAvg under a condition."""
-        ideal = self.suite.conditions[condition].ideal
-        if ideal is None:
-            return None
-        return _paired(
-            self.accuracies(partition, ideal, oracle),
-            self.accuracies(partition, condition, BASELINE),
-        )
-
-    def separation(self, partition: str, condition: str, method: str) -> tuple[float, float] | None:
-        """Return the mean and the least over rounds, each the mean over seeds, of the areas."""
-        points = (Point(partition, condition, method, seed) for seed in self.suite.seeds)
-        rows = [self.by_point[p].separation for p in points if p in self.by_point]
-        curves = [row for row in rows if row]
-        if not curves or len({len(row) for row in curves}) > 1:
-            return None
-        mean = np.mean(np.array(curves), axis=0)
-        return float(mean.mean()), float(mean.min())
+    @cached_property
+    def results(self) -> UnderConditions:
+        """What they show."""
+        return UnderConditions(self.suite, self.cells)
 
     @property
-    def tested(self) -> list[str]:
-        """The conditions in which somebody may be wrong and methods are compared."""
-        ideals = self.suite.ideals
-        return [name for name in self.suite.conditions if name not in ideals]
-
-    @property
-    def groups(self) -> dict[str, list[str]]:
-        """By title the groups of which all conditions are there, and the conditions together."""
-        groups = {
-            title: list(names)
-            for title, names in self.suite.groups.items()
-            if all(name in self.suite.conditions for name in names)
-        }
-        groups["all shown"] = [name for name in self.tested if name != self.suite.reference]
-        return {title: names for title, names in groups.items() if names}
+    def made_with(self) -> str:
+        """How many cells there are, by which machines and commits, in a line."""
+        provenances = [score.provenance for score in self.by_point.values()]
+        commits = sorted({commit or "–" for each in provenances for commit in each.every_commit})
+        machines = sorted({f"{each.processor}, torch {each.torch}" for each in provenances})
+        made = f" {'; '.join(machines)}; commit {', '.join(commits)}." if provenances else ""
+        return (
+            f"{len(provenances)} of {len(self.suite.cells)} cells; mean test accuracy of the last "
+            f"{self.suite.last_rounds} rounds on the examples of clients that are right; n seeds."
+            f"{made}{''.join(f' {line}.' for line in self.remarks)}\n"
+        )
 
 
-def _paired(values: Mapping[int, float], reference: Mapping[int, float]) -> PairedDifference | None:
-    shared = sorted(values.keys() & reference.keys())
-    if not shared:
-        return None
-    return paired_difference([values[s] for s in shared], [reference[s] for s in shared])
+def write_findings(findings: Findings, folder: Path) -> list[Path]:
+    """Write the tables as Markdown and CSV, and a heat map for each partition.
+
+    Raises:
+        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
+    """
+    from fedcrf.experiments.analysis.figures import heat_map_figure, save
+
+    suite, results = findings.suite, findings.results
+    texts = [f"# {suite.title}: {suite.dataset}\n", findings.made_with]
+    overview = overview_table(results)
+    if len(suite.partitions) > 1 and overview.rows:
+        texts.append(overview.as_markdown())
+    for partition in suite.partitions:
+        texts.append(f"## {partition}\n")
+        texts += [f"{each.title}\n\n{each.as_markdown()}" for each in results.tables(partition)]
+    page = "\n".join(texts)
+    check_not_emptier(folder / "tables.md", page, bool(findings.stale))
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for partition in suite.partitions:
+        paths.append(folder / f"accuracy-{partition}.csv")
+        write_text(paths[-1], accuracy_table(results, partition).as_csv())
+        title = f"{suite.title}: mean test accuracy\n{results.place(partition)}"
+        figure = heat_map_figure(heat_map_grid(results, partition), title)
+        paths += save(figure, folder / f"heat-map-{partition}")
+    paths.append(folder / "tables.md")
+    write_text(paths[-1], page)
+    return paths
 
 
 def _other_settings(description: Mapping[str, Any], cell: CellSpec) -> str | None:

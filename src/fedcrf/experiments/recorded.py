@@ -26,11 +26,10 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
+from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.experiments.store import append_record, read_lines, undamaged
-from fedcrf.experiments.tables import Table
 from fedcrf.files import atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
@@ -314,19 +313,11 @@ def evaluated(records: Sequence[RoundRecord]) -> list[RoundRecord]:
 
 def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> list[Path]:
     """Draw accuracy, loss and trust over the rounds of all runs into the folder."""
+    from fedcrf.experiments.analysis.figures import save_run_figures
+
     records = {name: [evaluated(run.sound_records()[0])] for name, run in runs.items()}
     title = ", ".join(dict.fromkeys(run.description().framework for run in runs.values()))
-    figures = {
-        "accuracy": accuracy_figure(records, title),
-        "loss": loss_figure(records, title),
-        "trust": trust_figure(records, title),
-    }
-    return [
-        path
-        for name, figure in figures.items()
-        if figure is not None
-        for path in save(figure, folder / name)
-    ]
+    return save_run_figures(folder, records, title)
 
 
 def _accuracy(record: RoundRecord) -> str:

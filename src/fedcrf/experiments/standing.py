@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.compare import compare
-from fedcrf.experiments.figures import accuracy_figure, loss_figure, save, trust_figure
-from fedcrf.experiments.paper import published_column
-from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import CellSummary, DamagedRecordsError, RunStore, StaleCellError
-from fedcrf.experiments.tables import (
+from fedcrf.experiments.analysis.paper import published_column
+from fedcrf.experiments.analysis.tables import (
     UNDER_ATTACK,
     Table,
     check_not_emptier,
     details_table,
     results_table,
 )
-from fedcrf.files import write_text
+from fedcrf.experiments.spec import CellSpec, RunSpec
+from fedcrf.experiments.store import CellSummary, DamagedRecordsError, RunStore, StaleCellError
 from fedcrf.simulation.records import RoundRecord
 
 
@@ -92,10 +89,13 @@ class RunStanding:
 
     def tables(self) -> tuple[Table, Table]:
         """Return the results over the finished cells, and what stands behind them."""
-        results = compare(self.finished, self.spec.methods)
+        from fedcrf.experiments.table import frame, run_rows
+
+        cells, methods = frame(run_rows(self, Path(), {})), self.spec.methods
         published = published_column(self.spec)
         note = "" if self.spec.threat is None else UNDER_ATTACK
-        return results_table(self.title, results, published, note), details_table(results)
+        results = results_table(self.title, cells, methods, published, note)
+        return results, details_table(cells, methods)
 
     def records(self) -> dict[str, list[Sequence[RoundRecord]]]:
         """Return the rounds of every cell by method, seed by seed."""
@@ -125,25 +125,17 @@ def write_standing(store: RunStore, folder: Path | None = None) -> list[Path]:
     Raises:
         FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
     """
+    from fedcrf.experiments.analysis.figures import save_run_figures
+
     run, folder = standing(store), folder or store.path
     paths = []
     tables = dict(zip(("results", "details"), run.tables(), strict=True))
     for name, table in tables.items():
         check_not_emptier(folder / f"{name}.md", table.as_markdown(), bool(run.stale))
     for name, table in tables.items():
-        for suffix, text in (("md", table.as_markdown()), ("csv", table.as_csv())):
-            paths.append(folder / f"{name}.{suffix}")
-            write_text(paths[-1], text)
-    records = run.records()
-    figures = {
-        "accuracy": accuracy_figure(records, run.title),
-        "loss": loss_figure(records, run.title),
-        "trust": trust_figure(records, f"{run.title}, seed {run.spec.seeds[0]}"),
-    }
-    for name, figure in figures.items():
-        if figure is not None:
-            paths += save(figure, folder / name)
-    return paths
+        paths += table.write(folder / name)
+    seed = f"seed {run.spec.seeds[0]}"
+    return paths + save_run_figures(folder, run.records(), run.title, f"{run.title}, {seed}")
 
 
 def _cell_standing(store: RunStore, cell: CellSpec) -> CellStanding:

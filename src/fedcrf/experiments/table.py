@@ -61,7 +61,8 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     whole = [{**COLUMNS, **row} for row in rows]
-    return pd.DataFrame(whole, columns=None if whole else list(COLUMNS))
+    found = pd.DataFrame(whole, columns=None if whole else list(COLUMNS))
+    return found.astype({"complete": bool})  # of no rows too
 
 
 def table(folder: Path) -> pd.DataFrame:

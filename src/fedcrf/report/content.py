@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedcrf.crf.potentials import SCORE_TERMS
-from fedcrf.experiments.tables import Table
+from fedcrf.experiments.analysis.tables import Table
 from fedcrf.report.effects import Scale
 from fedcrf.report.words import WORDS, Words
 

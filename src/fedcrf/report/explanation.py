@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 from fedcrf.crf.potentials import SCORE_TERMS
-from fedcrf.experiments.tables import Table
+from fedcrf.experiments.analysis.tables import Table
 from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, effects_of, scales_of
 from fedcrf.report.words import WORDS, Title
 from fedcrf.simulation.records import RoundRecord

@@ -10,8 +10,19 @@ from pathlib import Path
 import tomli_w
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.compare import compare, pair_seeds
-from fedcrf.experiments.curves import held, mean_and_sd
+from fedcrf.experiments.analysis.curves import mean_curve
+from fedcrf.experiments.analysis.pairs import (
+    estimate,
+    method_difference,
+    of_method,
+    paired_difference,
+)
+from fedcrf.experiments.analysis.tables import (
+    UNDER_ATTACK,
+    Table,
+    difference_text,
+    estimate_text,
+)
 from fedcrf.experiments.methods import METHODS, find_method
 from fedcrf.experiments.packed import open_run
 from fedcrf.experiments.provenance import Provenance
@@ -23,7 +34,7 @@ from fedcrf.experiments.recorded import (
 )
 from fedcrf.experiments.standing import CellStanding, RunStanding, standing
 from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore, runs_below
-from fedcrf.experiments.tables import UNDER_ATTACK, Table, difference_text, estimate_text
+from fedcrf.experiments.table import frame, run_rows
 from fedcrf.report.content import (
     CellTrust,
     Charts,
@@ -81,25 +92,25 @@ def comparison_table(runs: Sequence[tuple[str, RunStanding]]) -> Table:
     The difference is to the same method of the first run, paired by seed where both had the same
     data.
     """
-    first = _summaries_by_method(runs[0][1])
+    first = runs[0][1]
+    first_cells = frame(run_rows(first, Path(), {}))
     rows = []
-    for number, (name, run) in enumerate(runs):
-        ours = _summaries_by_method(run)
-        for result in compare(run.finished, run.spec.methods):
-            theirs = first.get(result.method, {})
-            shared = {
-                seed: summary
-                for seed, summary in ours[result.method].items()
-                if seed in theirs and theirs[seed].fingerprint == summary.fingerprint
-            }
-            difference = pair_seeds(shared, theirs) if number and shared else None
+    for name, run in runs:
+        cells = frame(run_rows(run, Path(), {}))
+        for method in run.spec.methods:
+            ours, theirs = of_method(cells, method), of_method(first_cells, method)
+            mean = estimate(ours["accuracy"])
+            if mean is None:
+                continue
+            same_data = ours["fingerprint"].eq(theirs["fingerprint"].reindex(ours.index))
+            difference = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
             rows.append(
                 (
-                    f"{name}: {find_method(result.method).title}",
-                    str(result.test.seeds),
-                    estimate_text(result.test),
-                    difference_text(result.difference),
-                    difference_text(difference),
+                    f"{name}: {find_method(method).title}",
+                    str(mean.seeds),
+                    estimate_text(mean),
+                    difference_text(method_difference(cells, method)),
+                    "–" if run is first else difference_text(difference),
                 )
             )
     header = (
@@ -341,7 +352,7 @@ def _curves(
     for name, seeds in records.items():
         begun = [rounds for rounds in seeds if rounds]
         if begun:
-            mean, sd = mean_and_sd(held(begun, value))
+            mean, sd = mean_curve(begun, value)
             curves.append(Curve(titles.get(name, name), len(begun), _series(mean), _series(sd)))
     return curves
 
@@ -422,10 +433,3 @@ def _round_causes(effects: Effects | None) -> RoundCauses | None:
 def _series(values: Iterable[float], digits: int = 6) -> list[float | None]:
     """Return the values to so many significant digits; None where not finite."""
     return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
-
-
-def _summaries_by_method(run: RunStanding) -> dict[str, dict[int, CellSummary]]:
-    found: dict[str, dict[int, CellSummary]] = {}
-    for each in run.finished:
-        found.setdefault(each.method, {})[each.seed] = each
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -14,11 +15,14 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from fedcrf.experiments.curves import held, mean_and_sd
+from fedcrf.experiments.analysis.curves import mean_curve
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
 from fedcrf.simulation.records import RoundRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, with a line style each.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
@@ -39,6 +43,26 @@ def save(figure: Figure, stem: Path) -> list[Path]:
             figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
         paths.append(path)
     return paths
+
+
+def save_run_figures(
+    folder: Path, records: Records, title: str, trust_title: str = ""
+) -> list[Path]:
+    """Write the figures of a run into a folder: accuracy, loss, and who was trusted.
+
+    Args:
+        folder: Where.
+        records: Of the run.
+        title: Stands above them.
+        trust_title: Stands above the last instead, which is of the first seed alone.
+    """
+    figures = {
+        "accuracy": accuracy_figure(records, title),
+        "loss": loss_figure(records, title),
+        "trust": trust_figure(records, trust_title or title),
+    }
+    drawn = {name: figure for name, figure in figures.items() if figure is not None}
+    return [path for name, figure in drawn.items() for path in save(figure, folder / name)]
 
 
 def accuracy_figure(records: Records, title: str) -> Figure:
@@ -125,22 +149,18 @@ def partition_figure(partition: PartitionRecord, title: str) -> Figure:
 
 
 def heat_map_figure(
-    values: Sequence[Sequence[float]],
-    rows: tuple[str, Sequence[str]],
-    columns: tuple[str, Sequence[str]],
-    title: str,
-    marked: tuple[int, int] | None,
+    values: pd.DataFrame, title: str, default: tuple[Any, Any] | None = None
 ) -> Figure:
     """Draw a table of accuracies as colours, each with its number.
 
     Args:
-        values: Row by row; NaN where there is none.
-        rows: What the rows are, and each one's name.
-        columns: What the columns are, and each one's name.
+        values: Its rows go downwards; NaN where there is none. The names of its two axes are
+            written beside them.
         title: Stands above it.
-        marked: Row and column of the cell to frame: the defaults.
+        default: Row and column of the default, which is framed where the table has it.
     """
-    grid = np.array(values, dtype=np.float64)
+    grid = values.to_numpy(dtype=np.float64)
+    rows, columns = map(str, values.index), list(map(str, values.columns))
     size = (3 + 0.9 * grid.shape[1], 1.8 + (0.6 if len(grid) < 8 else 0.42) * grid.shape[0])
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
@@ -150,18 +170,17 @@ def heat_map_figure(
         text = "not run" if np.isnan(value) else f"{value:.3f}"
         colour = "white" if value < (low + high) / 2 else "black"
         axis.text(column, row, text, ha="center", va="center", color=colour)
-    if marked is not None:
-        row, column = marked
-        axis.add_patch(
-            Rectangle(
-                (column - 0.48, row - 0.46), 0.96, 0.92, fill=False, edgecolor="#D55E00", lw=3
-            )
+    if default is not None and default[0] in values.index and default[1] in values.columns:
+        corner = (
+            values.columns.get_loc(default[1]) - 0.48,
+            values.index.get_loc(default[0]) - 0.46,
         )
+        axis.add_patch(Rectangle(corner, 0.96, 0.92, fill=False, edgecolor="#D55E00", lw=3))
         title += "\n(framed: the default)"
-    upright = max(map(len, columns[1])) > 8  # what a column has room for
-    axis.set_xticks(range(grid.shape[1]), columns[1], rotation=90 if upright else 0)
-    axis.set_yticks(range(grid.shape[0]), rows[1])
-    axis.set(xlabel=columns[0], ylabel=rows[0], title=title)
+    upright = max(map(len, columns)) > 8  # what a column has room for
+    axis.set_xticks(range(grid.shape[1]), columns, rotation=90 if upright else 0)
+    axis.set_yticks(range(grid.shape[0]), list(rows))
+    axis.set(xlabel=values.columns.name or "", ylabel=values.index.name or "", title=title)
     figure.colorbar(image, ax=axis)
     return figure
 
@@ -175,7 +194,7 @@ def _progress(
         begun = [rounds for rounds in seeds if rounds]
         if not begun:
             continue
-        mean, sd = mean_and_sd(held(begun, value))
+        mean, sd = mean_curve(begun, value)
         rounds = np.arange(1, len(mean) + 1)
         colour = COLOURS[number % len(COLOURS)]
         axis.plot(

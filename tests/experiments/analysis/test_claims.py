@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from experiments.runs import record, small_spec, summary
-from fedcrf.experiments.claims import claims_table
-from fedcrf.experiments.standing import CellStanding
+from fedcrf.experiments.analysis.claims import claims_table
+from fedcrf.experiments.table import frame
+
+Curves = dict[tuple[str, int], Sequence[float]]
 
 
-def run(method: str, seed: int, accuracies: Sequence[float]) -> CellStanding:
-    """A finished cell with these validation (and test) accuracies, its loss falling with them."""
-    cell = small_spec(rounds={"maximum": 20}).cell(method, seed)
-    records = [record(number, 1 - value, value) for number, value in enumerate(accuracies, start=1)]
-    return CellStanding(cell, records, summary(method, seed, max(accuracies)))
-
-
-def verdicts(cells: Sequence[CellStanding], iid: bool = False) -> dict[str, tuple[str, str]]:
-    rows = claims_table("title", cells, iid=iid).rows
+def verdicts(curves: Curves, iid: bool = False) -> dict[str, tuple[str, str]]:
+    """Hold the claims against cells of these accuracies, whose loss falls with them."""
+    cells = frame(
+        {
+            "method": method, "seed": seed, "complete": True, "accuracy": max(curve),
+            "best_round": 1 + curve.index(max(curve)), "validation_loss": 1 - max(curve),
+        }
+        for (method, seed), curve in curves.items()
+    )  # fmt: skip
+    rows = claims_table("title", cells, curves, iid=iid).rows
     return {row[0].partition(": ")[2]: (row[2], row[3]) for row in rows}
 
 
-def pairs(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> list[Any]:
-    return [
-        run(method, seed, values)
+def pairs(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Curves:
+    return {
+        (method, seed): values
         for method, runs in (("crf-fedavg", ours), ("fedavg", theirs))
         for seed, values in enumerate(runs)
-    ]
+    }
 
 
 def test_a_clear_winner() -> None:

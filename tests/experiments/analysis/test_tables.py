@@ -13,29 +13,37 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from experiments.runs import summary
+from experiments.runs import table_of
 from fedcrf import FedcrfError
-from fedcrf.experiments.compare import compare
-from fedcrf.experiments.paper import Published, published_column
-from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.tables import Table, check_not_emptier, details_table, results_table
-
-RESULTS = compare(
-    [
-        summary("fedavg", 0, 0.8),
-        summary("fedavg", 1, 0.7),
-        summary("fedavg", 2, 0.75),
-        summary("crf-fedavg", 0, 0.85),
-        summary("crf-fedavg", 1, 0.77),
-        summary("crf-fedavg", 2, 0.81),
-        summary("uniform", 1, 0.5, held_out_accuracy=None),
-    ],
-    ["fedavg", "crf-fedavg", "uniform", "fedprox"],
+from fedcrf.experiments.analysis.paper import Published, published_column
+from fedcrf.experiments.analysis.tables import (
+    Table,
+    check_not_emptier,
+    details_table,
+    results_table,
 )
+from fedcrf.experiments.spec import resolve
+from fedcrf.experiments.table import frame
+
+METHODS = ["fedavg", "crf-fedavg", "uniform", "fedprox"]
+NONE = table_of([])
+CELLS = frame(
+    {
+        "method": method, "seed": seed, "complete": True, "accuracy": accuracy,
+        "client_mean": accuracy - 0.1, "worst_client": accuracy - 0.3,
+        "held_out_accuracy": math.nan if method == "uniform" else accuracy + 0.05,
+        "rounds": 9 + seed, "seconds_per_round": 0.02 * 10**seed, "aggregation_share": 0.05,
+    }
+    for method, seed, accuracy in (
+        ("fedavg", 0, 0.8), ("fedavg", 1, 0.7), ("fedavg", 2, 0.75),
+        ("crf-fedavg", 0, 0.85), ("crf-fedavg", 1, 0.77), ("crf-fedavg", 2, 0.81),
+        ("uniform", 1, 0.5),
+    )
+)  # fmt: skip
 
 
 def test_results_say_who_won_and_by_how_much() -> None:
-    table = results_table("title", RESULTS, {})
+    table = results_table("title", CELLS, METHODS, {})
     # Differences 0.05, 0.07 and 0.06: their sd is 0.01, so half the interval is t(2) · 0.01 / √3.
     half = 4.302652730 * 0.01 / math.sqrt(3)
     interval = f"+0.060 [{0.06 - half:+.3f}, {0.06 + half:+.3f}]"
@@ -49,13 +57,13 @@ def test_results_say_who_won_and_by_how_much() -> None:
 
 def test_the_paper_s_column() -> None:
     published = {"crf-fedavg": Published(0.895, 0.02)}
-    table = results_table("title", RESULTS, published)
+    table = results_table("title", CELLS, METHODS, published)
     assert table.header[-1] == "paper"
     assert [row[-1] for row in table.rows] == ["–", "0.895 ± 0.020", "–"]
 
 
 def test_details() -> None:
-    table = details_table(RESULTS)
+    table = details_table(CELLS, METHODS)
     rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert list(rows) == ["FedAvg", "CRF-FedAvg", "Uniform"]
     expected = {
@@ -71,15 +79,15 @@ def test_details() -> None:
 
 
 def test_no_results_are_a_table_without_rows() -> None:
-    for table in (results_table("title", [], {}), details_table([])):
+    for table in (results_table("title", NONE, METHODS, {}), details_table(NONE, METHODS)):
         assert table.rows == ()
         assert list(csv.reader(io.StringIO(table.as_csv()))) == [list(table.header)]
         assert len(table.as_markdown().splitlines()) == 2
 
 
 def test_nan_is_shown_and_not_an_error() -> None:
-    cells = [summary("fedavg", 0, math.nan), summary("uniform", 0, 0.5)]
-    rows = results_table("title", compare(cells, ["fedavg", "uniform"]), {}).rows
+    cells = table_of([("fedavg", 0, math.nan), ("uniform", 0, 0.5)])
+    rows = results_table("title", cells, ["fedavg", "uniform"], {}).rows
     assert rows[0][2] == "nan"
 
 

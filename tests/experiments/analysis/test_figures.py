@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments.runs import record
-from fedcrf.experiments.figures import (
+from fedcrf.experiments.analysis.figures import (
     accuracy_figure,
     loss_figure,
     partition_figure,

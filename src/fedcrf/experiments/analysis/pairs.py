@@ -1,0 +1,147 @@
+"""Who won and by how much: means, paired differences and worst cases over seeds, with intervals.
+
+The functions take the table of `fedcrf.experiments.analysis.cells`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+CONFIDENCE = 0.95
+
+FEWEST_SEEDS = 3
+"""With fewer there is no interval."""
+
+BASELINE = "fedavg"
+"""The method that others are compared with."""
+
+RESAMPLES = 10_000
+"""How often the seeds are drawn again for the interval of a worst case."""
+
+BOOTSTRAP_SEED = 202_611
+"""Names the generator of these draws, so that the same results have the same interval."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds.
+
+    Attributes:
+        mean: Sample mean.
+        seeds: Number of seeds.
+        sd: Sample standard deviation (n − 1); NaN for one seed, and of a worst case.
+        low: Where the 95 % interval begins; NaN for fewer than three seeds, or where none was
+            asked for.
+        high: Where it ends, likewise.
+    """
+
+    mean: float
+    seeds: int
+    sd: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+
+def of_method(cells: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return a method's complete cells, by seed."""
+    own = cells[cells["complete"] & (cells["method"] == method)]
+    return own.set_index("seed").sort_index()
+
+
+def estimate(values: Sequence[float] | pd.Series) -> Estimate | None:
+    """Return mean and sample standard deviation; None where there are no values."""
+    found = np.asarray(values, dtype=np.float64)
+    if not found.size:
+        return None
+    sd = float(found.std(ddof=1)) if found.size > 1 else math.nan
+    return Estimate(float(found.mean()), found.size, sd)
+
+
+def mean_accuracy(cells: pd.DataFrame, method: str) -> Estimate | None:
+    """Return the mean accuracy of a method's complete cells; None where it has none."""
+    return estimate(of_method(cells, method)["accuracy"])
+
+
+def method_difference(
+    cells: pd.DataFrame, method: str, baseline: str = BASELINE
+) -> Estimate | None:
+    """Return by how much a method is more accurate than another one.
+
+    None where they are the same, or share no seed.
+    """
+    if method == baseline:
+        return None
+    return paired_difference(
+        of_method(cells, method)["accuracy"], of_method(cells, baseline)["accuracy"]
+    )
+
+
+def paired_difference(
+    values: pd.Series, reference: pd.Series, bound: float = 1.0
+) -> Estimate | None:
+    """Return the mean of ``values − reference`` with Student's t interval; None without a pair.
+
+    Args:
+        values: By seed.
+        reference: By seed; what only one of the two has is not paired.
+        bound: The greatest possible difference, which the interval does not leave: 1 for
+            accuracies, infinity for what has no limits.
+    """
+    shared = values.index.intersection(reference.index).sort_values()
+    found = estimate(values.loc[shared].to_numpy() - reference.loc[shared].to_numpy())
+    if found is None or found.seeds < FEWEST_SEEDS:
+        return found
+    half = _student_quantile(found.seeds) * found.sd / math.sqrt(found.seeds)
+    low, high = np.clip([found.mean - half, found.mean + half], -bound, bound)
+    return Estimate(found.mean, found.seeds, found.sd, float(low), float(high))
+
+
+def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
+    """Return the row with the least mean, and that mean with its bootstrap interval.
+
+    The seeds are drawn again, for all rows the same, and each time the least of the means is taken.
+    Few seeds make percentiles too narrow: those taken here are as far out as makes the interval of
+    a plain mean that of Student's t (the expanded percentile interval of Hesterberg, The American
+    Statistician 69, 2015).
+
+    Args:
+        grid: Accuracies, a row for each value of an axis and a column for each seed.
+    """
+    from scipy.special import ndtr
+
+    accuracies = grid.to_numpy(dtype=np.float64)
+    means, n = accuracies.mean(axis=1), accuracies.shape[1]
+    row = int(means.argmin())
+    least = float(means[row])
+    if n < FEWEST_SEEDS:
+        return grid.index[row], Estimate(least, n)
+    outside = float(ndtr(-math.sqrt(n / (n - 1)) * _student_quantile(n)))
+    drawn = (accuracies @ _drawn_seeds(n).T).min(axis=0).clip(0.0, 1.0)
+    # Rounded, as the last digits of a matrix product are the processor's own.
+    low, high = np.quantile(drawn, [outside, 1 - outside]).round(12).tolist()
+    return grid.index[row], Estimate(least, n, low=min(low, least), high=max(high, least))
+
+
+def _student_quantile(n: int) -> float:
+    """Return how many standard errors an interval reaches to either side."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+
+
+@lru_cache
+def _drawn_seeds(n: int) -> NDArray[np.float64]:
+    """Return the share of each of n seeds in every drawing, (drawings, n)."""
+    counts = np.random.default_rng(BOOTSTRAP_SEED).multinomial(n, [1 / n] * n, RESAMPLES)
+    return counts / n

@@ -1,0 +1,167 @@
+"""The paper's own numbers, and ours beside them: test accuracies, mean and sd over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedcrf.experiments.analysis.pairs import Estimate, mean_accuracy, method_difference
+from fedcrf.experiments.analysis.tables import Table, difference_text, estimate_text
+from fedcrf.experiments.methods import find_method
+from fedcrf.experiments.spec import RunSpec, resolve
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Published:
+    """Mean and standard deviation of the test accuracy over the paper's three seeds."""
+
+    mean: float
+    sd: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ± {self.sd:.3f}"
+
+
+SETTINGS = ("noniid", "iid")
+"""The paper's two settings: table 1, and table 2 of the appendix."""
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "noniid": ("mnist", "cifar10", "cifar100"),
+    "iid": ("mnist", "cifar10"),
+}
+"""The data sets of each table, in the paper's order, which is also that of their cost."""
+
+TITLES: Mapping[str, str] = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+
+NON_IID_ALPHA: Mapping[str, float] = {"mnist": 0.003, "cifar10": 0.1, "cifar100": 0.1}
+"""The Dirichlet concentration of the paper's non-IID setting."""
+
+_ROWS: Mapping[str, tuple[tuple[float, float], ...]] = {
+    "fedavg": ((0.890, 0.034), (0.538, 0.096), (0.404, 0.005), (0.975, 0.002), (0.844, 0.007)),
+    "fedprox": ((0.892, 0.037), (0.566, 0.145), (0.407, 0.014), (0.976, 0.001), (0.836, 0.019)),
+    "fednova": ((0.814, 0.051), (0.102, 0.001), (0.401, 0.014), (0.976, 0.003), (0.841, 0.001)),
+    "trimmed-mean": (
+        (0.752, 0.096), (0.399, 0.249), (0.395, 0.010), (0.975, 0.002), (0.838, 0.012),
+    ),
+    "geometric-median": (
+        (0.840, 0.071), (0.213, 0.111), (0.400, 0.016), (0.976, 0.003), (0.830, 0.009),
+    ),
+    "rfa": ((0.879, 0.020), (0.543, 0.048), (0.403, 0.013), (0.976, 0.003), (0.841, 0.006)),
+    "crf-fedavg": ((0.895, 0.020), (0.587, 0.062), (0.418, 0.012), (0.976, 0.002), (0.842, 0.013)),
+    "crf-fedprox": ((0.898, 0.015), (0.595, 0.088), (0.409, 0.014), (0.976, 0.002), (0.845, 0.012)),
+}  # fmt: skip
+"""Tables 1 and 2 of the paper, a row a method, the columns in the order of `COLUMNS`."""
+
+PAPER_METHODS = tuple(_ROWS)
+"""The rows of both tables, in the paper's order."""
+
+PUBLISHED: Mapping[tuple[str, str], Mapping[str, Published]] = {
+    place: {method: Published(*row[column]) for method, row in _ROWS.items()}
+    for column, place in enumerate(
+        (dataset, setting) for setting in SETTINGS for dataset in COLUMNS[setting]
+    )
+}
+"""By data set and setting, then by method."""
+
+PAIRS = (("crf-fedavg", "fedavg"), ("crf-fedprox", "fedprox"))
+"""Methods of the paper, each with its baseline of the same client objective."""
+
+NOT_RUN = "not run"
+
+
+def paper_spec(dataset: str, setting: str, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
+    """Return the run that fills one column of the paper's tables.
+
+    Args:
+        dataset: ``mnist``, ``cifar10`` or ``cifar100``; its preset is the paper's.
+        setting: ``noniid`` or ``iid``.
+        methods: The rows.
+        seeds: The paper has three.
+    """
+    partition = (
+        {"scheme": "iid"}
+        if setting == "iid"
+        else {"scheme": "label-skew", "alpha": NON_IID_ALPHA[dataset]}
+    )
+    return resolve(
+        {
+            "methods": list(methods),
+            "seeds": list(seeds),
+            "data": {"dataset": dataset},
+            "partition": {"num_clients": 10, **partition},
+        }
+    )
+
+
+def published_column(spec: RunSpec) -> Mapping[str, Published]:
+    """Return the paper's column for a run in just its setting; empty for any other run."""
+    for (dataset, setting), column in PUBLISHED.items():
+        paper = paper_spec(dataset, setting, spec.methods, spec.seeds)
+        if spec.describe() == paper.describe():
+            return column
+    return {}
+
+
+def column_table(title: str, cells: pd.DataFrame, published: Mapping[str, Published]) -> Table:
+    """Return one column with its differences: ours, the paper's, and whether ours lies within.
+
+    n is the number of seeds; "within ± 0.142" means that our mean lies within the paper's mean
+    ± 2 sd, and how wide that is.
+    """
+    rows = []
+    for method in dict.fromkeys([*PAPER_METHODS, *cells["method"]]):
+        paper, ours = published.get(method), mean_accuracy(cells, method)
+        name, said = find_method(method).title, "–" if paper is None else str(paper)
+        if ours is not None:
+            difference = difference_text(method_difference(cells, method))
+            within = _within(ours, paper)
+            rows.append((name, str(ours.seeds), estimate_text(ours), said, within, difference))
+        elif paper is not None:
+            rows.append((name, "0", NOT_RUN, said, "–", "–"))
+    header = ("method", "n", "ours", "paper", "± 2 sd", "Δ to FedAvg [95 %]")
+    return Table(title, header, tuple(rows))
+
+
+def _within(ours: Estimate, published: Published | None) -> str:
+    if published is None:
+        return "–"
+    width = 2 * published.sd
+    inside = abs(ours.mean - published.mean) <= width
+    return f"{'within' if inside else 'outside'} ± {width:.3f}"
+
+
+def differences_table(title: str, cells: pd.DataFrame) -> Table:
+    """Return the paired differences of methods that share a client objective or a rule."""
+    rows = []
+    for method, baseline in (*PAIRS, ("crf-fedprox", "crf-fedavg")):
+        difference = method_difference(cells, method, baseline)
+        if difference is not None:
+            name = f"{find_method(method).title} − {find_method(baseline).title}"
+            rows.append((name, str(difference.seeds), difference_text(difference)))
+    return Table(title, ("difference", "seeds", "mean [95 %]"), tuple(rows))
+
+
+def paper_table(setting: str, columns: Mapping[str, pd.DataFrame]) -> Table:
+    """Return one table in the paper's layout: a row a method, ours (the paper's) in each column.
+
+    Args:
+        setting: ``noniid`` or ``iid``.
+        columns: By data set the cells of its run.
+    """
+    rows = []
+    for method in PAPER_METHODS:
+        row = [find_method(method).title]
+        for dataset, cells in columns.items():
+            ours = mean_accuracy(cells, method)
+            row.append(NOT_RUN if ours is None else estimate_text(ours))
+            row.append(str(PUBLISHED[dataset, setting][method]))
+        rows.append(tuple(row))
+    header = ["method"]
+    for dataset in columns:
+        header += [TITLES[dataset], "paper"]
+    title = "Test accuracy, " + ("IID" if setting == "iid" else "Dirichlet label skew")
+    return Table(title, tuple(header), tuple(rows))

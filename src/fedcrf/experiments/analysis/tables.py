@@ -1,0 +1,310 @@
+"""Tables of results: one set of rows, written for the terminal, Markdown or a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.analysis.pairs import (
+    FEWEST_SEEDS,
+    Estimate,
+    estimate,
+    mean_accuracy,
+    method_difference,
+    of_method,
+    paired_difference,
+)
+from fedcrf.experiments.methods import find_method, method_title
+from fedcrf.files import write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedcrf.experiments.analysis.paper import Published
+
+UNDER_ATTACK = (
+    "Under attack the reported round is the one with the lowest validation loss of the honest "
+    "clients, and accuracies are theirs. A server does not know them, and could not choose so."
+)
+"""Stands beside the results of runs with an attack."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a header and rows of text; the first column is left-aligned, the others right.
+
+    ``note`` stands below it, where there is one, but for spreadsheets and LaTeX.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def for_terminal(self) -> RichTable:
+        """Return the table as the terminal shows it, without its note."""
+        table = RichTable(  # of text, in which brackets are no markup
+            title=Text(self.title, style="bold"),
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
+        )
+        for number, name in enumerate(self.header):  # folded where it is too wide, never cut off
+            table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+        for row in self.rows:
+            table.add_row(*(Text(cell) for cell in row))
+        return table
+
+    def as_markdown(self) -> str:
+        """Return the table in Markdown."""
+        rule = ["---", *("---:" for _ in self.header[1:])]
+        lines = [self.header, rule, *self.rows]
+        cells = ([cell.replace("|", r"\|") for cell in line] for line in lines)
+        text = "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
+        return f"{text}\n{self.note}\n" if self.note else text
+
+    def as_latex(self) -> str:
+        """Return the table as a LaTeX ``tabular`` with booktabs rules."""
+        lines = [
+            f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}",
+            r"\toprule",
+            _latex_row(self.header),
+            r"\midrule",
+            *(_latex_row(row) for row in self.rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def write(self, stem: Path) -> list[Path]:
+        """Write the table as ``stem.md`` and ``stem.csv`` and return the two paths."""
+        texts = {"md": self.as_markdown(), "csv": self.as_csv()}
+        for suffix, text in texts.items():
+            write_text(stem.with_name(f"{stem.name}.{suffix}"), text)
+        return [stem.with_name(f"{stem.name}.{suffix}") for suffix in texts]
+
+    def as_csv(self) -> str:
+        """Return the table as comma-separated values."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.header, *self.rows])
+        return text.getvalue()
+
+
+def check_not_emptier(path: Path, page: str, stale: bool) -> None:
+    """Check that the tables of a Markdown page show no less than those of the file it replaces.
+
+    Args:
+        path: Of the file, where there is one.
+        page: What is to be written.
+        stale: Whether cells are left out as other code made them; then less may be shown.
+
+    Raises:
+        FedcrfError: They show less.
+    """
+    if stale:
+        return
+    there = _results_shown(path.read_text("utf-8", errors="replace")) if path.exists() else 0
+    here = _results_shown(page)
+    if here < there:
+        raise FedcrfError(
+            f"{path} is kept as it is, since its tables show more results ({there}) than those of "
+            f"now ({here}): move it away to have them written, or choose another folder"
+        )
+
+
+def _results_shown(page: str) -> int:
+    """Return of how many cells of a grid a page says it is, else how much its tables hold.
+
+    That is the number of their entries with decimals, and all that is in their columns of seeds.
+    """
+    if said := re.search(r"^(\d+) of \d+ cells;", page, flags=re.MULTILINE):
+        return int(said[1])
+    shown = 0
+    for lines in re.findall(r"(?:^\|.*\n)+", page, flags=re.MULTILINE):
+        header, *rows = (
+            [entry.strip() for entry in line.split("|")] for line in lines.splitlines()
+        )
+        for name, entry in (pair for row in rows for pair in zip(header, row, strict=False)):
+            if name in ("n", "seeds") and entry.isdecimal():
+                shown += int(entry)
+            elif re.search(r"\d\.\d", entry):
+                shown += 1
+    return shown
+
+
+def results_table(
+    title: str,
+    cells: pd.DataFrame,
+    methods: Sequence[str],
+    published: Mapping[str, Published],
+    note: str = "",
+) -> Table:
+    """Return who won and by how much: test accuracy and the paired difference to FedAvg.
+
+    Args:
+        title: Stands above it.
+        cells: Of one run.
+        methods: The rows, in order; those without a complete cell are left out.
+        published: The paper's numbers by method; no such column where empty.
+        note: Stands below it.
+    """
+    rows = []
+    for method in methods:
+        accuracy = mean_accuracy(cells, method)
+        if accuracy is not None:
+            difference = difference_text(method_difference(cells, method))
+            paper = [str(published.get(method, "–"))] if published else []
+            name, seeds = find_method(method).title, str(accuracy.seeds)
+            rows.append((name, seeds, estimate_text(accuracy), difference, *paper))
+    header = ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
+    return Table(title, (*header, "paper") if published else header, tuple(rows), note)
+
+
+def details_table(cells: pd.DataFrame, methods: Sequence[str]) -> Table:
+    """Return what stands behind a result: means of other accuracies, of rounds and of cost.
+
+    Times are medians over the seeds.
+    """
+    rows = []
+    for method in methods:
+        own = of_method(cells, method)
+        if own.empty:
+            continue
+        held_out, speed = own["held_out_accuracy"].mean(), np.median(own["images_per_second"])
+        rows.append(
+            (
+                find_method(method).title,
+                f"{np.mean(own['client_mean'].to_numpy()):.3f}",
+                f"{np.mean(own['worst_client'].to_numpy()):.3f}",
+                "–" if math.isnan(held_out) else f"{held_out:.3f}",
+                f"{own['rounds'].mean():.0f}",
+                f"{np.median(own['seconds_per_round']):.2f}",
+                "–" if math.isnan(speed) else f"{speed:,.0f}",
+                f"{np.median(own['aggregation_share']):.1%}",
+            )
+        )
+    header = ("method", "clients", "worst", "held-out", "rounds", "s/round", "images/s", "server")
+    return Table("details", header, tuple(rows))
+
+
+def settings_table(
+    cells: pd.DataFrame, settings: Sequence[str], defaults: Sequence[Any], note: str = ""
+) -> Table:
+    """Return the test accuracy at every combination of some settings' values.
+
+    Beside it is the paired difference to the default's.
+
+    Args:
+        cells: Of all runs, each in a folder of its own.
+        settings: Names of the columns that have the values.
+        defaults: The value of each where nothing is set.
+        note: Stands below the table.
+    """
+    finished = cells[cells["complete"]]
+    several = finished["method"].nunique() > 1
+    values = {
+        folder: tuple(own[name].iloc[0] for name in settings)
+        for folder, own in finished.groupby("folder", sort=False)
+    }
+    default_folders = [folder for folder, at in values.items() if at == tuple(defaults)]
+    at_default = finished[finished["folder"].isin(default_folders)]
+    rows = []
+    for (folder, method), own in finished.groupby(["folder", "method"], sort=False):
+        accuracy = of_method(own, method)["accuracy"]
+        difference = "default"
+        if folder not in default_folders:
+            default = of_method(at_default, method)["accuracy"]
+            difference = difference_text(paired_difference(accuracy, default))
+        mean = estimate(accuracy)
+        rows.append(
+            (
+                *([method_title(method)] if several else []),
+                *map(value_text, values[folder]),
+                str(len(accuracy)),
+                "–" if mean is None else estimate_text(mean),
+                difference,
+            )
+        )
+    header = (
+        *(["method"] if several else []),
+        *map(short_name, settings),
+        "seeds",
+        "test accuracy",
+        "Δ to default [95 %]",
+    )
+    methods = ", ".join(map(method_title, finished["method"].unique()))
+    return Table(f"{methods} over {', '.join(settings)}", header, tuple(rows), note)
+
+
+def settings_grid(
+    cells: pd.DataFrame, method: str, axes: Mapping[str, Sequence[Any]]
+) -> pd.DataFrame:
+    """Return a method's mean accuracies over two settings, for a heat map.
+
+    Args:
+        cells: Of all runs.
+        method: Which.
+        axes: The names of two columns, each with its values; the first goes downwards.
+    """
+    own = cells[cells["complete"] & (cells["method"] == method)]
+    written = own.assign(**{name: own[name].map(value_text) for name in axes})
+    down, across = axes
+    grid = written.pivot_table(values="accuracy", index=down, columns=across, aggfunc="mean")
+    rows, columns = ([value_text(value) for value in values] for values in axes.values())
+    return grid.reindex(index=rows, columns=columns).rename_axis(
+        index=short_name(down), columns=short_name(across)
+    )
+
+
+def short_name(setting: str) -> str:
+    """Return the last part of a setting's key."""
+    return setting.rpartition(".")[2]
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value as it stands in tables and figures."""
+    if isinstance(value, list | tuple):
+        return "-".join(value_text(each) for each in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def estimate_text(value: Estimate) -> str:
+    """Return mean ± standard deviation; the mean alone for one seed."""
+    return f"{value.mean:.3f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.3f}")
+
+
+def difference_text(value: Estimate | None, form: str = "+.3f") -> str:
+    """Return the mean and its 95 % interval, or that the seeds are too few for one."""
+    if value is None:
+        return "–"
+    return f"{value.mean:{form}} {interval_text(value, form)}"
+
+
+def interval_text(value: Estimate, form: str = ".3f") -> str:
+    """Return the 95 % interval in brackets, or that the seeds are too few for one."""
+    if value.seeds < FEWEST_SEEDS:
+        return "[too few seeds]"
+    return f"[{value.low:{form}}, {value.high:{form}}]"
+
+
+LATEX = str.maketrans(
+    {"±": r"$\pm$", "–": "--", "%": r"\%", "Δ": r"$\Delta$", "&": r"\&", "_": r"\_"}
+)
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
