@@ -39,11 +39,9 @@ from fedcrf.rules import (
     CRFEvidence,
     CRFRobust,
     FedAvg,
-    InformedRule,
     Optimized,
     Rule,
     State,
-    aggregate_round,
     find_rule,
 )
 from fedcrf.rules.byzfl import AGGREGATORS, PRE_AGGREGATORS
@@ -157,7 +155,7 @@ class Quadratic:
             elif attack is not None and scene.own and (scene.active or attack.remembers):
                 forgery = attack.forge(scene)
                 kept, sent = forgery.memory, forgery.reports if scene.active else sent
-            result = aggregate_round(rule, memory, state, scene.round_with(sent))
+            result = rule.aggregate(memory, state, scene.round_with(sent))
             yield Round(state, sent, result)
             state, memory = result.state, result.memory
 
@@ -218,7 +216,7 @@ def _informed(name: str) -> Rule:
         "trimmed-mean": {"fraction": 0.25},
     }
     rule = kind(**options.get(name, {}))
-    return rule.informed(2, SMALL.clients, 5) if isinstance(rule, InformedRule) else rule
+    return rule.informed(2, SMALL.clients, 5)
 
 
 def _rules() -> Iterator[tuple[str, Case]]:

@@ -33,13 +33,14 @@ from fedcrf.rules import (
     FedAvg,
     Krum,
     Optimized,
+    Rule,
     Uniform,
 )
 
 
 def harm_by_hand(rule: Any, of: Scene, forged: Any) -> float:
     reports = sorted([*of.honest, *forged], key=lambda report: report.client)
-    step = flat(rule.aggregate(of.global_state, reports).state) - flat(of.global_state)
+    step = flat(rule.aggregate({}, of.global_state, reports).state) - flat(of.global_state)
     mean = honest_updates(of).mean(axis=0)
     return -float(step @ mean / (mean @ mean))
 
@@ -83,14 +84,11 @@ def test_where_every_forgery_is_worse_it_reports_honestly() -> None:
 
 
 @dataclass(frozen=True)
-class Trusting:
+class Trusting(Rule):
     """Follows nobody until it remembers trust, then everybody."""
 
-    def aggregate(self, global_state: Any, reports: Any) -> Any:
-        return self.aggregate_after({}, global_state, reports)
-
-    def aggregate_after(self, memory: Any, global_state: Any, reports: Any) -> Any:
-        result = Uniform().aggregate(global_state, reports)
+    def aggregate(self, memory: Any, global_state: Any, reports: Any) -> Any:
+        result = Uniform().aggregate({}, global_state, reports)
         return result if memory else replace(result, state=global_state)
 
 
@@ -110,20 +108,20 @@ def test_families_that_the_round_has_no_room_for_are_left_out() -> None:
 
 
 @dataclass(frozen=True)
-class Suspicious:
+class Suspicious(Rule):
     """Weights 1 and, beyond a cosine of −``tolerance`` with a direction, ``rest``; equal counts."""
 
     direction: Any
     tolerance: float = 0.3
     rest: float = 0.0
 
-    def aggregate(self, global_state: Any, reports: Any) -> Any:
+    def aggregate(self, memory: Any, global_state: Any, reports: Any) -> Any:
         rows = np.array([flat(report.state) - flat(global_state) for report in reports])
         cosines = rows @ self.direction / np.linalg.norm(rows, axis=1)
         weights = np.where(cosines < -self.tolerance, self.rest, 1.0)
         weights /= weights.sum()
         moved = model(flat(global_state) + weights @ rows, 0, "float64")
-        return replace(Uniform().aggregate(global_state, reports), state=moved, weights=weights)
+        return replace(Uniform().aggregate({}, global_state, reports), state=moved, weights=weights)
 
 
 def suspicious(rest: float = 0.0, **changes: Any) -> Scene:
@@ -350,18 +348,15 @@ def test_a_flatterer_copies_the_most_agreeable_and_then_strikes() -> None:
 
 
 @dataclass(frozen=True)
-class Dictated:
+class Dictated(Rule):
     """Gives each attacker a tenth of the weight, times what its memory says."""
 
-    def aggregate(self, global_state: Any, reports: Any) -> Any:
-        return self.aggregate_after({}, global_state, reports)
-
-    def aggregate_after(self, memory: Any, global_state: Any, reports: Any) -> Any:
+    def aggregate(self, memory: Any, global_state: Any, reports: Any) -> Any:
         attacks = np.array([each.client in (1, 4, 6) for each in reports])
         share = 0.1 * float(memory.get("trust", 1.0))
         weights = np.where(attacks, share, (1 - 3 * share) / (~attacks).sum())
         rows = np.array([flat(each.state) for each in reports])
-        result = Uniform().aggregate(global_state, reports)
+        result = Uniform().aggregate({}, global_state, reports)
         return replace(result, weights=weights, state=model(weights @ rows, 0, "float64"))
 
 

@@ -22,7 +22,7 @@ from fedcrf.crf import (
 )
 from fedcrf.crf.potentials import label_distance
 from fedcrf.experiments.spec import resolve
-from fedcrf.rules import CRF, Adam, ClientReport, CRFEvidence, FedAvg, Optimized, check_clients
+from fedcrf.rules import CRF, Adam, ClientReport, CRFEvidence, FedAvg, Optimized
 from fedcrf.simulation.records import LARGEST_AFFINITY, reasons_of
 from fedcrf.statistics import NeighbourSearch, as_layers, crowd_statistics
 
@@ -150,7 +150,7 @@ def test_the_posterior_is_immutable():
 def test_a_round_of_fewer_clients_has_all_of_them():
     rows = updates(4)
     rule, start = CRF(neighbours=5), {"w": np.zeros(24)}
-    found, dense = (each.aggregate(start, reports(rows)) for each in (rule, CRF()))
+    found, dense = (each.aggregate({}, start, reports(rows)) for each in (rule, CRF()))
     assert_allclose(found.weights, dense.weights, rtol=1e-12)
     assert_allclose(found.state["w"], dense.state["w"], rtol=1e-12)
 
@@ -158,13 +158,13 @@ def test_a_round_of_fewer_clients_has_all_of_them():
 def test_the_rule_weighs_updates_and_no_models():
     rows, origin = updates(12), np.linspace(-9, 9, 24)
     settings = {"neighbours": 3, "sketch_size": 8}
-    found = CRF(**settings).aggregate({"w": origin}, reports(rows + origin))
+    found = CRF(**settings).aggregate({}, {"w": origin}, reports(rows + origin))
     expected = ClientCRF(**settings).infer(rows, [10 + i for i in range(12)])
     assert_allclose(found.weights, expected.weights, rtol=1e-6)
 
 
 def test_records_hold_the_graph_of_few_clients_and_never_that_of_many():
-    few = reasons_of(CRF(neighbours=2).aggregate({"w": np.zeros(24)}, reports(updates(8))))
+    few = reasons_of(CRF(neighbours=2).aggregate({}, {"w": np.zeros(24)}, reports(updates(8))))
     assert few is not None
     rows = few.affinities
     assert rows is not None
@@ -172,7 +172,7 @@ def test_records_hold_the_graph_of_few_clients_and_never_that_of_many():
     assert 8 <= sum(value > 0 for row in rows for value in row) <= 16
     many = LARGEST_AFFINITY + 1
     rule = CRF(neighbours=2, sketch_size=8)
-    crowd = reasons_of(rule.aggregate({"w": np.zeros(24)}, reports(updates(many))))
+    crowd = reasons_of(rule.aggregate({}, {"w": np.zeros(24)}, reports(updates(many))))
     assert crowd is not None
     assert crowd.affinity is None
     assert len(crowd.reliability) == many
@@ -205,7 +205,7 @@ def test_evidence_alone_needs_no_pass_over_the_updates(monkeypatch):
     rows[3] = np.nan
     losses = {"residual_loss": [9.0] + [1.0] * 8}
     found = EvidenceCRF().infer(rows, evidence=losses).weights
-    result = CRFEvidence().aggregate(
+    result = CRFEvidence().aggregate({},
         {"w": np.zeros(24)},
         [replace(each, evidence={"residual_loss": loss})
          for each, loss in zip(reports(rows), losses["residual_loss"], strict=True)],
@@ -244,11 +244,11 @@ def test_more_neighbours_than_there_are_others_are_refused(k):
     with pytest.raises(FedcrfError, match=named):
         ClientCRF(neighbours=k).infer(updates())
     with pytest.raises(FedcrfError, match=named):
-        check_clients(CRF(neighbours=k), 9)
+        CRF(neighbours=k).check_clients(9)
     with pytest.raises(FedcrfError, match=named):
-        check_clients(Optimized(CRF(neighbours=k), Adam()), 9)
-    check_clients(CRF(neighbours=8), 9)
-    check_clients(FedAvg(), 9)
+        Optimized(CRF(neighbours=k), Adam()).check_clients(9)
+    CRF(neighbours=8).check_clients(9)
+    FedAvg().check_clients(9)
 
 
 @pytest.mark.parametrize("drawn", [{}, {"rounds": {"clients_per_round": 4}}])

@@ -135,7 +135,7 @@ def test_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert each.weight == pytest.approx(base / base.sum(), rel=1e-4)
         assert max(each.base_weight) > 0.15
     reports = [ClientReport(i, {"w": np.full(2, x)}, 10) for i, x in enumerate([1.0, np.nan, 3.0])]
-    assert rule().aggregate({"w": np.zeros(2)}, reports).weights.tolist() == [0.5, 0.0, 0.5]
+    assert rule().aggregate({}, {"w": np.zeros(2)}, reports).weights.tolist() == [0.5, 0.0, 0.5]
 
 
 def test_an_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def rounds(
             ClientReport(i, {"w": model + update}, 10 + i, evidence={"residual_loss": loss})
             for i, (update, loss) in enumerate(zip(updates, losses, strict=True))
         ]
-        result = rule.aggregate_after(memory, {"w": model}, reports)
+        result = rule.aggregate(memory, {"w": model}, reports)
         record, _ = one_round(updates)
         assert isinstance(result.posterior, FieldPosterior)
         found.append((of(record, count, result), result.posterior, memory))

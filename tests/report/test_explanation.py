@@ -46,7 +46,7 @@ def one_round(updates: Any, rule: Any = None, counts: Any = None) -> tuple[Round
         ClientReport(client=3 * i, state={"w": update}, num_examples=count)
         for i, (update, count) in enumerate(zip(updates, counts, strict=True))
     ]
-    result = rule.aggregate({"w": np.zeros(updates.shape[1])}, reports)
+    result = rule.aggregate({}, {"w": np.zeros(updates.shape[1])}, reports)
     record = RoundRecord(
         round=4,
         training_loss=0.5,

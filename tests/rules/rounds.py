@@ -24,7 +24,6 @@ from fedcrf.rules import (
     FedAvg,
     FedNova,
     GeometricMedian,
-    InformedRule,
     Krum,
     MultiKrum,
     Rule,
@@ -61,7 +60,7 @@ class Round(NamedTuple):
     reports: list[ClientReport]
 
     def aggregate(self, rule: Rule) -> AggregationResult:
-        return rule.aggregate(self.before, self.reports)
+        return rule.aggregate({}, self.before, self.reports)
 
     def counting(self, counts: Sequence[Any]) -> Round:
         """The same round, with other numbers of examples."""
@@ -222,8 +221,7 @@ def slow_version(rule: Rule, round_: Round) -> tuple[Sequence[float], State]:
     vectors = slow.updates(before, models)
     evidence = [report.evidence.get("residual_loss") for report in reports]
     weights: Sequence[float]
-    if isinstance(rule, InformedRule):
-        rule = rule.informed(0, num_clients=1_000, seed=0)  # of no attackers, if nobody has said
+    rule = rule.informed(0, num_clients=1_000, seed=0)  # of no attackers, if nobody has said
     match rule:
         case CoordinateMedian():
             return [math.nan] * len(models), slow.coordinate_median(models)

@@ -43,7 +43,7 @@ def test_trimmed_mean_cuts_the_floor_of_the_fraction_on_each_side(m):
     values = np.random.default_rng(m).permutation(np.arange(m) ** 3.0)
     reports = [ClientReport(i, {"w": np.array([x, -x])}, 1) for i, x in enumerate(values)]
     for fraction in (0.0, 0.05, 0.1, 0.2, 0.25, 0.29, 0.3, 1 / 3, 0.4, 0.49):
-        got = TrimmedMean(fraction).aggregate({"w": np.zeros(2)}, reports).state["w"]
+        got = TrimmedMean(fraction).aggregate({}, {"w": np.zeros(2)}, reports).state["w"]
         want = slow.trimmed(values, fraction)
         assert_allclose(got, [want, -want], rtol=1e-14, err_msg=str(fraction))
 
@@ -52,19 +52,19 @@ def test_trimmed_mean_cuts_the_floor_of_the_fraction_on_each_side(m):
 def test_a_fraction_just_below_a_half_leaves_the_median(m):
     reports = [ClientReport(i, {"w": np.array([float(i)])}, 1) for i in range(m)]
     for fraction in (0.49999999999, float(np.nextafter(0.5, 0))):
-        got = TrimmedMean(fraction).aggregate({"w": np.zeros(1)}, reports).state["w"]
+        got = TrimmedMean(fraction).aggregate({}, {"w": np.zeros(1)}, reports).state["w"]
         assert got == (m - 1) / 2
 
 
 def test_the_default_trimmed_mean_cuts_one_of_ten_on_each_side():
     values = [1e9, -1e9, 1, 2, 3, 4, 5, 6, 7, 8]
     reports = [ClientReport(i, {"w": np.array([float(x)])}, 1) for i, x in enumerate(values)]
-    assert TrimmedMean().aggregate({"w": np.zeros(1)}, reports).state["w"] == 4.5
+    assert TrimmedMean().aggregate({}, {"w": np.zeros(1)}, reports).state["w"] == 4.5
 
 
 def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two():
     reports = [ClientReport(i, {"w": np.array([x])}, 1) for i, x in enumerate([9.0, 1.0, 4.0, 2.0])]
-    assert CoordinateMedian().aggregate({"w": np.zeros(1)}, reports).state["w"] == 3.0
+    assert CoordinateMedian().aggregate({}, {"w": np.zeros(1)}, reports).state["w"] == 3.0
 
 
 # --- every baseline at its edges ---------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_two_clients(rule):
     models = [np.array([3.0, 0.0]), np.array([5.0, 4.0])]
     reports = [ClientReport(i, {"w": w}, 6, 2.0) for i, w in enumerate(models)]
     first = isinstance(rule, Krum) or (isinstance(rule, MultiKrum) and rule.num_byzantine)
-    got = rule.aggregate(before, reports).state["w"]
+    got = rule.aggregate({}, before, reports).state["w"]
     assert_allclose(got, models[0] if first else [4.0, 2.0], rtol=1e-12)
 
 
@@ -89,17 +89,19 @@ def test_two_clients(rule):
 def test_rules_that_do_not_weigh_by_examples_ignore_the_counts(rule):
     before, reports = sample(7)
     equal = [ClientReport(r.client, r.state, 1) for r in reports]
-    assert_same(rule.aggregate(before, reports).state, rule.aggregate(before, equal).state, 1e-15)
+    assert_same(
+        rule.aggregate({}, before, reports).state, rule.aggregate({}, before, equal).state, 1e-15
+    )
 
 
 @pytest.mark.parametrize("rule", [RFA(), FedNova(), FedNova(True)], ids=name_of)
 def test_a_client_without_examples_does_not_pull_where_examples_weigh(rule):
     before, reports = sample(6)
     silent = ClientReport(9, sample(1, seed=8).reports[0].state, 0, effective_steps=0.0)
-    got = rule.aggregate(before, [*reports, silent])
+    got = rule.aggregate({}, before, [*reports, silent])
     assert got.weights[6] == 0.0
     assert not got.excluded[6]
-    assert_same(got.state, rule.aggregate(before, reports).state)
+    assert_same(got.state, rule.aggregate({}, before, reports).state)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,9 @@ def test_a_rule_is_told_of_the_attackers_unless_its_settings_say_otherwise(
 def test_a_rule_that_nobody_tells_expects_no_attackers(rule):
     before, reports = sample(10)
     told = rule.informed(0, num_clients=10, seed=0)
-    assert_same(rule.aggregate(before, reports).state, told.aggregate(before, reports).state)
+    assert_same(
+        rule.aggregate({}, before, reports).state, told.aggregate({}, before, reports).state
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +189,7 @@ def test_equal_updates_get_equal_weights_from_the_geometric_medians(rule):
     for d, m in ((7, 10), (1000, 10), (1000, 33), (5000, 10)):
         state = {"w": 1e3 * rng.standard_normal(d)}
         reports = [ClientReport(i, state, 1) for i in range(m)]
-        got = rule.aggregate({"w": np.zeros(d)}, reports)
+        got = rule.aggregate({}, {"w": np.zeros(d)}, reports)
         assert_allclose(got.weights, 1 / m, rtol=1e-6)
 
 
@@ -200,7 +204,7 @@ def test_the_geometric_median_has_the_least_total_distance(m, seed):
     vectors = slow.updates(before, states(reports))
     # To the end: the default's 1e-6 is about the steps, and the slack below about the point.
     rule = GeometricMedian(iterations=5000, tolerance=1e-11)
-    z = slow.vector(rule.aggregate(before, reports).state) - slow.vector(before)
+    z = slow.vector(rule.aggregate({}, before, reports).state) - slow.vector(before)
 
     def pull(point):
         return np.linalg.norm(sum((point - u) / slow.distance(point, u) for u in vectors)) / m
@@ -222,7 +226,7 @@ def test_the_geometric_median_has_the_least_total_distance(m, seed):
 def test_the_default_geometric_median_has_converged_where_training_leaves_the_updates():
     before, reports = sample(10)
     vectors = slow.updates(before, states(reports))
-    z = slow.vector(GeometricMedian().aggregate(before, reports).state) - slow.vector(before)
+    z = slow.vector(GeometricMedian().aggregate({}, before, reports).state) - slow.vector(before)
     want = slow.geometric_median(vectors)
     mean = slow.mix(vectors, [0.1] * 10)
     assert slow.distance(z, want) < 1e-5 * np.linalg.norm(want) < slow.distance(mean, want)
@@ -260,7 +264,7 @@ def test_an_update_at_the_mean_does_not_hold_the_geometric_median():
     vectors = np.vstack([vectors, vectors.mean(axis=0)])
     before = {"w": np.zeros(2)}
     reports = [ClientReport(i, {"w": vector}, 1) for i, vector in enumerate(vectors)]
-    z = GeometricMedian(iterations=500, tolerance=1e-12).aggregate(before, reports).state["w"]
+    z = GeometricMedian(iterations=500, tolerance=1e-12).aggregate({}, before, reports).state["w"]
 
     def total(point):
         return np.linalg.norm(vectors - point, axis=1).sum()
@@ -279,7 +283,7 @@ def test_the_geometric_median_ends_at_the_specified_step(common):
         rule = GeometricMedian(tolerance=tolerance)
         _, v, at_rest = slow.weiszfeld(vectors, [0.1] * 10, 1e-12, 50, tolerance)
         assert at_rest
-        assert_allclose(rule.aggregate(before, reports).weights, v, atol=1e-8)
+        assert_allclose(rule.aggregate({}, before, reports).weights, v, atol=1e-8)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e3, 1e6])
@@ -293,7 +297,9 @@ def test_the_size_of_all_updates_does_not_matter(rule, scale):
     rows[0] = 0.9 * rows[0] + 0.1 * rows.mean(axis=0)
     weights = [
         rule.aggregate(
-            {"w": np.zeros(20)}, [ClientReport(i, {"w": u}, 1) for i, u in enumerate(factor * rows)]
+            {},
+            {"w": np.zeros(20)},
+            [ClientReport(i, {"w": u}, 1) for i, u in enumerate(factor * rows)],
         ).weights
         for factor in (1.0, scale)
     ]
@@ -303,10 +309,10 @@ def test_the_size_of_all_updates_does_not_matter(rule, scale):
 def test_rfa_takes_exactly_its_iterations_and_weighs_by_examples():
     before, reports = sample(6)
     vectors, n = slow.updates(before, states(reports)), counts(reports)
-    weights = [RFA(iterations=k).aggregate(before, reports).weights for k in (1, 2, 3, 4)]
+    weights = [RFA(iterations=k).aggregate({}, before, reports).weights for k in (1, 2, 3, 4)]
     for k, got in enumerate(weights, start=1):
         assert_allclose(got, slow.rfa(vectors, n, iterations=k)[1], rtol=1e-9)
-    assert_array_equal(RFA().aggregate(before, reports).weights, weights[2])
+    assert_array_equal(RFA().aggregate({}, before, reports).weights, weights[2])
     assert np.abs(weights[3] - weights[2]).max() > 1e-5  # four are not three
     unweighted = slow.rfa(vectors, [1] * 6)[1]
     assert np.abs(weights[2] - unweighted).max() > 1e-2
@@ -315,13 +321,13 @@ def test_rfa_takes_exactly_its_iterations_and_weighs_by_examples():
 def test_distances_below_the_smoothing_count_as_the_smoothing():
     # All distances are below 1e9: every pull is the same, and RFA is FedAvg.
     before, reports = sample(6)
-    got = RFA(smoothing=1e9).aggregate(before, reports)
+    got = RFA(smoothing=1e9).aggregate({}, before, reports)
     assert_allclose(got.weights, slow.shares(counts(reports)), rtol=1e-12)
     # Three updates at one point hold the mean there but for what 1e-2 allows the fourth.
     models = [[0.0], [0.0], [0.0], [0.0], [10.0]]
     at = [ClientReport(i, {"w": np.array(w)}, 1) for i, w in enumerate(models)]
     vectors = [np.array(w) for w in models]
-    got = RFA(iterations=30, smoothing=1e-2).aggregate({"w": np.zeros(1)}, at)
+    got = RFA(iterations=30, smoothing=1e-2).aggregate({}, {"w": np.zeros(1)}, at)
     assert_allclose(got.weights, slow.rfa(vectors, [1] * 5, 30, 1e-2)[1], rtol=1e-6)
     assert_allclose(got.weights[4], 1e-2 / 4 / 10, rtol=1e-2)
 
@@ -331,9 +337,9 @@ def test_an_outlier_moves_the_geometric_medians_little_and_the_mean_much():
     outlier = {"weight": before["weight"] + 1e6}
     with_outlier = [*reports[:-1], ClientReport(8, outlier, reports[-1].num_examples)]
     for rule, most in ((GeometricMedian(), 10.0), (RFA(iterations=50), 10.0)):
-        moved = rule.aggregate(before, with_outlier).state["weight"] - before["weight"]
+        moved = rule.aggregate({}, before, with_outlier).state["weight"] - before["weight"]
         assert np.linalg.norm(moved) < most * np.sqrt(30)
-    moved = FedAvg().aggregate(before, with_outlier).state["weight"] - before["weight"]
+    moved = FedAvg().aggregate({}, before, with_outlier).state["weight"] - before["weight"]
     assert np.linalg.norm(moved) > 1e4
 
 
@@ -351,13 +357,13 @@ def test_krum_scores_the_nearest_m_minus_f_minus_2(m, f):
     before, reports = sample(m, seed=20 + f)
     neighbours = max(1, min(m - 1, m - f - 2))
     scores = slow.krum_scores(slow.updates(before, states(reports)), neighbours)
-    got = Krum(f).aggregate(before, reports)
+    got = Krum(f).aggregate({}, before, reports)
     chosen = int(np.argmax(got.weights))
     assert_array_equal(np.sort(got.weights)[-2:], [0.0, 1.0])
     assert scores[chosen] <= min(scores) * (1 + 1e-9)
     assert_same(got.state, reports[chosen].state, 0)
 
-    kept = MultiKrum(f).aggregate(before, reports).weights
+    kept = MultiKrum(f).aggregate({}, before, reports).weights
     assert (kept > 0).sum() == max(1, m - f)
     assert_allclose(kept[kept > 0], 1 / max(1, m - f), rtol=1e-14)
     if f and m > f:
@@ -369,11 +375,11 @@ def test_krum_scores_the_nearest_m_minus_f_minus_2(m, f):
 def test_krum_chooses_by_two_neighbours_of_five_when_one_is_byzantine():
     # At 0 the two nearest are at 1 (score 2), at 3.1 and 4.3 they are at 3.1, 3.1+1.2, 3.1+1.3…
     before, reports = krum_round([0.0, 1.0, 3.1, 4.3, 4.4])
-    got = Krum(1).aggregate(before, reports)
+    got = Krum(1).aggregate({}, before, reports)
     assert_array_equal(got.weights, [0, 0, 0, 1, 0])  # 0.01 + 1.44, against 0.01 + 1.69 of 4.4
     # Of one neighbour 4.3 and 4.4 tie, and the earlier client is taken.
-    assert_array_equal(Krum(2).aggregate(before, reports).weights, [0, 0, 0, 1, 0])
-    kept = MultiKrum(2).aggregate(before, reports).weights
+    assert_array_equal(Krum(2).aggregate({}, before, reports).weights, [0, 0, 0, 1, 0])
+    kept = MultiKrum(2).aggregate({}, before, reports).weights
     assert_allclose(kept, [1 / 3, 0, 0, 1 / 3, 1 / 3])  # 0 and 1 tie as well
 
 
@@ -381,10 +387,10 @@ def test_krum_ignores_a_far_cluster_of_f_clients():
     before, reports = sample(10, common=0.0)
     far = {name: array + 100 for name, array in before.items()}
     attacked = [*reports[:7], *(ClientReport(i, far, 1) for i in (7, 8, 9))]
-    assert np.argmax(Krum(3).aggregate(before, attacked).weights) < 7
-    assert not MultiKrum(3).aggregate(before, attacked).weights[7:].any()
+    assert np.argmax(Krum(3).aggregate({}, before, attacked).weights) < 7
+    assert not MultiKrum(3).aggregate({}, before, attacked).weights[7:].any()
     # With f = 0 seven far neighbours would be scored too, but three near ones could not hide.
-    assert np.argmax(Krum(0).aggregate(before, attacked).weights) < 7
+    assert np.argmax(Krum(0).aggregate({}, before, attacked).weights) < 7
 
 
 def test_krum_measures_updates_so_that_a_large_common_part_does_not_cancel():
@@ -396,7 +402,7 @@ def test_krum_measures_updates_so_that_a_large_common_part_does_not_cancel():
         for s in (1, 0.9, 0.5, 1, 1.1, 1.2)
     ]
     reports = [ClientReport(i, {"w": w}, 1) for i, w in enumerate(models)]
-    assert np.argmax(Krum(1).aggregate({"w": base}, reports).weights) == 2
+    assert np.argmax(Krum(1).aggregate({}, {"w": base}, reports).weights) == 2
     vectors = slow.updates({"w": base}, states(reports))
     assert slow.krum(vectors, 1) == 2
 
@@ -410,12 +416,12 @@ def test_krum_measures_updates_so_that_a_large_common_part_does_not_cancel():
 def test_fednova_of_equal_steps_is_fedavg(steps, normalise_buffers, dtype):
     before, reports = sample(8, dtype=dtype)
     equal = [ClientReport(r.client, r.state, r.num_examples, steps) for r in reports]
-    got = FedNova(normalise_buffers).aggregate(before, equal)
-    want = FedAvg().aggregate(before, equal)
+    got = FedNova(normalise_buffers).aggregate({}, before, equal)
+    want = FedAvg().aggregate({}, before, equal)
     assert_same(got.state, want.state, ROUNDING[np.dtype(dtype)] * 2)
     assert_allclose(got.weights, want.weights, rtol=1e-12)
     # and of unequal steps it is not
-    other = FedNova(normalise_buffers).aggregate(before, reports).state["conv.weight"]
+    other = FedNova(normalise_buffers).aggregate({}, before, reports).state["conv.weight"]
     assert np.abs(other - want.state["conv.weight"]).max() > 1e-2
 
 
@@ -437,7 +443,7 @@ def unequal_steps(value: float, number: int) -> Round:
 
 def test_buffers_of_fednova_are_averaged_with_weights_that_sum_to_one():
     before, reports = unequal_steps(0.25, 40)
-    got = FedNova().aggregate(before, reports)
+    got = FedNova().aggregate({}, before, reports)
     assert_allclose(got.state["weight"], 25 / 9, rtol=1e-14)  # the parameters are normalised
     assert_allclose(got.state["norm.running_var"], 0.25, rtol=1e-14)
     assert got.state["norm.num_batches_tracked"] == 40
@@ -448,7 +454,7 @@ def test_buffers_of_fednova_are_averaged_with_weights_that_sum_to_one():
 def test_buffers_run_through_tau_make_a_running_variance_negative():
     """Both clients measured 0.25, the global model 1: 1 + 2.78 · (0.25 − 1) < 0."""
     before, reports = unequal_steps(0.25, 40)
-    got = FedNova(normalise_buffers=True).aggregate(before, reports)
+    got = FedNova(normalise_buffers=True).aggregate({}, before, reports)
     assert_allclose(got.state["norm.running_var"], 1 - 0.75 * 25 / 9, rtol=1e-14)
     assert (got.state["norm.running_var"] < 0).all()
     assert got.state["norm.num_batches_tracked"] == 111  # of 40 batches
@@ -462,7 +468,7 @@ def test_which_tensors_are_buffers_is_told_by_the_last_part_of_their_names():
     reports = [ClientReport(i, state, 10, a) for i, a in enumerate((1.0, 9.0))]
 
     def averaged(rule):
-        got = rule.aggregate(before, reports).state
+        got = rule.aggregate({}, before, reports).state
         return {name for name in names if abs(got[name][0] - 1) < 1e-12}
 
     assert averaged(FedNova()) == {"running_var", "a.b.running_var"}
@@ -476,4 +482,4 @@ def test_impossible_steps_are_refused(steps):
     before, reports = sample(3)
     reports[1] = ClientReport(1, reports[1].state, 5, steps)
     with pytest.raises(FedcrfError, match="effective_steps"):
-        FedNova().aggregate(before, reports)
+        FedNova().aggregate({}, before, reports)

@@ -31,10 +31,8 @@ from fedcrf.rules import (
     ByzFLRule,
     ClientReport,
     Optimized,
-    RememberingRule,
     State,
     Yogi,
-    aggregate_round,
     byzfl_rule,
     find_rule,
 )
@@ -155,7 +153,7 @@ def test_every_aggregator_and_pre_aggregator_of_the_package_has_a_name(
 def test_against_byzfl(byzfl: SimpleNamespace, name: str, m: int, f: int) -> None:
     state, reports = a_round(m)
     rule = rule_of(name, attackers=f, seed=4)
-    result = rule.aggregate(state, reports)
+    result = rule.aggregate({}, state, reports)
     vectors = updates_of(state, reports)
     seeded(4, 0)
     for part in by_hand(byzfl, name, f, m):
@@ -197,7 +195,7 @@ def test_settings_are_byzfls(
     byzfl: SimpleNamespace, name: str, settings: dict[str, Any], make: Any
 ) -> None:
     state, reports = a_round(10)
-    result = byzfl_rule(name)(**settings).aggregate(state, reports)
+    result = byzfl_rule(name)(**settings).aggregate({}, state, reports)
     vectors = updates_of(state, reports)
     seeded(0, 0)
     for part in make(byzfl):
@@ -228,7 +226,7 @@ def test_whom_monna_trusts_does_not_hang_on_who_is_not_finite(
     for place in not_finite:
         lost = np.full((3, 4), np.nan, np.float32)
         reports[place] = replace(reports[place], state={**reports[place].state, "a": lost})
-    result = byzfl_rule("byzfl-monna")(idx=trusted, attackers=3).aggregate(state, reports)
+    result = byzfl_rule("byzfl-monna")(idx=trusted, attackers=3).aggregate({}, state, reports)
     expected = vectors[nearest[:7]].mean(dim=0).numpy()  # those not finite are some of the three
     assert_allclose(step_of(state, result), expected, rtol=0, atol=2e-5)
 
@@ -236,7 +234,7 @@ def test_whom_monna_trusts_does_not_hang_on_who_is_not_finite(
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_a_model_keeps_its_dtype(byzfl: SimpleNamespace, dtype: str) -> None:
     state, reports = a_round(6, dtype=dtype)
-    result = rule_of("byzfl-trmean", attackers=1).aggregate(state, reports)
+    result = rule_of("byzfl-trmean", attackers=1).aggregate({}, state, reports)
     expected = byzfl.TrMean(f=1)(updates_of(state, reports)).numpy()
     assert {result.state[name].dtype for name in ("a", "b")} == {np.dtype(dtype)}
     tolerance = 4e-3 if dtype == "float16" else 1e-7
@@ -250,7 +248,7 @@ def test_a_model_keeps_its_dtype(byzfl: SimpleNamespace, dtype: str) -> None:
 @pytest.mark.parametrize("m", [1, 2, 7])
 def test_without_attackers(byzfl: SimpleNamespace, name: str, m: int) -> None:
     state, reports = a_round(m)
-    step = step_of(state, find_rule(name)().aggregate(state, reports))
+    step = step_of(state, find_rule(name)().aggregate({}, state, reports))
     mean = updates_of(state, reports).numpy().mean(axis=0)
     mixed = "nnm" in name or "bucketing" in name  # every vector is the mean already
     picks = name.endswith(("-krum", "-median")) and "multi" not in name
@@ -269,9 +267,9 @@ def test_a_report_that_is_not_finite_is_left_out_and_is_one_of_the_attackers(
     for client, value in ((1, math.nan), (4, math.inf)):
         bad = {**reports[client].state, "b": np.full(5, value, np.float32)}
         reports[client] = replace(reports[client], state=bad)
-    result = rule_of(name, attackers=3).aggregate(state, reports)
+    result = rule_of(name, attackers=3).aggregate({}, state, reports)
     kept = [report for report in reports if report.client not in (1, 4)]
-    expected = rule_of(name, attackers=1).aggregate(state, kept)
+    expected = rule_of(name, attackers=1).aggregate({}, state, kept)
     assert_array_equal(np.flatnonzero(result.excluded), [1, 4])
     assert_array_equal(result.weights[[1, 4]], 0.0)
     assert_array_equal(result.base_weights[[1, 4]], 0.0)
@@ -282,9 +280,9 @@ def test_a_report_that_is_not_finite_is_left_out_and_is_one_of_the_attackers(
 def test_no_usable_report_keeps_model_and_memory(byzfl: SimpleNamespace) -> None:
     state, reports = a_round(3)
     rule = rule_of("byzfl-bucketing-centered-clipping")
-    memory = rule.aggregate(state, reports).memory
+    memory = rule.aggregate({}, state, reports).memory
     bad = {**state, "a": np.full((3, 4), np.nan, np.float32)}
-    result = rule.aggregate_after(memory, state, [replace(each, state=bad) for each in reports])
+    result = rule.aggregate(memory, state, [replace(each, state=bad) for each in reports])
     assert result.state is state
     assert_array_equal(result.weights, 0.0)
     assert_array_equal(result.excluded, True)
@@ -295,7 +293,7 @@ def test_no_usable_report_keeps_model_and_memory(byzfl: SimpleNamespace) -> None
 def test_of_equal_updates(byzfl: SimpleNamespace, name: str) -> None:
     state, reports = a_round(5)
     reports = [replace(reports[0], client=client) for client in range(5)]
-    step = step_of(state, rule_of(name, attackers=1).aggregate(state, reports))
+    step = step_of(state, rule_of(name, attackers=1).aggregate({}, state, reports))
     assert_allclose(step, updates_of(state, reports)[0].numpy(), rtol=0, atol=1e-6)
 
 
@@ -313,12 +311,12 @@ def test_buckets_are_the_largest_that_keep_an_honest_majority(m: int) -> None:
 
 def test_centered_clipping_goes_on_from_its_last_result(byzfl: SimpleNamespace) -> None:
     rule = rule_of("byzfl-centered-clipping", tau=0.2)
-    assert isinstance(rule, RememberingRule)
+    assert rule.remembers
     theirs = byzfl.CenteredClipping(tau=0.2)
     memory: Any = {}
     for number in range(3):
         state, reports = a_round(6, seed=number)
-        result = aggregate_round(rule, memory, state, reports)
+        result = rule.aggregate(memory, state, reports)
         memory = result.memory
         expected = theirs(updates_of(state, reports)).numpy()
         assert_allclose(step_of(state, result), expected, rtol=0, atol=5e-7)
@@ -338,7 +336,7 @@ def test_what_is_random_is_of_the_seed_and_the_round_alone(
             torch.manual_seed(noise)
             torch.rand(noise)
             before = torch.get_rng_state()
-            result = aggregate_round(rule, memory, state, reports)
+            result = rule.aggregate(memory, state, reports)
             assert torch.equal(torch.get_rng_state(), before)
             memory = dict(result.memory)
             found.append(step_of(state, result))
@@ -371,14 +369,14 @@ def test_memory_of_another_rule_or_model(byzfl: SimpleNamespace, name: str) -> N
     assert isinstance(rule, ByzFLRule)
     for memory in ({"trust": np.zeros(4)}, {"m": np.zeros(3), "rounds": np.array(1)}):
         with pytest.raises(FedcrfError, match=f"not of {name}"):
-            rule.aggregate_after(memory, state, reports)
+            rule.aggregate(memory, state, reports)
 
 
 def test_a_server_optimizer_goes_behind_them(byzfl: SimpleNamespace) -> None:
     state, reports = a_round(5)
     rule = Optimized(rule_of("byzfl-bucketing-average"), Yogi())
-    first = rule.aggregate(state, reports)
-    second = rule.aggregate_after(first.memory, state, reports)
+    first = rule.aggregate({}, state, reports)
+    second = rule.aggregate(first.memory, state, reports)
     assert second.memory["rule.rounds"] == 2
     # NaN weights are no weights of 0: the optimizer has made its step.
     assert np.abs(step_of(state, second)).min() > 0
@@ -496,7 +494,7 @@ def test_what_byzfl_refuses_of_a_round_is_named(
     byzfl: SimpleNamespace, name: str, settings: dict[str, int], message: str
 ) -> None:
     with pytest.raises(FedcrfError, match=message):
-        byzfl_rule(name)(**settings).aggregate(*a_round(6))
+        byzfl_rule(name)(**settings).aggregate({}, *a_round(6))
 
 
 @pytest.mark.parametrize(
@@ -540,8 +538,8 @@ def test_where_few_answer_f_is_the_most_that_byzfl_takes_of_them(
     warn_once.cache_clear()
     rule = rule_of(name, attackers=told, seed=1)
     rounds = [a_round(answering, seed=number) for number in range(2)]
-    results = [rule.aggregate(*each) for each in rounds]
-    expected = [rule_of(name, attackers=allowed, seed=1).aggregate(*each) for each in rounds]
+    results = [rule.aggregate({}, *each) for each in rounds]
+    expected = [rule_of(name, attackers=allowed, seed=1).aggregate({}, *each) for each in rounds]
     for result, other in zip(results, expected, strict=True):
         assert all(
             np.array_equal(array, other.state[key]) for key, array in result.state.items()
@@ -562,7 +560,7 @@ def test_attackers_whose_squares_overflow_break_nothing_that_is_told_of_them(
     for client in range(3):
         far = {key: 1e25 * array for key, array in reports[client].state.items() if key != "n"}
         reports[client] = replace(reports[client], state={**reports[client].state, **far})
-    result = rule_of(name, attackers=3).aggregate(state, reports)
+    result = rule_of(name, attackers=3).aggregate({}, state, reports)
     assert all(np.isfinite(array).all() for array in result.state.values())
     assert not result.excluded.any()
 
@@ -575,7 +573,7 @@ def test_where_all_distances_overflow_the_rule_is_named(byzfl: SimpleNamespace, 
         for each in reports
     ]
     with pytest.raises(FedcrfError, match=f"^{name}: ByzFL refuses the round: "):
-        find_rule(name)().aggregate(state, far)
+        find_rule(name)().aggregate({}, state, far)
 
 
 # --- the package ----------------------------------------------------------------------------
@@ -586,7 +584,7 @@ def test_without_the_package_one_line_says_how_to_install_it(
 ) -> None:
     mend = r"^ByzFL is not installed: pip install 'fedcrf\[byzfl\]'$"
     with pytest.raises(FedcrfError, match=mend):
-        find_rule("byzfl-median")().aggregate(*a_round(3))
+        find_rule("byzfl-median")().aggregate({}, *a_round(3))
     with pytest.raises(FedcrfError, match=mend):
         carry_out(small_spec(methods=["fedavg", "byzfl-median"]), tmp_path / "run")
     assert not (tmp_path / "run").exists(), "known before anything is written"

@@ -19,7 +19,6 @@ from fedcrf.rules import (
     Rule,
     State,
     aggregate_or_keep,
-    aggregate_round,
 )
 
 MODEL = {"w": np.zeros(3, np.float32)}
@@ -33,15 +32,12 @@ def reports(*sizes: float) -> list[ClientReport]:
 
 
 @dataclass(frozen=True)
-class Failing:
+class Failing(Rule):
     """A rule with a mistake in it, which remembers."""
 
     error: Exception
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-        return self.aggregate_after({}, global_state, reports)
-
-    def aggregate_after(
+    def aggregate(
         self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         raise self.error
@@ -49,9 +45,8 @@ class Failing:
 
 @pytest.mark.parametrize("rule", [FedAvg(), CRFRobust()], ids=lambda rule: type(rule).__name__)
 def test_what_a_rule_decides_is_as_it_is(rule: Rule) -> None:
-    kept, plain = (
-        decide(rule, {}, MODEL, reports(10, 30)) for decide in (aggregate_or_keep, aggregate_round)
-    )
+    kept = aggregate_or_keep(rule, rule.begin(), MODEL, reports(10, 30))
+    plain = rule.aggregate(rule.begin(), MODEL, reports(10, 30))
     assert kept.kept_reason is None
     assert_array_equal(kept.state["w"], plain.state["w"])
     assert kept.memory.keys() == plain.memory.keys()

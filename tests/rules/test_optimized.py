@@ -27,12 +27,10 @@ from fedcrf.rules import (
     Memory,
     Momentum,
     Optimized,
-    RememberingRule,
     Rule,
     ServerOptimizer,
     State,
     Yogi,
-    aggregate_round,
 )
 from rules.rounds import SHAPES, tensor
 
@@ -59,7 +57,7 @@ def go_on(
     results = []
     memory = memory or {}
     for reports in rounds:
-        result = aggregate_round(rule, memory, state, reports)
+        result = rule.aggregate(memory, state, reports)
         state, memory = result.state, result.memory
         results.append(result)
     return results
@@ -174,7 +172,7 @@ def test_torch_s_optimizers_on_the_pseudo_gradients(
     stepping = theirs(list(parameters.values()))
     results = go_on(Optimized(FedAvg(), optimizer), start, rounds)
     for reports, result in zip(rounds, results, strict=True):
-        aggregate = FedAvg().aggregate(start, reports).state
+        aggregate = FedAvg().aggregate({}, start, reports).state
         for name, parameter in parameters.items():
             parameter.grad = parameter.detach() - torch.from_numpy(np.asarray(aggregate[name]))
         stepping.step()
@@ -204,8 +202,8 @@ def test_weights_reasons_and_buffers_are_the_rule_s(kind: Any, name: str) -> Non
     broken = {**reports[2].state, "head.scale": np.array(np.nan, np.float32)}
     reports[2] = replace(reports[2], state=broken)
     rule = RULES[name]()
-    plain = rule.aggregate(start, reports)
-    result = Optimized(rule, kind()).aggregate(start, reports)
+    plain = rule.aggregate({}, start, reports)
+    result = Optimized(rule, kind()).aggregate({}, start, reports)
     assert_array_equal(result.weights, plain.weights)
     assert_array_equal(result.base_weights, plain.base_weights)
     assert_array_equal(result.excluded, [False, False, True, False, False])
@@ -222,9 +220,9 @@ def test_an_adaptive_step_would_make_a_running_variance_negative() -> None:
     variance = [np.array([value], np.float32) for value in (1e-2, 1e-4)]
     reports = [ClientReport(0, {"norm.running_var": variance[1]}, 1)]
     before = {"norm.running_var": variance[0]}
-    stepped = Optimized(FedAvg(), Adam(0.1, beta1=0.0), buffers=()).aggregate(before, reports)
+    stepped = Optimized(FedAvg(), Adam(0.1, beta1=0.0), buffers=()).aggregate({}, before, reports)
     assert stepped.state["norm.running_var"] < 0
-    ours = Optimized(FedAvg(), Adam(0.1, beta1=0.0)).aggregate(before, reports)
+    ours = Optimized(FedAvg(), Adam(0.1, beta1=0.0)).aggregate({}, before, reports)
     assert_array_equal(ours.state["norm.running_var"], variance[1])
 
 
@@ -251,12 +249,12 @@ def test_nothing_handed_in_is_changed(row: Row) -> None:
     start = random_state(np.random.default_rng(11), "float32")
     rounds = random_rounds(12, dtype="float32")
     rule = Optimized(CRF(), row.optimizer)
-    memory = rule.aggregate(start, rounds[0]).memory
+    memory = rule.aggregate({}, start, rounds[0]).memory
     given = [start, memory, *(report.state for report in rounds[1])]
     for arrays in given:  # writing to any of them is an error, and so is needing to
         for array in arrays.values():
             array.flags.writeable = False
-    result = rule.aggregate_after(memory, start, rounds[1])
+    result = rule.aggregate(memory, start, rounds[1])
     for arrays in given:
         for array in arrays.values():
             for after in (*result.state.values(), *result.memory.values()):
@@ -267,19 +265,16 @@ def test_nothing_handed_in_is_changed(row: Row) -> None:
 
 
 @dataclass(frozen=True)
-class Counting:
+class Counting(Rule):
     """A rule that remembers how many rounds there were, and weighs the first client by it."""
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-        return self.aggregate_after({}, global_state, reports)
-
-    def aggregate_after(
+    def aggregate(
         self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         assert set(memory) <= {"round.s"}, "it sees its own memory alone"
         done = memory.get("round.s", np.array(0)) + 1
         counted = [replace(reports[0], num_examples=int(done)), *reports[1:]]
-        result = FedAvg().aggregate(global_state, counted)
+        result = FedAvg().aggregate({}, global_state, counted)
         return replace(result, memory={"round.s": np.asarray(done)})
 
 
@@ -287,7 +282,7 @@ def test_a_rule_that_remembers_itself_keeps_its_memory() -> None:
     start = random_state(np.random.default_rng(13), "float64")
     rounds = random_rounds(14)
     rule = Optimized(Counting(), Adam())
-    assert isinstance(rule, RememberingRule)
+    assert rule.remembers
     results = go_on(rule, start, rounds)
     for result, plain in zip(results, go_on(Counting(), start, rounds), strict=True):
         assert_array_equal(result.weights, plain.weights)
@@ -325,9 +320,9 @@ def test_memory_of_another_rule_is_named(memory: Callable[[Any], Memory], moment
     start = random_state(np.random.default_rng(15), "float32")
     reports = random_rounds(16, dtype="float32")[0]
     rule = Optimized(FedAvg(), Adam())
-    own = dict(rule.aggregate(start, reports).memory)
+    own = dict(rule.aggregate({}, start, reports).memory)
     with pytest.raises(FedcrfError, match=f"holds no '{moment}.*' of this model.*give that of"):
-        rule.aggregate_after(memory(own), start, reports)
+        rule.aggregate(memory(own), start, reports)
 
 
 def test_a_memory_that_is_none_at_all() -> None:
@@ -335,7 +330,7 @@ def test_a_memory_that_is_none_at_all() -> None:
     reports = random_rounds(16, dtype="float32")[0]
     nothing: Any = None
     with pytest.raises(FedcrfError, match="memory is a NoneType: give the one"):
-        Optimized(FedAvg(), Adam()).aggregate_after(nothing, start, reports)
+        Optimized(FedAvg(), Adam()).aggregate(nothing, start, reports)
 
 
 POSITIVE = (0.0, -1.0, math.nan, math.inf, "x", None)

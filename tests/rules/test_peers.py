@@ -171,13 +171,13 @@ def total_distance(rows: np.ndarray, point: np.ndarray) -> float:
 @pytest.mark.parametrize("m", [1, 2, 10, 40])
 def test_fedavg_is_flowers(flwr, m):
     before, reports = sample(m)
-    assert_close(FedAvg().aggregate(before, reports).state, flwr.aggregate("FedAvg", reports))
+    assert_close(FedAvg().aggregate({}, before, reports).state, flwr.aggregate("FedAvg", reports))
 
 
 def test_uniform_is_flowers_fedavg_of_equal_counts(flwr):
     before, reports = sample(7)
     equal = [ClientReport(r.client, r.state, 1) for r in reports]
-    assert_close(Uniform().aggregate(before, reports).state, flwr.aggregate("FedAvg", equal))
+    assert_close(Uniform().aggregate({}, before, reports).state, flwr.aggregate("FedAvg", equal))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_flower_returns_integer_buffers_as_unrounded_floats(flwr, rule, name):
     ]
     before = {"w": np.zeros(1, np.float32), "num_batches_tracked": np.array(0)}
     theirs = flwr.aggregate(name, reports)["num_batches_tracked"]
-    ours = rule.aggregate(before, reports).state["num_batches_tracked"]
+    ours = rule.aggregate({}, before, reports).state["num_batches_tracked"]
     assert theirs.dtype == np.float64
     assert theirs == (3.75 if name == "FedAvg" else 3.5)
     assert ours.dtype == np.int64
@@ -217,7 +217,7 @@ def test_one_nan_spreads_through_flowers_rules_and_not_through_ours(flwr, rule, 
     others = [*reports[:2], *reports[3:]]
     poisoned = [*reports[:2], ClientReport(2, broken, 10), *reports[3:]]
     assert np.isnan(flwr.aggregate(name, poisoned)["head.bias"][1])
-    assert_close(rule.aggregate(before, poisoned).state, flwr.aggregate(name, others))
+    assert_close(rule.aggregate({}, before, poisoned).state, flwr.aggregate(name, others))
 
 
 def test_flower_divides_by_counts_that_are_all_zero_and_ours_says_so(flwr):
@@ -226,7 +226,7 @@ def test_flower_divides_by_counts_that_are_all_zero_and_ours_says_so(flwr):
     with pytest.raises(ZeroDivisionError):
         flwr.aggregate("FedAvg", silent)
     with pytest.raises(FedcrfError, match="all zero"):
-        FedAvg().aggregate(before, silent)
+        FedAvg().aggregate({}, before, silent)
 
 
 # --- Flower: by coordinate ------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_flower_divides_by_counts_that_are_all_zero_and_ours_says_so(flwr):
 @pytest.mark.parametrize("m", [1, 2, 3, 10, 11, 40])
 def test_coordinate_median_is_flowers(flwr, m):
     before, reports = sample(m)
-    got = CoordinateMedian().aggregate(before, reports).state
+    got = CoordinateMedian().aggregate({}, before, reports).state
     assert_close(got, flwr.aggregate("FedMedian", reports), 6e-8)
 
 
@@ -243,7 +243,7 @@ def test_coordinate_median_is_flowers(flwr, m):
 @pytest.mark.parametrize("m", [2, 3, 10, 11, 40])
 def test_trimmed_mean_is_flowers(flwr, m, fraction):
     before, reports = sample(m)
-    got = TrimmedMean(fraction).aggregate(before, reports).state
+    got = TrimmedMean(fraction).aggregate({}, before, reports).state
     assert_close(got, flwr.aggregate("FedTrimmedAvg", reports, beta=fraction))
 
 
@@ -253,7 +253,7 @@ def test_flowers_trimmed_mean_cuts_one_less_where_the_product_rounds_down(flwr):
     With a fraction a little larger Flower cuts 29 as well, and the two agree.
     """
     before, reports = points([[float(i) ** 3] for i in range(100)])
-    ours = TrimmedMean(0.29).aggregate(before, reports).state
+    ours = TrimmedMean(0.29).aggregate({}, before, reports).state
     assert differ(ours, flwr.aggregate("FedTrimmedAvg", reports, beta=0.29))
     assert_close(ours, flwr.aggregate("FedTrimmedAvg", reports, beta=0.2900001))
 
@@ -272,7 +272,7 @@ def test_flowers_defaults_differ(flower):
 @pytest.mark.parametrize("m", [5, 10, 40])
 def test_krum_is_flowers(flwr, m, f):
     before, reports = sample(m, seed=f)
-    got = Krum(f).aggregate(before, reports).state
+    got = Krum(f).aggregate({}, before, reports).state
     assert_close(got, flwr.aggregate("Krum", reports, num_malicious_nodes=f), 0)
 
 
@@ -280,7 +280,7 @@ def test_krum_is_flowers(flwr, m, f):
 @pytest.mark.parametrize("m", [5, 10, 40])
 def test_multi_krum_is_flowers_where_it_keeps_as_many_of_equal_counts(flwr, m, f):
     before, reports = sample(m, seed=f, equal_counts=True)
-    got = MultiKrum(f).aggregate(before, reports).state
+    got = MultiKrum(f).aggregate({}, before, reports).state
     settings = {"num_malicious_nodes": f, "num_nodes_to_select": m - f}
     assert_close(got, flwr.aggregate("MultiKrum", reports, **settings))
 
@@ -292,12 +292,12 @@ def test_flowers_multi_krum_weighs_the_kept_clients_by_their_examples(flwr):
     of them alone is Flower's result.
     """
     before, reports = sample(10)
-    ours = MultiKrum(2).aggregate(before, reports)
+    ours = MultiKrum(2).aggregate({}, before, reports)
     theirs = flwr.aggregate("MultiKrum", reports, num_malicious_nodes=2, num_nodes_to_select=8)
     assert differ(ours.state, theirs, 1e-2)
     kept = [report for report, weight in zip(reports, ours.weights, strict=True) if weight > 0]
     assert len(kept) == 8
-    assert_close(FedAvg().aggregate(before, kept).state, theirs)
+    assert_close(FedAvg().aggregate({}, before, kept).state, theirs)
 
 
 def test_flowers_krum_cancels_on_raw_weights_in_float32(flwr):
@@ -316,7 +316,7 @@ def test_flowers_krum_cancels_on_raw_weights_in_float32(flwr):
     reports = [ClientReport(i, {"w": w}, 1) for i, w in enumerate(models)]
     deltas = [ClientReport(i, {"w": w - before["w"]}, 1) for i, w in enumerate(models)]
 
-    ours = Krum(1).aggregate(before, reports)
+    ours = Krum(1).aggregate({}, before, reports)
     assert_array_equal(ours.weights, np.eye(8)[3])
     on_models = flwr.aggregate("Krum", reports, num_malicious_nodes=1)
     assert not np.array_equal(on_models["w"], models[3])
@@ -338,7 +338,7 @@ def test_flowers_krum_counts_integer_buffers_as_coordinates(flwr):
     before = {"w": np.zeros(1, np.float32), "num_batches_tracked": np.array(0)}
     bare = [ClientReport(r.client, {"w": r.state["w"]}, 1) for r in reports]
 
-    ours = Krum(1).aggregate(before, reports)
+    ours = Krum(1).aggregate({}, before, reports)
     assert_array_equal(ours.weights, [0, 1, 0, 0, 0])
     assert flwr.aggregate("Krum", reports, num_malicious_nodes=1)["w"] == 5.0
     assert flwr.aggregate("Krum", bare, num_malicious_nodes=1)["w"] == np.float32(0.1)
@@ -350,7 +350,7 @@ def test_flowers_krum_counts_integer_buffers_as_coordinates(flwr):
 @pytest.mark.parametrize("m", [1, 2, 10, 40])
 def test_uniform_is_byzfls_average(byzfl, m):
     before, reports = sample(m)
-    got = flat(Uniform().aggregate(before, reports).state)
+    got = flat(Uniform().aggregate({}, before, reports).state)
     assert_allclose(got, byzfl.Average()(matrix(reports)), rtol=FLOAT32, atol=FLOAT32)
 
 
@@ -358,7 +358,7 @@ def test_uniform_is_byzfls_average(byzfl, m):
 def test_coordinate_median_is_byzfls(byzfl, m):
     """On tensors too: since 0.0.11 it interpolates a quantile there and not `torch.median`."""
     before, reports = sample(m)
-    got = flat(CoordinateMedian().aggregate(before, reports).state)
+    got = flat(CoordinateMedian().aggregate({}, before, reports).state)
     rows = matrix(reports)
     assert_allclose(got, byzfl.Median()(rows), rtol=6.1e-8, atol=0)
     tensors = torch.from_numpy(rows.astype(np.float32))
@@ -369,7 +369,7 @@ def test_torch_median_is_another_rule_for_an_even_number():
     """It returns the lower of the middle two, which is biased down; of an odd number it agrees."""
     for m in (9, 10):
         before, reports = sample(m)
-        ours = flat(CoordinateMedian().aggregate(before, reports).state)
+        ours = flat(CoordinateMedian().aggregate({}, before, reports).state)
         rows = matrix(reports)
         torchs = torch.from_numpy(rows).median(dim=0).values.numpy()
         if m % 2:
@@ -383,7 +383,7 @@ def test_torch_median_is_another_rule_for_an_even_number():
 @pytest.mark.parametrize(("m", "f"), [(3, 1), (10, 0), (10, 1), (10, 4), (11, 3), (40, 7)])
 def test_trimmed_mean_is_byzfls_that_cuts_f(byzfl, m, f):
     before, reports = sample(m)
-    got = flat(TrimmedMean(f / m).aggregate(before, reports).state)
+    got = flat(TrimmedMean(f / m).aggregate({}, before, reports).state)
     assert_allclose(got, byzfl.TrMean(f=f)(matrix(reports)), rtol=FLOAT32, atol=FLOAT32)
 
 
@@ -396,8 +396,8 @@ def test_one_nan_spreads_through_byzfls_rules_and_not_through_ours(byzfl):
         (GeometricMedian(), byzfl.GeometricMedian(T=20)),
     ):
         assert np.isnan(theirs(matrix(poisoned))[3])
-        ours = rule.aggregate(before, poisoned).state
-        assert_close(ours, rule.aggregate(before, reports).state)
+        ours = rule.aggregate({}, before, poisoned).state
+        assert_close(ours, rule.aggregate({}, before, reports).state)
 
 
 def test_byzfls_trimmed_mean_takes_a_nan_for_the_largest_value(byzfl):
@@ -409,8 +409,8 @@ def test_byzfls_trimmed_mean_takes_a_nan_for_the_largest_value(byzfl):
     rows = matrix(poisoned)
     theirs = byzfl.TrMean(f=1)(rows)
     assert_array_equal(theirs, byzfl.TrMean(f=1)(np.where(np.isnan(rows), np.inf, rows)))
-    ours = TrimmedMean(0.2).aggregate(before, poisoned).state
-    assert_close(ours, TrimmedMean(0.2).aggregate(before, reports).state)
+    ours = TrimmedMean(0.2).aggregate({}, before, poisoned).state
+    assert_close(ours, TrimmedMean(0.2).aggregate({}, before, reports).state)
     assert abs(flat(ours)[3] - theirs[3]) > 1e-2
 
 
@@ -444,7 +444,7 @@ def stepped(
     }
     states = []
     for rule, reports in zip(rules, rounds, strict=True):
-        result = rule.aggregate_after(memory, state, reports)
+        result = rule.aggregate(memory, state, reports)
         state, memory = result.state, result.memory
         states.append(state)
     return states
@@ -459,7 +459,7 @@ def test_momentum_is_flowers_fedavgm(flwr, rate, momentum):
     rule = Optimized(FedAvg(), Momentum(rate, momentum))
     memory = {}
     for reports, want in zip(rounds, theirs, strict=True):
-        result = rule.aggregate_after(memory, state, reports)
+        result = rule.aggregate(memory, state, reports)
         state, memory = result.state, result.memory
         assert_close(state, want, 2e-6)
 
@@ -519,7 +519,7 @@ def test_flowers_optimizers_step_buffers_too(flwr, name):
     assert theirs["norm.num_batches_tracked"].dtype == np.float64
     assert 0 < theirs["norm.num_batches_tracked"] % 1 < 1
     for optimizer in (Adam(1.0), Yogi(1.0), Adagrad(1.0)):
-        ours = Optimized(FedAvg(), optimizer).aggregate(state, reports).state
+        ours = Optimized(FedAvg(), optimizer).aggregate({}, state, reports).state
         assert ours["norm.running_var"] == after["norm.running_var"]
         assert ours["norm.num_batches_tracked"] == 7
         assert ours["norm.num_batches_tracked"].dtype == np.int64
@@ -533,7 +533,7 @@ def test_byzfls_geometric_median_is_ours_once_it_has_converged(byzfl, m):
     """Many iterations and little smoothing: the start at the origin is forgotten."""
     before, reports = sample(m)
     rule = GeometricMedian(iterations=3000, tolerance=1e-12)
-    got = flat(rule.aggregate(before, reports).state)
+    got = flat(rule.aggregate({}, before, reports).state)
     theirs = byzfl.GeometricMedian(nu=1e-9, T=3000)(matrix(reports))
     assert_allclose(got, theirs, rtol=1e-5, atol=1e-5)
 
@@ -556,7 +556,7 @@ def test_byzfls_default_geometric_median_has_not_converged_on_models(byzfl):
         ]
     )
     rows = matrix(reports)
-    ours = flat(GeometricMedian().aggregate(before, reports).state)
+    ours = flat(GeometricMedian().aggregate({}, before, reports).state)
     theirs = byzfl.GeometricMedian()(rows)
     converged = byzfl.GeometricMedian(nu=1e-9, T=3000)(rows)
     assert np.linalg.norm(ours - converged) < 1e-3
@@ -578,7 +578,7 @@ def test_byzfls_geometric_median_about_the_mean_is_rfa_of_equal_counts(
     mean = rows.mean(axis=0)
     theirs = mean + byzfl.GeometricMedian(nu=smoothing, T=iterations)(rows - mean)
     rule = RFA(iterations=iterations, smoothing=smoothing)
-    ours = flat(rule.aggregate(before, reports).state)
+    ours = flat(rule.aggregate({}, before, reports).state)
     assert_allclose(ours, theirs, rtol=FLOAT32, atol=FLOAT32)
     if smoothing < 7.0:  # where every distance is below ν both stay at the mean
         assert np.abs(theirs - mean).max() > 1e-3
@@ -595,15 +595,15 @@ def test_byzfls_krum_is_ours_with_one_byzantine_client_less(byzfl, m, f):
     """
     before, reports = sample(m, seed=f)
     theirs = byzfl.Krum(f=f)(matrix(reports))
-    assert_array_equal(flat(Krum(f - 1).aggregate(before, reports).state), theirs)
+    assert_array_equal(flat(Krum(f - 1).aggregate({}, before, reports).state), theirs)
 
 
 def test_byzfls_krum_chooses_another_client_for_its_one_neighbour_more(byzfl):
     """Of five with f = 1 it scores three neighbours, ours two: a tight three or a middle place."""
     before, reports = points([[0.0], [1.0], [2.05], [5.0], [6.0]])
     assert byzfl.Krum(f=1)(matrix(reports)) == np.float32(2.05)
-    assert Krum(1).aggregate(before, reports).state["w"] == 1.0
-    assert Krum(0).aggregate(before, reports).state["w"] == np.float32(2.05)
+    assert Krum(1).aggregate({}, before, reports).state["w"] == 1.0
+    assert Krum(0).aggregate({}, before, reports).state["w"] == np.float32(2.05)
 
 
 @pytest.mark.parametrize(("m", "f"), [(5, 1), (10, 1), (10, 3), (40, 9)])
@@ -613,13 +613,13 @@ def test_byzfls_multi_krum_is_the_mean_of_as_many_by_the_other_scores(byzfl, m, 
     scores = krum_scores(report_geometry(before, reports), f - 1)
     kept = [reports[i] for i in np.argsort(scores)[: m - f]]
     theirs = byzfl.MultiKrum(f=f)(matrix(reports))
-    ours = flat(Uniform().aggregate(before, kept).state)
+    ours = flat(Uniform().aggregate({}, before, kept).state)
     assert_allclose(ours, theirs, rtol=FLOAT32, atol=FLOAT32)
 
 
 def test_byzfls_multi_krum_keeps_another_set_for_its_one_neighbour_more(byzfl):
     before, reports = points([[0.0], [1.0], [2.05], [5.0], [6.0], [6.5]])
-    ours = MultiKrum(2).aggregate(before, reports)
+    ours = MultiKrum(2).aggregate({}, before, reports)
     theirs = byzfl.MultiKrum(f=2)(matrix(reports))
     assert differ(ours.state, {"w": theirs})
     assert (ours.weights > 0).sum() == 4
@@ -634,7 +634,7 @@ def test_multi_krum_is_byzfls_where_the_sets_are_clear(byzfl, f):
         for r in reports[:f]
     ]
     attacked = [*reports[f:], *far]
-    got = flat(MultiKrum(f).aggregate(before, attacked).state)
+    got = flat(MultiKrum(f).aggregate({}, before, attacked).state)
     theirs = byzfl.MultiKrum(f=f)(matrix(attacked))
     assert_allclose(got, theirs, rtol=FLOAT32, atol=FLOAT32)
     assert_allclose(got, matrix(reports[f:]).mean(axis=0), rtol=FLOAT32, atol=FLOAT32)

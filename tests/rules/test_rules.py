@@ -30,7 +30,6 @@ from fedcrf.rules import (
     MultiKrum,
     Optimized,
     Rule,
-    with_secret_signs,
 )
 from paper import baselines as slow
 from rules.rounds import (
@@ -297,7 +296,7 @@ def test_tensors_that_are_no_numpy_arrays_are_named(rule: Rule, make: Callable[.
     bad = {"w": make([0.0, 1.0])}
     for before, sent, who in ((bad, state, "the global model"), (state, bad, "client 7")):
         with pytest.raises(FedcrfError, match=f"'w' of {who} is a .*: give NumPy arrays"):
-            rule.aggregate(before, [ClientReport(7, sent, 10)])
+            rule.aggregate({}, before, [ClientReport(7, sent, 10)])
 
 
 @pytest.mark.parametrize(
@@ -316,7 +315,7 @@ def test_tensors_that_are_no_numpy_arrays_are_named(rule: Rule, make: Callable[.
     ],
 )
 def test_signs_that_are_left_open_become_secret_ones(rule: Rule, secret: Rule) -> None:
-    assert with_secret_signs(rule, {}, 9) == secret
+    assert rule.with_secret_signs({}, 9) == secret
 
 
 @pytest.mark.parametrize(
@@ -324,9 +323,9 @@ def test_signs_that_are_left_open_become_secret_ones(rule: Rule, secret: Rule) -
 )
 def test_signs_stay_those_of_the_memory(layout: Any, seed: int) -> None:
     rule, memory = CRFRobust(), {"layout": np.array(layout)}
-    assert with_secret_signs(rule, memory, 9) == CRFRobust(sketch_seed=seed)
+    assert rule.with_secret_signs(memory, 9) == CRFRobust(sketch_seed=seed)
     behind = {f"rule.{name}": array for name, array in memory.items()}
-    optimized = with_secret_signs(Optimized(rule, Adam()), behind, 9)
+    optimized = Optimized(rule, Adam()).with_secret_signs(behind, 9)
     assert optimized == Optimized(CRFRobust(sketch_seed=seed), Adam())
 
 
@@ -372,7 +371,7 @@ def test_a_report_that_is_not_of_the_model_is_named(
     reports = [ClientReport(client, dict(before), 1) for client in range(3)]
     reports[1] = ClientReport(7, change(before), 1)
     with pytest.raises(FedcrfError, match=f"client 7 reports .*{message}"):
-        rule.aggregate(before, reports)
+        rule.aggregate({}, before, reports)
 
 
 @every_rule
@@ -400,4 +399,4 @@ def test_every_rule_names_its_paper(name: str) -> None:
 )
 def test_reports_that_are_none(report: Any, message: str) -> None:
     with pytest.raises(FedcrfError, match=message):
-        FedAvg().aggregate({"w": np.zeros(2)}, [report])
+        FedAvg().aggregate({}, {"w": np.zeros(2)}, [report])

@@ -21,10 +21,10 @@ from fedcrf.rules import (
     AggregationResult,
     ClientReport,
     FedAvg,
+    Memory,
     Rule,
     State,
     reported_evidence,
-    wanted_evidence,
 )
 from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
@@ -156,7 +156,7 @@ class FrozenPlan:
 
 
 @dataclass(frozen=True)
-class Recording:
+class Recording(Rule):
     """Wraps a plan or a rule and keeps what passes through."""
 
     inner: Any
@@ -164,15 +164,15 @@ class Recording:
 
     @property
     def wanted_evidence(self) -> frozenset[str]:
-        return wanted_evidence(self.inner)
+        return self.inner.wanted_evidence
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         return self.inner.build(image_shape, num_classes)
 
-    def aggregate(self, global_state: State, reports: Any) -> Any:
+    def aggregate(self, memory: Memory, global_state: State, reports: Any) -> Any:
         copies = [replace(each, state=_copied(each.state)) for each in reports]
         self.seen.append((_copied(global_state), copies))
-        return self.inner.aggregate(global_state, reports)
+        return self.inner.aggregate({}, global_state, reports)
 
 
 def _copied(state: State) -> State:
@@ -180,20 +180,22 @@ def _copied(state: State) -> State:
 
 
 @dataclass(frozen=True)
-class Asking:
+class Asking(Rule):
     """A rule on the half of the clients that fit their own examples best after training."""
 
     rule: Rule = FedAvg()  # noqa: RUF009
     wanted_evidence: frozenset[str] = frozenset({RESIDUAL_LOSS})
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         losses = np.nan_to_num(reported_evidence(reports)[RESIDUAL_LOSS], nan=np.inf)
         kept = losses <= np.median(losses)
         counted = [
             report if keep else replace(report, num_examples=0)
             for report, keep in zip(reports, kept, strict=True)
         ]
-        return self.rule.aggregate(global_state, counted)
+        return self.rule.aggregate({}, global_state, counted)
 
 
 def same_state(state: State, other: State) -> bool:

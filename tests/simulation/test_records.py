@@ -126,7 +126,7 @@ def test_six_significant_digits() -> None:
 def test_reasons_are_the_posterior_s(m: int) -> None:
     rng = np.random.default_rng(0)
     reports = [ClientReport(client, {"w": rng.standard_normal(4)}, 5) for client in range(m)]
-    result = CRF().aggregate({"w": np.zeros(4)}, reports)
+    result = CRF().aggregate({}, {"w": np.zeros(4)}, reports)
     reasons, posterior = reasons_of(result), result.posterior
     assert reasons is not None
     assert posterior is not None
@@ -167,7 +167,7 @@ def test_the_causes_of_other_fields_are_kept_by_name(rule: Any) -> None:
         for client in range(4)
     ]
     reports[1].state["w"][0] = NAN
-    result = rule.aggregate({"w": np.zeros(5)}, reports)
+    result = rule.aggregate({}, {"w": np.zeros(5)}, reports)
     reasons = reasons_of(result)
     assert reasons is not None
     assert reasons.reliability == []
@@ -181,7 +181,7 @@ def test_the_causes_of_other_fields_are_kept_by_name(rule: Any) -> None:
 
 def test_a_rule_without_inference_has_no_reasons() -> None:
     reports = [ClientReport(0, {"w": np.ones(2)}, 5)]
-    assert reasons_of(FedAvg().aggregate({"w": np.zeros(2)}, reports)) is None
+    assert reasons_of(FedAvg().aggregate({}, {"w": np.zeros(2)}, reports)) is None
 
 
 @pytest.mark.parametrize("excluded", [False, True])
@@ -190,7 +190,7 @@ def test_few_neighbours_take_little_room_and_are_told_whole(excluded: bool) -> N
     reports = [ClientReport(client, {"w": rng.standard_normal(30)}, 5) for client in range(m)]
     if excluded:
         reports[3].state["w"][0] = NAN
-    result = CRF(neighbours=4).aggregate({"w": np.zeros(30)}, reports)
+    result = CRF(neighbours=4).aggregate({}, {"w": np.zeros(30)}, reports)
     reasons, posterior = reasons_of(result), result.posterior
     assert reasons is not None
     assert reasons.affinity is not None
@@ -200,7 +200,7 @@ def test_few_neighbours_take_little_room_and_are_told_whole(excluded: bool) -> N
     whole = posterior.affinity.toarray()
     for i, row in enumerate(again.affinities or []):
         np.testing.assert_allclose(row, whole[i, i + 1 :], rtol=1e-5)
-    dense = reasons_of(CRF().aggregate({"w": np.zeros(30)}, reports))
+    dense = reasons_of(CRF().aggregate({}, {"w": np.zeros(30)}, reports))
     assert dense is not None
     assert dense.affinity_columns is None
     assert dense.affinities == dense.affinity  # as all records were before

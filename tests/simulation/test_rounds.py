@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain, Proximal
-from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized
+from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized, Rule
 from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
 from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples
@@ -428,14 +428,11 @@ def test_a_number_of_clients_that_cannot_be_drawn(count: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Rule):
     """A rule that remembers: it goes on by half of the step before."""
 
-    def aggregate(self, global_state: Any, reports: Any) -> Any:
-        return self.aggregate_after({}, global_state, reports)
-
-    def aggregate_after(self, memory: Any, global_state: Any, reports: Any) -> Any:
-        result = FedAvg().aggregate(global_state, reports)
+    def aggregate(self, memory: Any, global_state: Any, reports: Any) -> Any:
+        result = FedAvg().aggregate({}, global_state, reports)
         steps = {
             name: np.asarray(result.state[name] - array + memory.get(name, np.float32(0)) / 2)
             for name, array in global_state.items()

@@ -14,7 +14,7 @@ from fedcrf.attacks.alie import ALIE
 from fedcrf.attacks.base import ModelAttack, Scene, Vector
 from fedcrf.attacks.inner_product import InnerProductManipulation, Opposed
 from fedcrf.attacks.scaled import SignFlip
-from fedcrf.rules import AggregationResult, ClientReport, aggregate_round
+from fedcrf.rules import AggregationResult, ClientReport
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Aim:
 def asked(scene: Scene, forged: Sequence[ClientReport]) -> AggregationResult:
     """Return what the rule would decide on a round with these reports."""
     reports = scene.round_with(forged)
-    return aggregate_round(scene.rule, scene.rule_memory, scene.global_state, reports)
+    return scene.rule.aggregate(scene.rule_memory, scene.global_state, reports)
 
 
 def attacking(scene: Scene) -> list[int]:

@@ -33,7 +33,7 @@ from fedcrf.experiments.store import append_record, read_lines, undamaged
 from fedcrf.files import atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
-from fedcrf.rules.names import BEHIND
+from fedcrf.rules.optimized import BEHIND
 from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, reported_round
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ MEND = "take it and the lines after it away to keep the rounds before, or record
 class Description(Record):
     """What the server knows of a run: the framework with its version, the strategy, the rule.
 
-    ``rule`` and ``settings`` are `rule_name` and `rule_settings` of it; ``started`` is the UTC
+    ``rule`` and ``settings`` are `Rule.name` and `rule_settings` of it; ``started`` is the UTC
     time at which the run began, missing from older records.
     """
 
@@ -208,7 +208,7 @@ def rule_settings(rule: Rule) -> dict[str, Any]:
 
 
 def _rule(name: str, settings: Mapping[str, Any]) -> Rule:
-    """Return the rule of `rule_name` and `rule_settings`.
+    """Return the rule of `Rule.name` and `rule_settings`.
 
     Raises:
         KeyError: There is none of that name, or a setting is missing.

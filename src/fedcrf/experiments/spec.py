@@ -29,13 +29,10 @@ from fedcrf.objectives import OBJECTIVES, Objective
 from fedcrf.rules import (
     RULES,
     SERVER_OPTIMIZERS,
-    InformedRule,
     Optimized,
     Rule,
     ServerOptimizer,
-    check_clients,
     find_rule,
-    wanted_evidence,
 )
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
@@ -217,8 +214,6 @@ class RunSpec:
 
     def _informed(self, rule: Rule, seed: int) -> Rule:
         """Return a rule that knows of this run what it is to know."""
-        if not isinstance(rule, InformedRule):
-            return rule
         num_clients, threat = self.partition.num_clients, self.threat
         drawn = self.rounds.clients_per_round or num_clients
         if threat is None:
@@ -328,8 +323,8 @@ def resolve(*layers: Options) -> RunSpec:
         spec.threat.check(spec.partition.num_clients, spec.rounds.clients_per_round)
     for method in spec.methods:  # every name and setting is looked at before anything runs
         cell = spec.cell(method, spec.seeds[0])
-        check_evidence(wanted_evidence(cell.rule))
-        check_clients(cell.rule, spec.rounds.clients_per_round or spec.partition.num_clients)
+        check_evidence(cell.rule.wanted_evidence)
+        cell.rule.check_clients(spec.rounds.clients_per_round or spec.partition.num_clients)
     return spec
 
 

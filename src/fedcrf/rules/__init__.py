@@ -13,31 +13,20 @@ from fedcrf.rules.base import (
     RESIDUAL_LOSS,
     AggregationResult,
     ClientReport,
-    CountingRule,
-    EvidenceRule,
-    InformedRule,
     Memory,
-    RememberingRule,
     Rule,
-    SketchingRule,
     State,
     aggregate_or_keep,
-    aggregate_round,
-    check_clients,
     reported_evidence,
-    wanted_evidence,
-    with_secret_signs,
 )
 from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
 from fedcrf.rules.coordinatewise import CoordinateMedian, TrimmedMean
-from fedcrf.rules.crf import CRF
+from fedcrf.rules.crf import CRF, CRFEvidence, CRFRobust, CRFRobustEvidence
 from fedcrf.rules.geometric import RFA, GeometricMedian
 from fedcrf.rules.krum import Krum, MultiKrum
 from fedcrf.rules.mean import FedAvg, Uniform
-from fedcrf.rules.names import rule_name
 from fedcrf.rules.nova import FedNova
 from fedcrf.rules.optimized import Optimized, plain_rule
-from fedcrf.rules.robust import CRFEvidence, CRFRobust, CRFRobustEvidence
 from fedcrf.rules.server_optimizers import (
     SERVER_OPTIMIZERS,
     Adagrad,
@@ -93,33 +82,23 @@ __all__ = [
     "CRFRobustEvidence",
     "ClientReport",
     "CoordinateMedian",
-    "CountingRule",
-    "EvidenceRule",
     "FedAvg",
     "FedNova",
     "GeometricMedian",
-    "InformedRule",
     "Krum",
     "Memory",
     "Momentum",
     "MultiKrum",
     "Optimized",
-    "RememberingRule",
     "Rule",
     "ServerOptimizer",
-    "SketchingRule",
     "State",
     "TrimmedMean",
     "Uniform",
     "Yogi",
     "aggregate_or_keep",
-    "aggregate_round",
     "byzfl_rule",
-    "check_clients",
     "find_rule",
     "plain_rule",
     "reported_evidence",
-    "rule_name",
-    "wanted_evidence",
-    "with_secret_signs",
 ]

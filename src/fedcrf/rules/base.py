@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import is_number
+from fedcrf.checks import Settings, is_number
 from fedcrf.crf import FieldPosterior, Posterior, base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
@@ -68,7 +69,7 @@ class AggregationResult:
         base_weights: (m,) float64; FedAvg's shares of the same reports, to compare with.
         excluded: (m,) bool; True where a report was left out because it is not finite.
         posterior: The CRF's reasons, where the rule is one.
-        memory: What the rule keeps for the next round, where it is a `RememberingRule`.
+        memory: What the rule keeps for the next round; empty where it remembers nothing.
         kept_reason: Why the global model stays as it is, in one sentence; None where it moves. A
             rule that gives all weights 0 and no reason had no report to average.
     """
@@ -89,65 +90,63 @@ class AggregationResult:
             object.__setattr__(self, "kept_reason", f"no client's update {what}")
 
 
-class Rule(Protocol):
-    """A server rule: a small immutable value with one pure method."""
+@dataclass(frozen=True)
+class Rule(Settings, ABC):
+    """A server rule: a small immutable value whose fields are its settings.
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-        """Return the next global model and how it came about.
+    A rule gives `aggregate`; everything else has a default that suits most rules.
 
-        Args:
-            global_state: The model w_t that the clients started from.
-            reports: At least one report; none is changed.
-
-        Raises:
-            FedcrfError: No reports, one whose tensors differ from the global model's in name,
-                shape or dtype, or counts that are negative or all zero.
-        """
-        ...
-
-
-@runtime_checkable
-class RememberingRule(Rule, Protocol):
-    """A rule whose decision depends on earlier rounds.
-
-    It is a value all the same: what it remembers is handed to it, and handed back in
-    `AggregationResult.memory`.
+    Attributes:
+        behaviour: Rises where the rule decides otherwise than before; see the golden table.
+        remembers: Whether decisions depend on earlier rounds.
     """
 
-    def aggregate_after(
-        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the next global model as `Rule.aggregate` does, after earlier rounds.
+    behaviour: ClassVar[int] = 1
+    remembers: ClassVar[bool] = False
 
-        Args:
-            memory: The memory of the round before; empty before the first, which is what
-                ``aggregate`` starts from.
-            global_state: The model w_t that the clients started from.
-            reports: At least one report. Clients may be others than in the round before; what is
-                remembered of a client is kept under its identity.
-
-        Raises:
-            FedcrfError: As `Rule.aggregate`, or a memory that is not of this rule.
-        """
-        ...
-
-
-@runtime_checkable
-class EvidenceRule(Rule, Protocol):
-    """A rule that looks at what clients report of themselves."""
+    @property
+    def name(self) -> str:
+        """What records and memories call the rule."""
+        return type(self).__name__
 
     @property
     def wanted_evidence(self) -> frozenset[str]:
         """Names of the evidence it looks at, which clients are asked for."""
-        ...
+        return frozenset()
 
+    @property
+    def needs_steps(self) -> bool:
+        """Whether a report without effective steps is of no use."""
+        return False
 
-@runtime_checkable
-class InformedRule(Rule, Protocol):
-    """A rule that is told of a run what no server knows, so that it is seen at its best."""
+    def begin(self) -> Memory:
+        """Return the memory before the first round."""
+        return {}
 
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Rule:
-        """Return the rule with what its settings leave open; what they say counts.
+    @abstractmethod
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the next global model and how it came about.
+
+        Args:
+            memory: `AggregationResult.memory` of the round before; that of `begin`, or an empty
+                one, in the first.
+            model: The model w_t that the clients started from.
+            reports: At least one report; none is changed. Clients may be others than in the round
+                before; what is remembered of a client is kept under its identity.
+
+        Raises:
+            FedcrfError: No reports, one whose tensors differ from the global model's in name,
+                shape or dtype, or counts that are negative or all zero; a memory that is not of
+                this rule.
+        """
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Return the rule with what its settings leave open and only a simulation knows.
+
+        Peers that have to know how many attack are seen at their best so. What the settings say
+        counts.
 
         Args:
             attackers: How many of a round's clients attack, on average where they are drawn.
@@ -157,41 +156,25 @@ class InformedRule(Rule, Protocol):
         Raises:
             FedcrfError: It cannot stand so many attackers.
         """
-        ...
+        return self
 
+    def with_secret_signs(self, memory: Memory, seed: int) -> Self:
+        """Return the rule with secret signs of its sketches where its settings give no seed.
 
-@runtime_checkable
-class SketchingRule(Rule, Protocol):
-    """A rule that looks at sketches, whose random signs attackers had better not know."""
-
-    def with_secret_signs(self, memory: Memory, seed: int) -> Rule:
-        """Return the rule with secret signs where its settings leave the seed open.
-
-        A rule whose settings say a seed, be it 0, is returned as it is.
+        Attackers who know the random signs can send what sketches do not show. A rule whose
+        settings give a seed, be it 0, is returned as it is, and so is one without sketches.
 
         Args:
             memory: Of the run it goes on from, whose signs it keeps; else empty.
             seed: Of the signs where nothing is remembered; above 0, below 2⁶³.
         """
-        ...
-
-
-@runtime_checkable
-class CountingRule(Rule, Protocol):
-    """A rule that not every number of clients suits."""
+        return self
 
     def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` where it cannot be used with so many clients a round."""
-        ...
+        """Raise a `FedcrfError` where it cannot be used with so many clients a round.
 
-
-def check_clients(rule: Rule, num_clients: int) -> None:
-    """Raise a `FedcrfError` where a rule cannot be used with so many clients a round.
-
-    It is asked before the first round; where some do not answer, a rule does with the others.
-    """
-    if isinstance(rule, CountingRule):
-        rule.check_clients(num_clients)
+        It is asked before the first round; where some do not answer, a rule does with the others.
+        """
 
 
 def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
@@ -209,19 +192,6 @@ def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients:
             f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
             f"more, which it cannot stand: give {most} at most ({setting}, --attackers)"
         )
-
-
-def with_secret_signs(rule: Rule, memory: Memory, seed: int) -> Rule:
-    """Return a rule with signs that clients do not know; most have none.
-
-    See `SketchingRule.with_secret_signs`.
-    """
-    return rule.with_secret_signs(memory, seed) if isinstance(rule, SketchingRule) else rule
-
-
-def wanted_evidence(rule: Rule) -> frozenset[str]:
-    """Return the names of the evidence that a rule looks at; most look at none."""
-    return rule.wanted_evidence if isinstance(rule, EvidenceRule) else frozenset()
 
 
 def reported_evidence(
@@ -243,35 +213,26 @@ def reported_evidence(
     return {name: np.array([*map(number, values)], np.float64) for name, values in given.items()}
 
 
-def aggregate_round(
-    rule: Rule, memory: Memory, global_state: State, reports: Sequence[ClientReport]
-) -> AggregationResult:
-    """Let a rule decide, with its memory of earlier rounds where it has one."""
-    if isinstance(rule, RememberingRule):
-        return rule.aggregate_after(memory, global_state, reports)
-    return rule.aggregate(global_state, reports)
-
-
 def aggregate_or_keep(
-    rule: Rule, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    rule: Rule, memory: Memory, model: State, reports: Sequence[ClientReport]
 ) -> AggregationResult:
-    """Let a rule decide as `aggregate_round` does; where it raises, keep model and memory.
+    """Let a rule decide; where it raises, keep model and memory.
 
     It is for servers, which must outlast a round that a rule cannot decide. `kept_reason` then is
     the rule's error, all weights are 0, and no report is called excluded unless it is not finite.
     """
     try:
-        return aggregate_round(rule, memory, global_state, reports)
+        return rule.aggregate(memory, model, reports)
     except Exception as error:  # whatever it is, it is this round's alone
         try:
-            finite = finite_reports(global_state, reports)
+            finite = finite_reports(model, reports)
             shares = base_weights(num_examples(reports), finite)
         except Exception:  # then nothing is known of them
             finite = np.ones(len(reports), bool)
             shares = np.zeros(len(reports))
         said = str(error) if isinstance(error, FedcrfError) else f"{type(error).__name__}: {error}"
         return AggregationResult(
-            state=global_state,
+            state=model,
             weights=np.zeros(len(reports)),
             base_weights=shares,
             excluded=~finite,
@@ -296,13 +257,13 @@ def is_buffer(name: str, buffers: Sequence[str] = BUFFERS) -> bool:
     return name.rpartition(".")[2] in buffers
 
 
-def finite_reports(global_state: State, reports: Sequence[ClientReport]) -> NDArray[np.bool_]:
+def finite_reports(model: State, reports: Sequence[ClientReport]) -> NDArray[np.bool_]:
     """Return (m,) bool: whether every number a client sent is finite.
 
     Raises:
         FedcrfError: No reports, or one that does not fit the global model.
     """
-    check_reports(global_state, reports)
+    check_reports(model, reports)
     return finite_clients([floating_layers(report.state) for report in reports])
 
 
@@ -311,40 +272,38 @@ def num_examples(reports: Sequence[ClientReport]) -> list[float]:
     return [report.num_examples for report in reports]
 
 
-def report_geometry(global_state: State, reports: Sequence[ClientReport]) -> UpdateGeometry:
+def report_geometry(model: State, reports: Sequence[ClientReport]) -> UpdateGeometry:
     """Return lengths and angles of the updates w_i − w_t about their mean.
 
     Raises:
         FedcrfError: No reports, or one that does not fit the global model.
     """
-    check_reports(global_state, reports)
+    check_reports(model, reports)
     return centred_geometry(
-        [floating_layers(report.state, global_state) for report in reports],
-        floating_layers(global_state),
+        [floating_layers(report.state, model) for report in reports],
+        floating_layers(model),
     )
 
 
 def average_states(
-    global_state: State, reports: Sequence[ClientReport], weights: NDArray[np.float64]
+    model: State, reports: Sequence[ClientReport], weights: NDArray[np.float64]
 ) -> State:
     """Return Σ α_i w_i over every tensor of the model; the global model where all weights are 0.
 
     Integer tensors are averaged with the same weights and rounded to nearest.
     """
     if not weights.any():
-        return global_state
+        return model
     return {
         name: weighted_average([report.state[name] for report in reports], weights)
-        for name in global_state
+        for name in model
     }
 
 
-def moved_state(
-    global_state: State, reports: Sequence[ClientReport], posterior: FieldPosterior
-) -> State:
+def moved_state(model: State, reports: Sequence[ClientReport], posterior: FieldPosterior) -> State:
     """Return w_t + Σ α_i s_i (w_i − w_t); integer tensors are averaged with α and rounded."""
     if not posterior.weights.any():
-        return global_state
+        return model
     kept = float(posterior.weights.sum() - posterior.coefficients.sum())
     clipped = np.concatenate([[kept], posterior.coefficients])
     return {
@@ -352,21 +311,21 @@ def moved_state(
             [array, *(report.state[name] for report in reports)],
             clipped if is_floating(array.dtype) else np.concatenate([[0.0], posterior.weights]),
         )
-        for name, array in global_state.items()
+        for name, array in model.items()
     }
 
 
-def stepped_state(global_state: State, step: NDArray[np.floating], others: State) -> State:
+def stepped_state(model: State, step: NDArray[np.floating], others: State) -> State:
     """Return w_t moved by a flat step, with the tensors of another model that are not floating.
 
     Args:
-        global_state: w_t.
+        model: w_t.
         step: (d,) over the floating-point tensors, in the order of their names.
         others: The integer tensors by name; what else it holds is not read.
     """
     state: dict[str, NDArray[Any]] = {}
     start = 0
-    for name, array in global_state.items():
+    for name, array in model.items():
         if not is_floating(array.dtype):
             state[name] = others[name]
             continue
@@ -378,21 +337,21 @@ def stepped_state(global_state: State, step: NDArray[np.floating], others: State
 
 
 def weighted_result(
-    global_state: State,
+    model: State,
     reports: Sequence[ClientReport],
     weights: NDArray[np.float64],
     finite: NDArray[np.bool_],
 ) -> AggregationResult:
     """Return what a rule that only weighs the reports decided."""
     return AggregationResult(
-        state=average_states(global_state, reports, weights),
+        state=average_states(model, reports, weights),
         weights=weights,
         base_weights=base_weights(num_examples(reports), finite),
         excluded=~finite,
     )
 
 
-def check_reports(global_state: State, reports: Sequence[ClientReport]) -> None:
+def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
     """Check that every report is of the global model.
 
     Raises:
@@ -410,7 +369,7 @@ def check_reports(global_state: State, reports: Sequence[ClientReport]) -> None:
                 'give numbers by name, such as {"residual_loss": 0.3}'
             )
     states = [(f"client {report.client}", report.state) for report in reports]
-    for who, state in [("the global model", global_state), *states]:
+    for who, state in [("the global model", model), *states]:
         if not isinstance(state, Mapping):
             raise FedcrfError(f"{who} is a {type(state).__name__}: give NumPy arrays by name")
         for name, tensor in state.items():
@@ -420,17 +379,17 @@ def check_reports(global_state: State, reports: Sequence[ClientReport]) -> None:
                     "torch tensors with .numpy()"
                 )
     for report in reports:
-        misfit = misfit_of(report.state, global_state)
+        misfit = misfit_of(report.state, model)
         if misfit is not None:
             raise FedcrfError(f"client {report.client} {misfit}")
 
 
-def misfit_of(state: State, global_state: State) -> str | None:
+def misfit_of(state: State, model: State) -> str | None:
     """Return what a client reports that is not of the global model; None where all of it is."""
-    if state.keys() != global_state.keys():
-        odd = sorted(state.keys() ^ global_state.keys())[0]
+    if state.keys() != model.keys():
+        odd = sorted(state.keys() ^ model.keys())[0]
         return f"reports other tensors than the global model has: '{odd}' is in one of them only"
-    for name, expected in global_state.items():
+    for name, expected in model.items():
         got = state[name]
         if (got.shape, got.dtype) != (expected.shape, expected.dtype):
             return (

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, is_number
+from fedcrf.checks import is_number
 from fedcrf.crf import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
+    Memory,
+    Rule,
     State,
     check_honest_majority,
     finite_reports,
@@ -28,18 +30,18 @@ USUAL_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
-class CoordinateMedian(Settings):
+class CoordinateMedian(Rule):
     """Coordinate-wise median, the mean of the middle two if even in number (Yin et al., 2018)."""
 
-    behaviour: ClassVar[int] = 1
-
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Return the median of the clients' models in every coordinate; see `Rule.aggregate`."""
-        return _pick(global_state, reports, median_of)
+        return _pick(model, reports, median_of)
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Settings):
+class TrimmedMean(Rule):
     """Coordinate-wise mean without the ⌊βm⌋ smallest and largest values (Yin et al., 2018).
 
     Attributes:
@@ -47,7 +49,6 @@ class TrimmedMean(Settings):
             is `USUAL_FRACTION` where nobody attacks or nobody says.
     """
 
-    behaviour: ClassVar[int] = 1
     fraction: float | None = None
 
     def __post_init__(self) -> None:
@@ -56,17 +57,19 @@ class TrimmedMean(Settings):
         if not is_number(self.fraction) or not 0 <= self.fraction < 0.5:
             raise FedcrfError(f"fraction {self.fraction}: give a number in [0, 0.5)")
 
-    def informed(self, attackers: int, num_clients: int, seed: int) -> TrimmedMean:
-        """Return the rule told of the attackers, unless it was; see `InformedRule.informed`."""
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Return the rule told of the attackers, unless it was; see `Rule.informed`."""
         if self.fraction is not None:
             return self
         check_honest_majority(self, "fraction", attackers, num_clients)
         return replace(self, fraction=attackers / num_clients if attackers else USUAL_FRACTION)
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Return the trimmed mean of the clients' models; see `Rule.aggregate`."""
         return _pick(
-            global_state,
+            model,
             reports,
             lambda arrays: trimmed_mean_of(arrays, self._trim(len(arrays))),
         )
@@ -80,13 +83,11 @@ class TrimmedMean(Settings):
 Statistic = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
 
 
-def _pick(
-    global_state: State, reports: Sequence[ClientReport], statistic: Statistic
-) -> AggregationResult:
-    finite = finite_reports(global_state, reports)
+def _pick(model: State, reports: Sequence[ClientReport], statistic: Statistic) -> AggregationResult:
+    finite = finite_reports(model, reports)
     shares = base_weights(num_examples(reports), finite)
     used = [report for report, kept in zip(reports, finite, strict=True) if kept]
     if not used:
-        return AggregationResult(global_state, np.zeros(len(reports)), shares, ~finite)
-    state = {name: statistic([report.state[name] for report in used]) for name in global_state}
+        return AggregationResult(model, np.zeros(len(reports)), shares, ~finite)
+    state = {name: statistic([report.state[name] for report in used]) for name in model}
     return AggregationResult(state, np.where(finite, np.nan, 0.0), shares, ~finite)

@@ -1,49 +1,163 @@
-"""The CRF as a server rule."""
+"""The CRFs as server rules: the paper's, and those that go past it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
-from fedcrf.crf import ClientCRF, base_weights
+import numpy as np
+
+from fedcrf.crf import ClientCRF, EvidenceCRF, FieldPosterior, RobustCRF, base_weights
+from fedcrf.crf.evidence_crf import Evidence
+from fedcrf.crf.memory import sketch_seed_of
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
     Memory,
+    Rule,
     State,
     average_states,
     check_reports,
+    finite_reports,
     floating_layers,
+    moved_state,
     num_examples,
+    reported_evidence,
 )
+from fedcrf.statistics import update_statistics
 
 
 @dataclass(frozen=True)
-class CRF(ClientCRF):
+class CRF(ClientCRF, Rule):
     """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s."""
 
-    behaviour: ClassVar[int] = 1
-
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
-        check_reports(global_state, reports)
+        check_reports(model, reports)
         counts = num_examples(reports)
         statistics = self.statistics(
-            [floating_layers(report.state, global_state) for report in reports],
-            floating_layers(global_state),
+            [floating_layers(report.state, model) for report in reports],
+            floating_layers(model),
         )
         posterior = self.infer_from_statistics(statistics, counts)
         return AggregationResult(
-            state=average_states(global_state, reports, posterior.weights),
+            state=average_states(model, reports, posterior.weights),
             weights=posterior.weights,
             base_weights=base_weights(counts, statistics.finite),
             excluded=posterior.excluded,
             posterior=posterior,
         )
 
-    def with_secret_signs(self, memory: Memory, seed: int) -> CRF:
-        """Return the rule with signs of its own; see `SketchingRule.with_secret_signs`."""
+    def with_secret_signs(self, memory: Memory, seed: int) -> Self:
+        """Return the rule with signs of its own; see `Rule.with_secret_signs`."""
         if self.sketch_size is None or self.sketch_seed is not None:
             return self
         return replace(self, sketch_seed=seed)
+
+
+@dataclass(frozen=True)
+class CRFEvidence(EvidenceCRF, Rule):
+    """FedAvg, less for clients whose own evidence speaks against them; see `EvidenceCRF`."""
+
+    @property
+    def wanted_evidence(self) -> frozenset[str]:
+        """What clients are asked for."""
+        return frozenset({self.evidence})
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Weigh the models by what the clients report; see `Rule.aggregate`."""
+        posterior = self.infer_among(
+            finite_reports(model, reports),
+            num_examples(reports),
+            evidence=reported_evidence(reports, self.wanted_evidence),
+        )
+        return _result(model, reports, posterior)
+
+
+@dataclass(frozen=True)
+class CRFRobust(RobustCRF, Rule):
+    """The robust CRF, which remembers its clients; the settings are `RobustCRF`'s.
+
+    Of them those of the evidence mean nothing here, since nobody is asked for any.
+    """
+
+    remembers: ClassVar[bool] = True
+    ignores: ClassVar[frozenset[str]] = frozenset(
+        field.name for field in fields(RobustCRF) if field.name.startswith("evidence")
+    )
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Infer the weights and move the model; see `Rule.aggregate`."""
+        check_reports(model, reports)
+        origin = floating_layers(model)
+        models = [floating_layers(report.state, model) for report in reports]
+        statistics = update_statistics(models, origin)
+        sketches = self.sketches([origin, *models])
+        with np.errstate(invalid="ignore"):
+            moves = sketches[1:] - sketches[0]
+        posterior = self.infer_from_statistics(
+            statistics,
+            num_examples(reports),
+            moves,
+            position=sketches[0],
+            clients=[report.client for report in reports],
+            memory=memory,
+            evidence=self._evidence(reports),
+        )
+        return _result(model, reports, posterior)
+
+    def with_secret_signs(self, memory: Memory, seed: int) -> Self:
+        """Return the rule with signs of its own; see `Rule.with_secret_signs`."""
+        if self.sketch_seed is not None:
+            return self
+        remembered = sketch_seed_of(memory)
+        return replace(self, sketch_seed=seed if remembered is None else remembered)
+
+    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence:
+        return {}
+
+
+@dataclass(frozen=True)
+class CRFRobustEvidence(CRFRobust):
+    """The robust CRF, with the evidence that clients report against themselves.
+
+    It is made for clients that mean no harm, and forgives what they differ in at the end: unless it
+    is told otherwise, norms are held against the federation's longest round, and the shorter
+    updates have become since, the more opposition is put up with, and the poorer answers of clients
+    that were trusted.
+    """
+
+    ignores: ClassVar[frozenset[str]] = frozenset()
+
+    norm_memory: float = 1.0
+    opposition_memory: float = 0.4
+    response_memory: float = 0.1
+
+    @property
+    def wanted_evidence(self) -> frozenset[str]:
+        """What clients are asked for."""
+        return frozenset({self.evidence})
+
+    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence:
+        return reported_evidence(reports, self.wanted_evidence)
+
+
+def _result(
+    model: State, reports: Sequence[ClientReport], posterior: FieldPosterior
+) -> AggregationResult:
+    return AggregationResult(
+        state=moved_state(model, reports, posterior),
+        weights=posterior.weights,
+        base_weights=base_weights(num_examples(reports), ~posterior.excluded),
+        excluded=posterior.excluded,
+        posterior=posterior,
+        memory=posterior.memory,
+        kept_reason=posterior.kept_reason,
+    )

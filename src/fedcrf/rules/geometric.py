@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_not_negative, check_positive, check_whole
+from fedcrf.checks import check_not_negative, check_positive, check_whole
 from fedcrf.crf import base_weights
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
+    Memory,
+    Rule,
     State,
     num_examples,
     report_geometry,
@@ -28,7 +29,7 @@ from fedcrf.statistics.one_pass import scatter
 
 
 @dataclass(frozen=True)
-class GeometricMedian(Settings):
+class GeometricMedian(Rule):
     """Point of least total distance to the updates, unweighted (Chen, Su and Xu, POMACS 2017).
 
     It is sought by Weiszfeld's iterations (Tôhoku Mathematical Journal, 1937). The paper,
@@ -41,7 +42,6 @@ class GeometricMedian(Settings):
             from their mean.
     """
 
-    behaviour: ClassVar[int] = 1
     iterations: int = 50
     tolerance: float = 1e-6
 
@@ -49,16 +49,18 @@ class GeometricMedian(Settings):
         check_whole("iterations", self.iterations, least=1)
         check_not_negative(self, "tolerance")
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Return the geometric median of the clients' models; see `Rule.aggregate`."""
-        geometry = report_geometry(global_state, reports)
+        geometry = report_geometry(model, reports)
         shares = base_weights(num_examples(reports), geometry.finite, by_examples=False)
         weights = weiszfeld(geometry.gram, shares, self.iterations, self.tolerance)
-        return weighted_result(global_state, reports, weights, geometry.finite)
+        return weighted_result(model, reports, weights, geometry.finite)
 
 
 @dataclass(frozen=True)
-class RFA(Settings):
+class RFA(Rule):
     """Smoothed, sample-weighted Weiszfeld from the weighted mean (Pillutla et al., IEEE TSP 2022).
 
     Attributes:
@@ -66,7 +68,6 @@ class RFA(Settings):
         smoothing: ν; distances below it count as ν.
     """
 
-    behaviour: ClassVar[int] = 1
     iterations: int = 3
     smoothing: float = 1e-6
 
@@ -74,12 +75,14 @@ class RFA(Settings):
         check_whole("iterations", self.iterations, least=1)
         check_positive(self, "smoothing")
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Return the smoothed geometric median of the models; see `Rule.aggregate`."""
-        geometry = report_geometry(global_state, reports)
+        geometry = report_geometry(model, reports)
         shares = base_weights(num_examples(reports), geometry.finite)
         weights = smoothed_weiszfeld(geometry.gram, shares, self.iterations, self.smoothing)
-        return weighted_result(global_state, reports, weights, geometry.finite)
+        return weighted_result(model, reports, weights, geometry.finite)
 
 
 def weiszfeld(

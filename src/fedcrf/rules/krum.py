@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_whole
+from fedcrf.checks import check_whole
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
+    Memory,
+    Rule,
     State,
     check_honest_majority,
     report_geometry,
@@ -23,10 +24,9 @@ from fedcrf.statistics import UpdateGeometry
 
 
 @dataclass(frozen=True)
-class _Selecting(Settings, ABC):
+class _Selecting(Rule):
     """A rule that averages the updates with the best Krum scores."""
 
-    behaviour: ClassVar[int] = 1
     num_byzantine: int | None = None
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class _Selecting(Settings, ABC):
             check_whole("num_byzantine", self.num_byzantine, least=0)
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule told of the attackers, unless it was; see `InformedRule.informed`."""
+        """Return the rule told of the attackers, unless it was; see `Rule.informed`."""
         rule = replace(self, num_byzantine=attackers) if self.num_byzantine is None else self
         rule.check_clients(num_clients)
         return rule
@@ -42,10 +42,6 @@ class _Selecting(Settings, ABC):
     def check_clients(self, num_clients: int) -> None:
         """Raise a `FedcrfError` where half of so many clients or more are Byzantine."""
         check_honest_majority(self, "num_byzantine", self._f, num_clients)
-
-    @abstractmethod
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-        """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
 
     @property
     def _f(self) -> int:
@@ -63,9 +59,11 @@ class Krum(_Selecting):
             0 where nobody does.
     """
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Return the model of the chosen client; see `Rule.aggregate`."""
-        return _select(global_state, reports, self._f, 1)
+        return _select(model, reports, self._f, 1)
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,11 @@ class MultiKrum(_Selecting):
             0 where nobody does: then nobody is left out, and the rule is `Uniform`.
     """
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
-        return _select(global_state, reports, self._f, None)
+        return _select(model, reports, self._f, None)
 
 
 def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> NDArray[np.float64]:
@@ -105,16 +105,16 @@ def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> NDArray[np.floa
 
 
 def _select(
-    global_state: State,
+    model: State,
     reports: Sequence[ClientReport],
     num_byzantine: int,
     num_selected: int | None,
 ) -> AggregationResult:
-    geometry = report_geometry(global_state, reports)
+    geometry = report_geometry(model, reports)
     finite = geometry.finite
     available = int(finite.sum())
     count = max(1, available - num_byzantine) if num_selected is None else num_selected
     best = np.argsort(krum_scores(geometry, num_byzantine), kind="stable")[: min(count, available)]
     weights = np.zeros(len(reports))
     weights[best] = 1.0 / max(1, len(best))
-    return weighted_result(global_state, reports, weights, finite)
+    return weighted_result(model, reports, weights, finite)

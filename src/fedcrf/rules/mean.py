@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from fedcrf.checks import Settings
 from fedcrf.crf import base_weights
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
+    Memory,
+    Rule,
     State,
     finite_reports,
     num_examples,
@@ -19,26 +19,26 @@ from fedcrf.rules.base import (
 
 
 @dataclass(frozen=True)
-class FedAvg(Settings):
+class FedAvg(Rule):
     """Weights n_i / Σ n_j (McMahan et al., AISTATS 2017); a report that is not finite gets none."""
 
-    behaviour: ClassVar[int] = 1
-
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Return the sample-weighted mean of the clients' models; see `Rule.aggregate`."""
-        finite = finite_reports(global_state, reports)
+        finite = finite_reports(model, reports)
         weights = base_weights(num_examples(reports), finite)
-        return weighted_result(global_state, reports, weights, finite)
+        return weighted_result(model, reports, weights, finite)
 
 
 @dataclass(frozen=True)
-class Uniform(Settings):
+class Uniform(Rule):
     """Weights 1/m (Zinkevich et al., NeurIPS 2010); a report that is not finite gets none."""
 
-    behaviour: ClassVar[int] = 1
-
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Return the plain mean of the clients' models; see `Rule.aggregate`."""
-        finite = finite_reports(global_state, reports)
+        finite = finite_reports(model, reports)
         weights = base_weights(num_examples(reports), finite, by_examples=False)
-        return weighted_result(global_state, reports, weights, finite)
+        return weighted_result(model, reports, weights, finite)

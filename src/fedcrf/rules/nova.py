@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from fedcrf.checks import Settings, check_truth, is_number
+from fedcrf.checks import check_truth, is_number
 from fedcrf.crf import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     BUFFERS,
     AggregationResult,
     ClientReport,
+    Memory,
+    Rule,
     State,
     finite_reports,
     is_buffer,
@@ -24,7 +25,7 @@ from fedcrf.statistics import weighted_average
 
 
 @dataclass(frozen=True)
-class FedNova(Settings):
+class FedNova(Rule):
     """w ← w + τ_eff Σ p_i u_i / a_i with τ_eff = Σ p_i a_i (Wang et al., NeurIPS 2020).
 
     The coefficients τ_eff p_i / a_i need not sum to 1, which the result's weights show. The a_i
@@ -37,20 +38,26 @@ class FedNova(Settings):
         buffers: Last parts of the names of tensors that are not trained.
     """
 
-    behaviour: ClassVar[int] = 1
     normalise_buffers: bool = False
     buffers: tuple[str, ...] = BUFFERS
+
+    @property
+    def needs_steps(self) -> bool:
+        """See `Rule.needs_steps`."""
+        return True
 
     def __post_init__(self) -> None:
         check_truth("normalise_buffers", self.normalise_buffers)
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         """Return the normalised average of the updates; see `Rule.aggregate`.
 
         Raises:
             FedcrfError: Also for effective steps that are not above 0.
         """
-        finite = finite_reports(global_state, reports)
+        finite = finite_reports(model, reports)
         shares = base_weights(num_examples(reports), finite)
         used = shares > 0
         given = [
@@ -65,7 +72,7 @@ class FedNova(Settings):
         with_global = np.array([1.0 - coefficients.sum(), *coefficients])
         averaged = np.array([0.0, *shares])
         state = {}
-        for name, array in global_state.items():
+        for name, array in model.items():
             plain = is_buffer(name, self.buffers) and not self.normalise_buffers
             state[name] = weighted_average(
                 [array, *(report.state[name] for report in reports)],

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     BUFFERS,
@@ -18,21 +17,20 @@ from fedcrf.rules.base import (
     Memory,
     Rule,
     State,
-    aggregate_round,
-    check_clients,
     is_buffer,
-    wanted_evidence,
-    with_secret_signs,
 )
 from fedcrf.rules.server_optimizers import ServerOptimizer
 from fedcrf.statistics import is_floating
+
+BEHIND = "+"
+"""Stands before the name of a server optimizer, behind that of the rule."""
 
 RULE = "rule"
 """Stands before the names of what the inner rule remembers."""
 
 
 @dataclass(frozen=True)
-class Optimized(Settings):
+class Optimized(Rule):
     """Any rule, with Δ = w_agg − w_t as pseudo-gradient (algorithm 2 of Reddi et al., ICLR 2021).
 
     Weights and reasons stay the rule's. Integer tensors and batch norm's running statistics are
@@ -49,61 +47,78 @@ class Optimized(Settings):
     optimizer: ServerOptimizer
     buffers: tuple[str, ...] = BUFFERS
 
+    remembers: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The rule's name with that of the optimizer behind it."""
+        return f"{self.rule.name}{BEHIND}{type(self.optimizer).__name__}"
+
     @property
     def wanted_evidence(self) -> frozenset[str]:
-        """What the rule looks at; see `EvidenceRule.wanted_evidence`."""
-        return wanted_evidence(self.rule)
+        """What the inner rule looks at."""
+        return self.rule.wanted_evidence
 
-    def with_secret_signs(self, memory: Memory, seed: int) -> Optimized:
-        """Ask the rule; see `SketchingRule.with_secret_signs`."""
-        return replace(self, rule=with_secret_signs(self.rule, _named(memory, RULE), seed))
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the inner rule does."""
+        return self.rule.needs_steps
+
+    def begin(self) -> Memory:
+        """Return the inner rule's memory; the optimizer's is made when the model is known."""
+        return _Joined({RULE: self.rule.begin()})
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Inform the inner rule; see `Rule.informed`."""
+        return replace(self, rule=self.rule.informed(attackers, num_clients, seed))
+
+    def with_secret_signs(self, memory: Memory, seed: int) -> Self:
+        """Give the inner rule secret signs; see `Rule.with_secret_signs`."""
+        return replace(self, rule=self.rule.with_secret_signs(_named(memory, RULE), seed))
 
     def check_clients(self, num_clients: int) -> None:
-        """Ask the rule; see `CountingRule.check_clients`."""
-        check_clients(self.rule, num_clients)
+        """Ask the inner rule; see `Rule.check_clients`."""
+        self.rule.check_clients(num_clients)
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-        """Return the model after the first step; see `Rule.aggregate`."""
-        return self.aggregate_after({}, global_state, reports)
-
-    def aggregate_after(
-        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
-        """Return the model one step further; see `RememberingRule.aggregate_after`."""
-        result = aggregate_round(self.rule, _named(memory, RULE), global_state, reports)
-        kept = self._moments(memory, global_state)
+        """Return the model one step further; see `Rule.aggregate`."""
+        result = self.rule.aggregate(_named(memory, RULE), model, reports)
+        kept = self._moments(memory, model)
         state = result.state
         if result.weights.any():
-            state, kept = self._step(global_state, result.state, kept)
+            state, kept = self._step(model, result.state, kept)
         return replace(result, state=state, memory=_Joined({RULE: result.memory, **kept}))
 
     def _step(
-        self, global_state: State, aggregate: State, kept: Mapping[str, Memory]
+        self, model: State, aggregate: State, kept: Mapping[str, Memory]
     ) -> tuple[State, Mapping[str, Memory]]:
         """Return the next model, and by moment what is kept of every trained tensor."""
         state = dict(aggregate)
         after: dict[str, dict[str, NDArray[np.float64]]] = {moment: {} for moment in kept}
-        for name in self._trained(global_state):
-            before = global_state[name].astype(np.float64)
+        for name in self._trained(model):
+            before = model[name].astype(np.float64)
             moments = {moment: arrays[name] for moment, arrays in kept.items()}
             step, renewed = self.optimizer.step(aggregate[name] - before, moments)
             with np.errstate(over="ignore"):  # a model that diverges says so itself
-                state[name] = np.asarray(before + step).astype(global_state[name].dtype)
+                state[name] = np.asarray(before + step).astype(model[name].dtype)
             for moment, array in renewed.items():
                 after[moment][name] = np.asarray(array)
         return state, after
 
-    def _moments(self, memory: Memory, global_state: State) -> Mapping[str, Memory]:
+    def _moments(self, memory: Memory, model: State) -> Mapping[str, Memory]:
         """Return by moment what is kept of every trained tensor: the memory's, or the first.
 
         Raises:
             FedcrfError: The memory is of another optimizer or another model.
         """
-        shapes = {name: global_state[name].shape for name in self._trained(global_state)}
+        shapes = {name: model[name].shape for name in self._trained(model)}
+        first = set(memory) == set(self.begin())
         moments = {}
         for moment, initial in self.optimizer.initial.items():
             arrays = {name: np.asarray(array) for name, array in _named(memory, moment).items()}
-            if not memory:
+            if first:
                 arrays = {name: np.full(shape, initial) for name, shape in shapes.items()}
             numbers = all(
                 array.dtype.kind == "f" and np.isfinite(array).all() for array in arrays.values()

@@ -21,9 +21,6 @@ from fedcrf.rules import (
     Memory,
     Rule,
     State,
-    aggregate_round,
-    check_clients,
-    wanted_evidence,
 )
 from fedcrf.rules.base import num_examples
 from fedcrf.simulation.adversary import Adversary
@@ -119,8 +116,8 @@ class Simulation(Settings):
         check_participation(self.clients_per_round, len(self.federation.clients))
         if self.threat is not None:
             self.threat.check(len(self.federation.eligible), self.clients_per_round)
-        check_evidence(wanted_evidence(self.rule))
-        check_clients(self.rule, self.clients_per_round or len(self.federation.clients))
+        check_evidence(self.rule.wanted_evidence)
+        self.rule.check_clients(self.clients_per_round or len(self.federation.clients))
 
     @cached_property
     def adversary(self) -> Adversary | None:
@@ -132,7 +129,13 @@ class Simulation(Settings):
     def start(self) -> RunState:
         """Return the state before the first round: the seed's initial model."""
         model = state_of(self._work.network())
-        return RunState(round=0, model=model, best_model=model, stopping=self.stopping)
+        return RunState(
+            round=0,
+            model=model,
+            best_model=model,
+            stopping=self.stopping,
+            memory=self.rule.begin(),
+        )
 
     def finished(self, state: RunState) -> bool:
         """Tell whether the run ends with this state."""
@@ -184,7 +187,7 @@ class Simulation(Settings):
             seed=self.seed,
             clients_per_round=self.clients_per_round,
             adversary=adversary,
-            evidence=wanted_evidence(self.rule),
+            evidence=self.rule.wanted_evidence,
         )
         work.check_steps()
         return work
@@ -196,7 +199,7 @@ class Simulation(Settings):
         trained = time.perf_counter()
         reports, attackers, attack_memory = self._attacked(number, state, trained_reports)
         attacked = time.perf_counter()
-        result = aggregate_round(self.rule, state.memory, state.model, reports)
+        result = self.rule.aggregate(state.memory, state.model, reports)
         aggregated = time.perf_counter()
         scores = engine.score(result.state)
         validation = evaluation_of(scores["validation"])

@@ -35,6 +35,7 @@ from fedcrf.rules import (
     ClientReport,
     CRFRobust,
     FedAvg,
+    Memory,
     Momentum,
     Optimized,
     Rule,
@@ -101,11 +102,13 @@ def test_a_rule_is_known_from_its_record(rule: Rule, tmp_path: Path) -> None:
     assert only_run(tmp_path).rule() == rule
 
 
-class Plain:
+class Plain(Rule):
     """FedAvg, and no dataclass."""
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-        return FedAvg().aggregate(global_state, reports)
+    def aggregate(
+        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        return FedAvg().aggregate({}, global_state, reports)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def test_every_rule_gives_what_it_gives_without_flower(name: str) -> None:
     replies = replies_of(NODES)
     given, metrics = strategy.aggregate_train(1, replies)
     reports = [ClientReport(node, moved(node), 10 + node, 2 + node % 3) for node in sorted(NODES)]
-    expected = RULES[name]().aggregate(MODEL, reports)
+    expected = RULES[name]().aggregate({}, MODEL, reports)
     assert {k: v.tobytes() for k, v in tensors(given).items()} == {
         k: v.tobytes() for k, v in expected.state.items()
     }
@@ -340,17 +340,19 @@ def test_rounds_without_training_end_no_run() -> None:
 
 
 @dataclass(frozen=True)
-class Deciding:
+class Deciding(Rule):
     """A rule that decides by a function."""
 
     decide: Callable[[State, Sequence[ClientReport]], AggregationResult]
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         return self.decide(global_state, reports)
 
 
 def kept(state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-    result = FedAvgRule().aggregate(state, reports)
+    result = FedAvgRule().aggregate({}, state, reports)
     weights = np.zeros(len(reports))
     return replace(result, state=state, weights=weights, kept_reason="who replied is distrusted")
 
@@ -441,7 +443,7 @@ def test_the_reasons_are_in_the_metrics() -> None:
     replies = [reply(node, partition_id=9 - node) for node in (1, 2, 4)]
     _, metrics = aggregated(CRFAvg(), replies)
     reports = [ClientReport(9 - node, moved(node), 10 + node) for node in (4, 2, 1)]
-    posterior = RULES["crf"]().aggregate(MODEL, reports).posterior
+    posterior = RULES["crf"]().aggregate({}, MODEL, reports).posterior
     assert posterior is not None
     assert metrics["fedcrf.partition-id"] == [5, 7, 8]
     assert metrics["fedcrf.node-id"] == [4, 2, 1]
@@ -590,7 +592,7 @@ def test_fednova_leaves_out_a_reply_without_steps(caplog: pytest.LogCaptureFixtu
     strategy = RuleStrategy(RULES["fednova"](), metric_names=MetricNames(effective_steps="steps"))
     given, metrics = aggregated(strategy, replies)
     reports = [ClientReport(1, moved(1), 11, 3.0), ClientReport(2, moved(2), 12, 5.0)]
-    expected = RULES["fednova"]().aggregate(MODEL, reports)
+    expected = RULES["fednova"]().aggregate({}, MODEL, reports)
     np.testing.assert_array_equal(tensors(given)["weight"], expected.state["weight"])
     assert metrics["fedcrf.left-out"] == [3, 4]
     assert "Node 3 is left out: it gives no 'steps'" in caplog.text
@@ -607,22 +609,24 @@ def test_a_server_optimizer_goes_on_from_round_to_round(name: str) -> None:
         answers = [*replies_of(NODES), *([reply(3)] if name == "fednova" else [])]
         given, _ = strategy.aggregate_train(number, answers)
         reports = [ClientReport(n, moved(n), 10 + n, 2 + n % 3) for n in sorted(NODES)]
-        result = rule.aggregate_after(memory, state, reports)
+        result = rule.aggregate(memory, state, reports)
         state, memory = dict(result.state), result.memory
         for key, array in tensors(given).items():
             np.testing.assert_array_equal(array, state[key])
 
 
 @dataclass(frozen=True)
-class Asking:
+class Asking(Rule):
     """FedAvg that keeps the evidence it is given."""
 
     seen: list[list[Mapping[str, float]]]
     wanted_evidence: frozenset[str] = frozenset({RESIDUAL_LOSS})
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
+    def aggregate(
+        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
         self.seen.append([report.evidence for report in reports])
-        return FedAvgRule().aggregate(global_state, reports)
+        return FedAvgRule().aggregate({}, global_state, reports)
 
 
 def test_evidence_is_a_train_metric_of_any_name() -> None:
@@ -700,30 +704,27 @@ def test_a_weight_need_not_be_whole() -> None:
 
 
 @dataclass(frozen=True)
-class Counting:
+class Counting(Rule):
     """FedAvg that counts the rounds it has decided."""
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-        return self.aggregate_after({}, global_state, reports)
-
-    def aggregate_after(
+    def aggregate(
         self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         rounds = memory.get("rounds", np.zeros(1)) + 1
         state = {name: np.full_like(array, rounds[0]) for name, array in global_state.items()}
-        result = FedAvgRule().aggregate(global_state, reports)
+        result = FedAvgRule().aggregate({}, global_state, reports)
         return replace(result, state=state, memory={"rounds": rounds})
 
 
 class Choosy(Counting):
     """The same, but it decides on no report alone."""
 
-    def aggregate_after(
+    def aggregate(
         self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         if len(reports) < 2:
             raise FedcrfError("give two reports")
-        return super().aggregate_after(memory, global_state, reports)
+        return super().aggregate(memory, global_state, reports)
 
 
 def test_a_rule_keeps_its_memory_through_rounds_without_a_usable_reply() -> None:
@@ -1011,7 +1012,7 @@ def test_crfavg_goes_on_with_who_its_clients_are() -> None:
 def test_a_memory_that_is_no_strategys_is_refused() -> None:
     rule = CRFRobust(sketch_size=64)
     reports = [ClientReport(node, moved(node), 10.0) for node in (1, 2, 3)]
-    for memory in (rule.aggregate(MODEL, reports).memory, {}, [1, 2], {"nodes": [1]}):
+    for memory in (rule.aggregate({}, MODEL, reports).memory, {}, [1, 2], {"nodes": [1]}):
         with pytest.raises(FedcrfError, match="the memory is not of a strategy: give"):
             RuleStrategy(rule, memory=memory)  # type: ignore[arg-type]
 

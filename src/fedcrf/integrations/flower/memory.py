@@ -8,7 +8,7 @@ import numpy as np
 
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.checkpoint import named
-from fedcrf.rules import Memory, RememberingRule, Rule, rule_name
+from fedcrf.rules import Memory, Rule
 from fedcrf.statistics import as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY
 
@@ -56,10 +56,10 @@ def checked_memory(rule: Rule, memory: Memory | None) -> Memory:
 
 def _check_rule(rule: Rule, memory: Memory) -> None:
     """Raise a `FedcrfError` where another rule made the memory."""
-    ours = rule_name(rule)
+    ours = rule.name
     if MADE_BY in memory:
         made_by = ", ".join(map(str, np.ravel(memory[MADE_BY])))
         if made_by != ours:
             raise FedcrfError(f"the memory is of another rule, {made_by}, not of {ours}: {MEND}")
-    if named(RULE, memory) and not isinstance(rule, RememberingRule):
+    if named(RULE, memory) and not rule.remembers:
         raise FedcrfError(f"the memory is of another rule: {ours} remembers nothing; {MEND}")

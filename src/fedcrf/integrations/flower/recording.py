@@ -21,7 +21,7 @@ from fedcrf.experiments.recorded import (
 from fedcrf.experiments.store import check_folder
 from fedcrf.integrations.flower.decision import Decision, TrainingRound
 from fedcrf.integrations.flower.replies import mean_of, small_numbers
-from fedcrf.rules import Rule, rule_name
+from fedcrf.rules import Rule
 from fedcrf.simulation.records import (
     ClientMetrics,
     LeftOutRecord,
@@ -82,7 +82,7 @@ class Recorder:
         description = Description(
             framework=f"flwr {flwr.__version__}",
             strategy=self._strategy,
-            rule=rule_name(self._rule),
+            rule=self._rule.name,
             settings=rule_settings(self._rule),
             provenance=provenance(torch.device("cpu")),
         )

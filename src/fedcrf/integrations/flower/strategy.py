@@ -43,16 +43,10 @@ from fedcrf.integrations.flower.replies import (
 from fedcrf.rules import (
     CRF,
     ClientReport,
-    FedNova,
     Memory,
     Rule,
     State,
     aggregate_or_keep,
-    aggregate_round,
-    plain_rule,
-    rule_name,
-    wanted_evidence,
-    with_secret_signs,
 )
 from fedcrf.rules.base import misfit_of
 
@@ -138,15 +132,18 @@ class RuleStrategy(Settings, FedAvg):
         memory: Memory | None = None,
         **arguments: Unpack[FedAvgArguments],
     ) -> None:
-        if isinstance(rule, type) or not callable(getattr(rule, "aggregate", None)):
-            raise FedcrfError(f"the rule is {rule!r}: give a server rule, such as CRFRobust()")
+        if not isinstance(rule, Rule):
+            raise FedcrfError(
+                f"the rule is {rule!r}: give a server rule, such as CRFRobust(); one of your own "
+                "derives from fedcrf.rules.Rule"
+            )
         names = MetricNames() if metric_names is None else metric_names
         if not isinstance(names, MetricNames):
             raise FedcrfError(f"metric_names is {names!r}: give MetricNames(...)")
         super().__init__(**arguments)
         self.rule = rule  # as it is logged and recorded, without what clients must not know
         self.metric_names = names
-        self.metric_names.check(wanted_evidence(rule))
+        self.metric_names.check(rule.wanted_evidence)
         if arguments.get("train_metrics_aggr_fn") is None:
             self.train_metrics_aggr_fn = average_by_counts
         if arguments.get("evaluate_metrics_aggr_fn") is None:
@@ -177,7 +174,7 @@ class RuleStrategy(Settings, FedAvg):
             NODES: np.array([*by_node], dtype=np.uint64),
             CLIENTS: np.array([*by_node.values()], dtype=np.int64),
             SIGNS: np.array([self._signs], dtype=np.int64),
-            MADE_BY: np.array([rule_name(self.rule)]),
+            MADE_BY: np.array([self.rule.name]),
             **{f"{RULE}{name}": array for name, array in self._memory.items()},
         }
 
@@ -393,9 +390,9 @@ class RuleStrategy(Settings, FedAvg):
         memory = self._origin.memory
         nodes, clients = (memory[name].tolist() for name in (NODES, CLIENTS))
         self._identities = Identities(dict(zip(nodes, clients, strict=True)))
-        self._memory: Memory = named(RULE, memory)
+        self._memory: Memory = named(RULE, memory) or self.rule.begin()
         self._signs = int(memory[SIGNS][0]) if SIGNS in memory else self._seed
-        self._secret_rule = with_secret_signs(self.rule, self._memory, self._signs)
+        self._secret_rule = self.rule.with_secret_signs(self._memory, self._signs)
         self._unusable = 0
         self._told: set[object] = set()
 
@@ -408,10 +405,10 @@ class RuleStrategy(Settings, FedAvg):
         if not self._memory:
             return
         try:
-            aggregate_round(self._secret_rule, {}, model, [report])
+            self._secret_rule.aggregate(self._secret_rule.begin(), model, [report])
         except Exception:  # it decides on no report alone, whatever it remembers
             return
-        aggregate_round(self._secret_rule, self._memory, model, [report])
+        self._secret_rule.aggregate(self._memory, model, [report])
 
     def _decide(
         self, current: TrainingRound, replies: Iterable[Message]
@@ -423,10 +420,10 @@ class RuleStrategy(Settings, FedAvg):
             current.state,
             self.weighted_by_key,
             self.metric_names,
-            needs_steps=isinstance(plain_rule(self.rule), FedNova),
+            needs_steps=self.rule.needs_steps,
         )
         ordered, reports = client_reports(
-            usable, self._identities, self.metric_names, wanted_evidence(self.rule)
+            usable, self._identities, self.metric_names, self.rule.wanted_evidence
         )
         if not reports:
             return Decision(ordered, reports, left_out, None), {}
@@ -463,7 +460,7 @@ class RuleStrategy(Settings, FedAvg):
             LOGGER.error("\t> No usable reply: the model stays as it is%s", why)
         for cast in sorted({cast for reply in decision.replies for cast in reply.casts}):
             self._tell_once(cast, cast.told)
-        for name in wanted_evidence(self.rule):
+        for name in self.rule.wanted_evidence:
             values = [report.evidence[name] for report in decision.reports]
             if values and not np.isfinite(values).any():
                 self._tell_once(name, self.metric_names.missing(name))

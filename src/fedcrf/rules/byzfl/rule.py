@@ -8,18 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_positive, check_whole
+from fedcrf.checks import check_positive, check_whole
 from fedcrf.crf import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
     Memory,
+    Rule,
     State,
     check_reports,
     floating_layers,
@@ -34,7 +35,7 @@ LOGGER = logging.getLogger("fedcrf")
 
 
 @dataclass(frozen=True)
-class ByzFLRule(Settings):
+class ByzFLRule(Rule):
     """ByzFL's pre-aggregators and aggregator on the updates w_i − w_t; see `byzfl_rule`.
 
     They see float32 updates, all floating-point tensors in one vector, and no counts of examples;
@@ -56,7 +57,7 @@ class ByzFLRule(Settings):
     their squares overflow may lead to a model that is not finite, or to an error: ByzFL's answer.
     """
 
-    behaviour: ClassVar[int] = 1
+    remembers: ClassVar[bool] = True
     pre_aggregators: ClassVar[tuple[str, ...]]
     aggregator: ClassVar[str]
 
@@ -77,8 +78,8 @@ class ByzFLRule(Settings):
         """What the rule is called."""
         return PREFIX + "-".join((*self.pre_aggregators, self.aggregator))
 
-    def informed(self, attackers: int, num_clients: int, seed: int) -> ByzFLRule:
-        """Return the rule with what a run knows; see `InformedRule.informed`."""
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Return the rule with what a run knows; see `Rule.informed`."""
         known = {"attackers": attackers, "seed": seed}
         rule = replace(
             self,
@@ -97,31 +98,25 @@ class ByzFLRule(Settings):
         if refusal is not None:
             raise FedcrfError(f"{refusal}: set fewer (rules.{self.name}.attackers)")
 
-    def aggregate(self, global_state: State, reports: Sequence[ClientReport]) -> AggregationResult:
-        """Return the model of a first round; see `Rule.aggregate`."""
-        return self.aggregate_after({}, global_state, reports)
-
-    def aggregate_after(
-        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
-        """Return the model that ByzFL's aggregate leads to; see `RememberingRule.aggregate_after`.
+        """Return the model that ByzFL's aggregate leads to; see `Rule.aggregate`.
 
         Raises:
             FedcrfError: Also where ByzFL refuses the updates, or is not installed.
         """
-        check_reports(global_state, reports)
-        updates = _updates(global_state, reports)
+        check_reports(model, reports)
+        updates = _updates(model, reports)
         finite = np.asarray(np.isfinite(updates).all(axis=1))
         shares = base_weights(num_examples(reports), finite)
         if not finite.any():
-            return AggregationResult(
-                global_state, np.zeros(len(reports)), shares, ~finite, memory=memory
-            )
+            return AggregationResult(model, np.zeros(len(reports)), shares, ~finite, memory=memory)
         self._check_memory(memory, updates.shape[1])
         attackers = self._allowed(int(finite.sum()), self._attackers - int((~finite).sum()))
         aggregate, kept = self._among(finite)._aggregated(updates[finite], attackers, memory)
         return AggregationResult(
-            state=_moved(global_state, reports, aggregate, finite),
+            state=_moved(model, reports, aggregate, finite),
             weights=np.where(finite, np.nan, 0.0),
             base_weights=shares,
             excluded=~finite,
@@ -296,9 +291,9 @@ def _rule_of(name: str, settings: Mapping[str, Any]) -> ByzFLRule:
     return byzfl_rule(name)(**settings)
 
 
-def _updates(global_state: State, reports: Sequence[ClientReport]) -> NDArray[np.float32]:
+def _updates(model: State, reports: Sequence[ClientReport]) -> NDArray[np.float32]:
     """Return (m, d) float32 w_i − w_t over all floating-point tensors."""
-    origin = floating_layers(global_state)
+    origin = floating_layers(model)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.stack(
             [
@@ -306,7 +301,7 @@ def _updates(global_state: State, reports: Sequence[ClientReport]) -> NDArray[np
                     [
                         layer.astype(np.float32) - before.astype(np.float32)
                         for layer, before in zip(
-                            floating_layers(report.state, global_state), origin, strict=True
+                            floating_layers(report.state, model), origin, strict=True
                         )
                     ]
                 )
@@ -316,7 +311,7 @@ def _updates(global_state: State, reports: Sequence[ClientReport]) -> NDArray[np
 
 
 def _moved(
-    global_state: State,
+    model: State,
     reports: Sequence[ClientReport],
     aggregate: NDArray[np.float32],
     finite: NDArray[np.bool_],
@@ -324,7 +319,7 @@ def _moved(
     """Return w_t + the aggregate; integer tensors are the mean of the finite reports', rounded."""
     integers = {
         name: weighted_average([report.state[name] for report in reports], finite / finite.sum())
-        for name, array in global_state.items()
+        for name, array in model.items()
         if not is_floating(array.dtype)
     }
-    return stepped_state(global_state, aggregate, integers)
+    return stepped_state(model, aggregate, integers)
