@@ -10,7 +10,6 @@ from fedcrf._version import __version__
 from fedcrf.crf import (
     ClientCRF,
     EvidenceCRF,
-    FieldPosterior,
     Posterior,
     RobustCRF,
     exact_marginals,
@@ -21,7 +20,6 @@ __all__ = [
     "ClientCRF",
     "EvidenceCRF",
     "FedcrfError",
-    "FieldPosterior",
     "Posterior",
     "RobustCRF",
     "__version__",

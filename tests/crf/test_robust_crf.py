@@ -413,7 +413,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "labels that are none": ({**FIRST, "labels": None}, "labels None, here"),
     "no mapping": ([1, 2], "memory is a list: give the memory"),
-    "a posterior": (SMALL.infer(np.eye(3, D)), r"memory is a FieldPosterior: .*posterior\.memory"),
+    "a posterior": (SMALL.infer(np.eye(3, D)), r"memory is a Posterior: .*posterior\.memory"),
     "names that are none": ({**FIRST, 3: np.zeros(3)}, "memory is of another rule .*'3'"),
     "torn": ({**FIRST, "beliefs": FIRST["beliefs"][:1]}, "memory is damaged"),
     "ragged": ({**FIRST, "positions": [[0.0], [0.0, 1.0]]}, "memory is damaged"),

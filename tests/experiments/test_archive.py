@@ -186,7 +186,7 @@ def test_rounds_outlast_a_cell_that_fails(tmp_path: Path, monkeypatch: pytest.Mo
     def broken(*_: object) -> None:
         raise FedcrfError("broken")
 
-    monkeypatch.setattr(CRFRobust, "aggregate_after", broken)
+    monkeypatch.setattr(CRFRobust, "aggregate", broken)
     asked, place = suite(seeds=[0]), Workplace(device="cpu")
     lost = run_suite(asked, Ledger(tmp_path), place, lambda _: nullcontext(Log()))
     assert {each.cell.method.name for each in lost} == {"crf-robust"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcrf.crf import FieldPosterior
+from fedcrf.crf import Posterior
 from fedcrf.report.effects import LEAST, effects_of
 from fedcrf.report.explanation import (
     causes_of,
@@ -42,7 +42,7 @@ PARTS = {  # what the equations of the parts multiply with the label
 
 def rounds(
     rule: Any = ROBUST, number: int = 4, loud: float = 1.0
-) -> list[tuple[RoundRecord, FieldPosterior, Any]]:
+) -> list[tuple[RoundRecord, Posterior, Any]]:
     """Return records of real rounds under attack, with the posteriors and the memories before."""
     rng = np.random.default_rng(3)
     goals = 1.0 + rng.normal(size=(8, 300))
@@ -59,7 +59,7 @@ def rounds(
         ]
         result = rule.aggregate(memory, {"w": model}, reports)
         record, _ = one_round(updates)
-        assert isinstance(result.posterior, FieldPosterior)
+        assert isinstance(result.posterior, Posterior)
         found.append((of(record, count, result), result.posterior, memory))
         model, memory = np.asarray(result.state["w"]), result.memory
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -267,6 +267,8 @@ def test_nothing_handed_in_is_changed(row: Row) -> None:
 @dataclass(frozen=True)
 class Counting(Rule):
     """A rule that remembers how many rounds there were, and weighs the first client by it."""
+
+    remembers: ClassVar[bool] = True
 
     def aggregate(
         self, memory: Memory, global_state: State, reports: Sequence[ClientReport]

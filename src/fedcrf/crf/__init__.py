@@ -5,14 +5,14 @@ exchangeable parts, a `Field`.
 """
 
 from fedcrf.crf.base_weights import base_weights
-from fedcrf.crf.client_crf import ClientCRF, Posterior
+from fedcrf.crf.client_crf import ClientCRF
 from fedcrf.crf.evidence_crf import EvidenceCRF
 from fedcrf.crf.exact import exact_marginals
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.mean_field import mean_field
 from fedcrf.crf.observation import Observation, Presence
 from fedcrf.crf.pairwise import Attraction, Message, Opposition, PairwisePart
-from fedcrf.crf.posterior import FieldPosterior, Weighing
+from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.robust_crf import RobustCRF
 from fedcrf.crf.temporal import Chain, TemporalPart
 from fedcrf.crf.unary import (
@@ -37,7 +37,6 @@ __all__ = [
     "EvidenceCRF",
     "EvidencePart",
     "Field",
-    "FieldPosterior",
     "Inclination",
     "Inference",
     "LinearPart",
@@ -56,7 +55,6 @@ __all__ = [
     "RobustCRF",
     "SteadinessEvidence",
     "TemporalPart",
-    "Weighing",
     "base_weights",
     "exact_marginals",
     "mean_field",

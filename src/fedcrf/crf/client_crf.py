@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,7 @@ from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, checked_labels
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Attraction
-from fedcrf.crf.posterior import Weighing
-from fedcrf.crf.potentials import Pairs
+from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.unary import Reliability
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
@@ -28,53 +27,6 @@ from fedcrf.statistics import (
     with_nearest,
 )
 from fedcrf.statistics.inputs import Layers
-
-
-@dataclass(frozen=True, eq=False)
-class Posterior(Weighing):
-    """What the CRF inferred about the m clients of a round, and the causes. Arrays are read-only.
-
-    Attributes:
-        weights: (m,) aggregation weights α. They sum to 1; where no client with a finite update
-            has examples they are all 0, and `next_model` keeps the global model.
-        base_weights: (m,) the weights β that the CRF refined, over the clients not excluded.
-        reliability: (m,) reliabilities ρ in [0, 1]; ε for an excluded client.
-        marginals: (m, L) mean-field marginals Q.
-        expected_label: (m,) expected labels q̄.
-        affinity: (m, m) affinities A, zero on the diagonal and for excluded clients. Where
-            neighbours were asked for, a `scipy.sparse.csr_array` of the pairs that there are.
-        cosine: (m,) agreement c with the median update; NaN for an excluded client.
-        distance: (m,) distance d from the median update, in medians; NaN for an excluded client.
-        norm_anomaly: (m,) deviation h of the norm, in median absolute deviations; NaN likewise.
-        unary: (m, L) unary energies ψ_u.
-        excluded: (m,) bool; True where the update is not finite, or its squared length overflows,
-            which gives weight exactly 0.
-        overflowed: (m,) bool; True where it is finite, and its squared length overflows float64.
-        fell_back: True where Σβq̄ is numerically zero and the weights are the base weights.
-    """
-
-    weights: NDArray[np.float64]
-    base_weights: NDArray[np.float64]
-    reliability: NDArray[np.float64]
-    marginals: NDArray[np.float64]
-    expected_label: NDArray[np.float64]
-    affinity: Pairs
-    cosine: NDArray[np.float64]
-    distance: NDArray[np.float64]
-    norm_anomaly: NDArray[np.float64]
-    unary: NDArray[np.float64]
-    excluded: NDArray[np.bool_]
-    overflowed: NDArray[np.bool_]
-    fell_back: bool
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-        if not isinstance(self.affinity, np.ndarray):
-            for part in (self.affinity.data, self.affinity.indices, self.affinity.indptr):
-                part.flags.writeable = False
 
 
 @dataclass(frozen=True)
@@ -233,14 +185,18 @@ class ClientCRF(Settings):
         base = base_weights(num_examples, finite, by_examples=self.weight_by_examples)
         found = self.field.infer(Observation(statistics, base))
         weights, fell_back = refined_weights(base, found.expected_label)
+        causes = dict(found.causes)
+        affinity = causes.pop("affinity")
         return Posterior(
             weights=weights,
             base_weights=base,
+            trust=found.expected_label,
             marginals=found.marginals,
-            expected_label=found.expected_label,
             unary=found.unary,
-            **found.causes,
+            causes=causes,
+            clip=np.where(finite, 1.0, np.nan),
             excluded=~finite,
             overflowed=statistics.overflowed,
             fell_back=fell_back,
+            affinity=affinity,
         )

@@ -13,7 +13,7 @@ from fedcrf.checks import Settings, check_not_negative, check_positive
 from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.observation import Observation, Presence
-from fedcrf.crf.posterior import FieldPosterior
+from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.unary import ReportedReliability
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import as_layers, as_numpy
@@ -78,7 +78,7 @@ class EvidenceCRF(Settings):
 
     def infer(
         self, updates: Any, num_examples: Any = None, *, evidence: Evidence | None = None
-    ) -> FieldPosterior:
+    ) -> Posterior:
         """Weigh the clients of one round by what they report.
 
         Args:
@@ -96,21 +96,22 @@ class EvidenceCRF(Settings):
 
     def infer_among(
         self, finite: NDArray[np.bool_], num_examples: Any, *, evidence: Evidence | None = None
-    ) -> FieldPosterior:
+    ) -> Posterior:
         """Infer as `infer` does, of the updates only knowing which are finite: (m,) bool."""
         base = base_weights(num_examples, finite)
         found = self.infer_reliability(finite, evidence)
         weights, fell_back = refined_weights(base, found.expected_label)
-        return FieldPosterior(
+        return Posterior(
             weights=weights,
-            clip=np.where(finite, 1.0, np.nan),
             base_weights=base,
-            expected_label=found.expected_label,
+            trust=found.expected_label,
             marginals=found.marginals,
+            unary=found.unary,
+            causes=found.causes,
+            clip=np.where(finite, 1.0, np.nan),
             excluded=~finite,
             overflowed=np.zeros_like(finite),  # no length is looked at
             fell_back=fell_back,
-            causes=found.causes,
         )
 
     def infer_reliability(self, finite: NDArray[np.bool_], evidence: Evidence | None) -> Inference:

@@ -10,24 +10,101 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.crf.potentials import Pairs
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import weighted_average
 from fedcrf.statistics.inputs import Layers, given_layers, is_on_gpu
 
 
-class Weighing:
-    """What all posteriors are for: the clients' updates become one.
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What was inferred about the m clients of a round, and the causes.
+
+    Arrays are read-only, but for those of the memory, which are for the caller to keep.
 
     Attributes:
-        weights: (m,) aggregation weights α.
+        weights: (m,) aggregation weights α ∝ βq̄. They sum to 1; where no client with a finite
+            update has examples, or the clients are hardly trusted, they are all 0, and `next_model`
+            keeps the global model.
+        base_weights: (m,) the weights β that the field refined, over the clients not excluded.
+        trust: (m,) expected labels q̄, times the reliability that reported evidence leaves, where
+            there is some.
+        marginals: (m, L) mean-field marginals Q.
+        unary: (m, L) unary energies ψ_u.
+        causes: By name (m,) numbers that each part of the field saw; NaN where it saw nothing.
+            Evidence against a client is 0 where nothing speaks against it. The paper's are
+            ``reliability`` ρ in [0, 1], ε for an excluded client; ``cosine`` c, the agreement with
+            the median update; ``distance`` d from it, in medians; ``norm_anomaly`` h, in median
+            absolute deviations.
+        clip: (m,) factors s in [0, 1] of the updates: the next model is w + Σ α_i s_i u_i. NaN for
+            an excluded client.
+        excluded: (m,) bool; True where the update is not finite, or its squared length overflows,
+            which gives weight exactly 0.
+        overflowed: (m,) bool; True where it is finite, and its squared length overflows float64.
+        fell_back: True where Σβq̄ is numerically zero and the weights are the base weights.
+        affinity: (m, m) affinities A of the paper's field, zero on the diagonal and for excluded
+            clients; a `scipy.sparse.csr_array` of the pairs that there are where neighbours were
+            asked for. None for a field without affinities.
+        memory: What to hand over in the next round, as plain arrays by name; empty where the
+            field remembers nothing.
+        trusted_share: Σβq̄ in parts of what it is of clients of which nothing is known, in [0, 1];
+            NaN where no client counts, or the field does not ask.
+        kept_reason: Why all weights are 0 though clients count: that share is below the floor.
+            None otherwise.
     """
 
     weights: NDArray[np.float64]
+    base_weights: NDArray[np.float64]
+    trust: NDArray[np.float64]
+    marginals: NDArray[np.float64]
+    unary: NDArray[np.float64]
+    causes: Mapping[str, NDArray[np.float64]]
+    clip: NDArray[np.float64]
+    excluded: NDArray[np.bool_]
+    overflowed: NDArray[np.bool_]
+    fell_back: bool
+    affinity: Pairs | None = None
+    memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    trusted_share: float = math.nan
+    kept_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        values = [getattr(self, each.name) for each in fields(self)]
+        if self.affinity is not None and not isinstance(self.affinity, np.ndarray):
+            values += [self.affinity.data, self.affinity.indices, self.affinity.indptr]
+        for value in [*values, *self.causes.values()]:
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
 
     @property
     def coefficients(self) -> NDArray[np.float64]:
-        """(m,) what each update counts in the next model; 0 for an excluded client."""
-        return self.weights
+        """(m,) α_i s_i, what each update counts in the next model; 0 for an excluded client."""
+        return np.where(self.excluded, 0.0, self.weights * self.clip)
+
+    @property
+    def expected_label(self) -> NDArray[np.float64]:
+        """(m,) the same as `trust`, by the paper's name."""
+        return self.trust
+
+    @property
+    def reliability(self) -> NDArray[np.float64]:
+        """(m,) the cause of this name, of the paper's field."""
+        return self.causes["reliability"]
+
+    @property
+    def cosine(self) -> NDArray[np.float64]:
+        """(m,) the cause of this name, of the paper's field."""
+        return self.causes["cosine"]
+
+    @property
+    def distance(self) -> NDArray[np.float64]:
+        """(m,) the cause of this name, of the paper's field."""
+        return self.causes["distance"]
+
+    @property
+    def norm_anomaly(self) -> NDArray[np.float64]:
+        """(m,) the cause of this name, of the paper's field."""
+        return self.causes["norm_anomaly"]
 
     def combine(self, updates: Any) -> Any:
         """Return Σ α_i s_i u_i, by which the global model is to move.
@@ -88,59 +165,3 @@ def _moved(layer: Any, step: Any) -> Any:
         return (layer + step).to(layer.dtype)
     with np.errstate(over="ignore"):  # a model that diverges says so itself
         return np.asarray(layer + step).astype(layer.dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class FieldPosterior(Weighing):
-    """What was inferred about the m clients of a round, and the causes.
-
-    Arrays are read-only, but for those of the memory, which are for the caller to keep.
-
-    Attributes:
-        weights: (m,) aggregation weights α ∝ βq̄. They sum to 1; where no client with a finite
-            update has examples, or the clients are hardly trusted, they are all 0, and `next_model`
-            keeps the global model.
-        clip: (m,) factors s in [0, 1] of the updates: the next model is w + Σ α_i s_i u_i. NaN for
-            an excluded client.
-        base_weights: (m,) the weights β that the field refined, over the clients not excluded.
-        expected_label: (m,) expected labels q̄, times the reliability that reported evidence
-            leaves, where there is some.
-        marginals: (m, L) mean-field marginals Q.
-        excluded: (m,) bool; True where the update is not finite, or its squared length overflows,
-            which gives weight exactly 0.
-        overflowed: (m,) bool; True where it is finite, and its squared length overflows float64.
-        fell_back: True where Σβq̄ is numerically zero and the weights are the base weights.
-        trusted_share: Σβq̄ in parts of what it is of clients of which nothing is known, in [0, 1];
-            NaN where no client counts.
-        kept_reason: Why all weights are 0 though clients count: that share is below the floor.
-            None otherwise.
-        causes: By name (m,) numbers that each part of the field saw; NaN where it saw nothing. Of
-            an excluded client it is told what is remembered, and nothing else. Evidence against a
-            client is 0 where nothing speaks against it.
-        memory: What to hand over in the next round, as plain arrays by name; empty where the
-            field remembers nothing.
-    """
-
-    weights: NDArray[np.float64]
-    clip: NDArray[np.float64]
-    base_weights: NDArray[np.float64]
-    expected_label: NDArray[np.float64]
-    marginals: NDArray[np.float64]
-    excluded: NDArray[np.bool_]
-    overflowed: NDArray[np.bool_]
-    fell_back: bool
-    causes: Mapping[str, NDArray[np.float64]]
-    memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    trusted_share: float = math.nan
-    kept_reason: str | None = None
-
-    def __post_init__(self) -> None:
-        values = [getattr(self, each.name) for each in fields(self)]
-        for value in [*values, *self.causes.values()]:
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-
-    @property
-    def coefficients(self) -> NDArray[np.float64]:
-        """(m,) α_i s_i, what each update counts in the next model; 0 for an excluded client."""
-        return np.where(self.excluded, 0.0, self.weights * self.clip)

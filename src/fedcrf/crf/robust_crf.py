@@ -24,7 +24,7 @@ from fedcrf.crf.field import Field
 from fedcrf.crf.memory import Arrays, ClientMemory, identities
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.pairwise import Opposition
-from fedcrf.crf.posterior import FieldPosterior
+from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import (
     clip_factors,
     median_norm,
@@ -264,7 +264,7 @@ class RobustCRF(Settings):
         memory: Arrays | None = None,
         evidence: Evidence | None = None,
         model: Any = None,
-    ) -> FieldPosterior:
+    ) -> Posterior:
         """Infer every client's weight from the updates of one round and what is remembered.
 
         Args:
@@ -326,7 +326,7 @@ class RobustCRF(Settings):
         clients: Sequence[int] | None = None,
         memory: Arrays | None = None,
         evidence: Evidence | None = None,
-    ) -> FieldPosterior:
+    ) -> Posterior:
         """Infer as `infer` does, from what is m-sized.
 
         Args:
@@ -373,8 +373,8 @@ class RobustCRF(Settings):
             shrunk=shrinkage(middle, float(remembered.longest[0])),
         )
         found = field.infer(seen)
-        expected_label = found.expected_label * reported.expected_label
-        decided = trusted_weights(base, expected_label, unknown, self.trust_floor)
+        trust = found.expected_label * reported.expected_label
+        decided = trusted_weights(base, trust, unknown, self.trust_floor)
         longest = self.clip * middle * math.exp(self.norm_memory * seen.shrunk)
         clip = clip_factors(statistics.norms, finite, longest)
         moved = (decided.weights * clip)[finite] @ sketches[finite]
@@ -394,15 +394,12 @@ class RobustCRF(Settings):
             middle,
             self.remember,
         )
-        return FieldPosterior(
+        return Posterior(
             weights=decided.weights,
-            clip=clip,
             base_weights=base,
-            expected_label=expected_label,
+            trust=trust,
             marginals=found.marginals,
-            excluded=~finite,
-            overflowed=statistics.overflowed,
-            fell_back=decided.fell_back,
+            unary=found.unary,
             causes={
                 # Of who is excluded nothing was seen, though the parts have numbers for it.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
@@ -411,6 +408,10 @@ class RobustCRF(Settings):
                 "copies": copies,
                 **(reported.causes if evidence else {}),
             },
+            clip=clip,
+            excluded=~finite,
+            overflowed=statistics.overflowed,
+            fell_back=decided.fell_back,
             memory=kept,
             trusted_share=decided.share,
             kept_reason=decided.kept_reason,

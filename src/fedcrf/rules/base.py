@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, is_number
-from fedcrf.crf import FieldPosterior, Posterior, base_weights
+from fedcrf.crf import Posterior, base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
     UpdateGeometry,
@@ -78,7 +78,7 @@ class AggregationResult:
     weights: NDArray[np.float64]
     base_weights: NDArray[np.float64]
     excluded: NDArray[np.bool_]
-    posterior: Posterior | FieldPosterior | None = None
+    posterior: Posterior | None = None
     memory: Memory = field(default_factory=dict)
     kept_reason: str | None = None
 
@@ -286,33 +286,34 @@ def report_geometry(model: State, reports: Sequence[ClientReport]) -> UpdateGeom
 
 
 def average_states(
-    model: State, reports: Sequence[ClientReport], weights: NDArray[np.float64]
+    model: State,
+    reports: Sequence[ClientReport],
+    weights: NDArray[np.float64],
+    coefficients: NDArray[np.float64] | None = None,
 ) -> State:
-    """Return Σ α_i w_i over every tensor of the model; the global model where all weights are 0.
+    """Return w_t + Σ c_i (w_i − w_t) over every tensor of the model; w_t where all weights are 0.
 
-    Integer tensors are averaged with the same weights and rounded to nearest.
+    Args:
+        model: w_t.
+        reports: The w_i.
+        weights: (m,) weights α, with which integer tensors are averaged; these are rounded to
+            nearest.
+        coefficients: (m,) c, the weights of clipped updates; α where left out, which is Σ α_i w_i
+            for weights that sum to 1.
     """
     if not weights.any():
         return model
-    return {
-        name: weighted_average([report.state[name] for report in reports], weights)
-        for name in model
-    }
-
-
-def moved_state(model: State, reports: Sequence[ClientReport], posterior: FieldPosterior) -> State:
-    """Return w_t + Σ α_i s_i (w_i − w_t); integer tensors are averaged with α and rounded."""
-    if not posterior.weights.any():
-        return model
-    kept = float(posterior.weights.sum() - posterior.coefficients.sum())
-    clipped = np.concatenate([[kept], posterior.coefficients])
-    return {
-        name: weighted_average(
-            [array, *(report.state[name] for report in reports)],
-            clipped if is_floating(array.dtype) else np.concatenate([[0.0], posterior.weights]),
-        )
-        for name, array in model.items()
-    }
+    moving = weights if coefficients is None else coefficients
+    kept = float(weights.sum() - moving.sum())
+    state = {}
+    for name, array in model.items():
+        arrays, shares = [report.state[name] for report in reports], weights
+        if is_floating(array.dtype):
+            shares = moving
+            if kept != 0.0:
+                arrays, shares = [array, *arrays], np.array([kept, *moving])
+        state[name] = weighted_average(arrays, shares)
+    return state
 
 
 def stepped_state(model: State, step: NDArray[np.floating], others: State) -> State:

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from fedcrf.crf import ClientCRF, EvidenceCRF, FieldPosterior, RobustCRF, base_weights
+from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF, base_weights
 from fedcrf.crf.evidence_crf import Evidence
 from fedcrf.crf.memory import sketch_seed_of
 from fedcrf.rules.base import (
@@ -21,7 +21,6 @@ from fedcrf.rules.base import (
     check_reports,
     finite_reports,
     floating_layers,
-    moved_state,
     num_examples,
     reported_evidence,
 )
@@ -37,19 +36,11 @@ class CRF(ClientCRF, Rule):
     ) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
         check_reports(model, reports)
-        counts = num_examples(reports)
         statistics = self.statistics(
-            [floating_layers(report.state, model) for report in reports],
-            floating_layers(model),
+            [floating_layers(report.state, model) for report in reports], floating_layers(model)
         )
-        posterior = self.infer_from_statistics(statistics, counts)
-        return AggregationResult(
-            state=average_states(model, reports, posterior.weights),
-            weights=posterior.weights,
-            base_weights=base_weights(counts, statistics.finite),
-            excluded=posterior.excluded,
-            posterior=posterior,
-        )
+        posterior = self.infer_from_statistics(statistics, num_examples(reports))
+        return _result(model, reports, posterior)
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Return the rule with signs of its own; see `Rule.with_secret_signs`."""
@@ -150,10 +141,10 @@ class CRFRobustEvidence(CRFRobust):
 
 
 def _result(
-    model: State, reports: Sequence[ClientReport], posterior: FieldPosterior
+    model: State, reports: Sequence[ClientReport], posterior: Posterior
 ) -> AggregationResult:
     return AggregationResult(
-        state=moved_state(model, reports, posterior),
+        state=average_states(model, reports, posterior.weights, posterior.coefficients),
         weights=posterior.weights,
         base_weights=base_weights(num_examples(reports), ~posterior.excluded),
         excluded=posterior.excluded,

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from fedcrf.crf import FieldPosterior
 from fedcrf.crf.potentials import Pairs
 from fedcrf.rules import AggregationResult, ClientReport, reported_evidence
 
 LARGEST_AFFINITY = 100
 """Clients up to which the whole affinity matrix is kept: 4,950 numbers a round."""
+
+SCORED = ("reliability", "cosine", "distance", "norm_anomaly")
+"""Causes of the paper's field, which records keep under names of their own."""
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """A float that JSON writes as null where it is not finite."""
@@ -213,33 +215,29 @@ def reasons_of(result: AggregationResult) -> Reasons | None:
     posterior = result.posterior
     if posterior is None:
         return None
-    if isinstance(posterior, FieldPosterior):
-        return Reasons(
-            expected_label=brief(posterior.expected_label),
-            fell_back=posterior.fell_back,
-            causes={name: brief(values) for name, values in posterior.causes.items()},
-        )
+    causes = {name: brief(values) for name, values in posterior.causes.items()}
+    papers = {name: causes.pop(name) for name in SCORED if name in causes}
     rows, columns = _above_diagonal(posterior.affinity)
     return Reasons(
-        reliability=brief(posterior.reliability),
-        cosine=brief(posterior.cosine),
-        distance=brief(posterior.distance),
-        norm_anomaly=brief(posterior.norm_anomaly),
-        expected_label=brief(posterior.expected_label),
+        **papers,
+        expected_label=brief(posterior.trust),
         affinity=rows,
         affinity_columns=columns,
         fell_back=posterior.fell_back,
+        causes=causes,
     )
 
 
-def _above_diagonal(affinity: Pairs) -> tuple[list[list[float]] | None, list[list[int]] | None]:
+def _above_diagonal(
+    affinity: Pairs | None,
+) -> tuple[list[list[float]] | None, list[list[int]] | None]:
     """Return what is kept of a symmetric matrix's rows above its diagonal, and in which columns.
 
     Columns are told where less than half of the pairs are there: each number then has one.
     """
-    m = affinity.shape[0]
-    if m > LARGEST_AFFINITY:
+    if affinity is None or affinity.shape[0] > LARGEST_AFFINITY:
         return None, None
+    m = affinity.shape[0]
     whole: NDArray[np.float64] = (
         affinity if isinstance(affinity, np.ndarray) else affinity.toarray()
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -706,6 +706,8 @@ def test_a_weight_need_not_be_whole() -> None:
 @dataclass(frozen=True)
 class Counting(Rule):
     """FedAvg that counts the rounds it has decided."""
+
+    remembers: ClassVar[bool] = True
 
     def aggregate(
         self, memory: Memory, global_state: State, reports: Sequence[ClientReport]

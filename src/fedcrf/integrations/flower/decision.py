@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from fedcrf.crf import FieldPosterior
 from fedcrf.integrations.flower.replies import LeftOut, TrainReply, alike, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
 
@@ -143,11 +142,8 @@ class Decision:
             lists["base-weight"] = self.result.base_weights.tolist()
             posterior = self.result.posterior
             if posterior is not None:
-                lists["expected-label"] = posterior.expected_label.tolist()
-            if isinstance(posterior, FieldPosterior):
+                lists["expected-label"] = posterior.trust.tolist()
                 lists |= {_dashed(name): each.tolist() for name, each in posterior.causes.items()}
-            elif posterior is not None:
-                lists["reliability"] = posterior.reliability.tolist()
         for name, values in lists.items():
             if all(map(math.isfinite, values)):
                 reasons[f"fedcrf.{name}"] = values

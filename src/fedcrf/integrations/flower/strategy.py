@@ -134,8 +134,8 @@ class RuleStrategy(Settings, FedAvg):
     ) -> None:
         if not isinstance(rule, Rule):
             raise FedcrfError(
-                f"the rule is {rule!r}: give a server rule, such as CRFRobust(); one of your own "
-                "derives from fedcrf.rules.Rule"
+                f"the rule is {rule!r}, which does not derive from fedcrf.rules.Rule: "
+                "give a server rule, such as CRFRobust()"
             )
         names = MetricNames() if metric_names is None else metric_names
         if not isinstance(names, MetricNames):
