@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.attacks import Forgery, ModelAttack, Scene
+from fedcrf.attacks import Attack, Forgery, Scene
 from fedcrf.rules import ClientReport, FedAvg, State
 
 Matrix = NDArray[np.float64]
@@ -76,7 +76,7 @@ def own_updates(of: Scene) -> Matrix:
     return updates(of, of.own)
 
 
-def sent(attack: ModelAttack, of: Scene) -> Matrix:
+def sent(attack: Attack, of: Scene) -> Matrix:
     """The updates that the attackers send."""
     return updates(of, attack.forge(of).reports)
 

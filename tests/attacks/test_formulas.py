@@ -29,6 +29,8 @@ from fedcrf import FedcrfError
 from fedcrf.attacks import (
     ALIE,
     ATTACKS,
+    Attack,
+    DataAttack,
     Drift,
     FeatureNoise,
     FreeRider,
@@ -40,17 +42,16 @@ from fedcrf.attacks import (
     Mimic,
     MinMax,
     MinSum,
-    ModelAttack,
     NotFinite,
     Opposed,
     Scaling,
     SignFlip,
     StaleFreeRider,
 )
-from fedcrf.attacks.alie import largest_z
+from fedcrf.attacks.statistical import largest_z
 from fedcrf.rules import ClientReport
 
-MODEL_ATTACKS = [kind for kind in ATTACKS.values() if issubclass(kind, ModelAttack)]
+MODEL_ATTACKS = [kind for kind in ATTACKS.values() if not issubclass(kind, DataAttack)]
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "attacks.md"
 
@@ -82,7 +83,7 @@ def same(row: Matrix) -> Matrix:
     return np.tile(row, (3, 1))
 
 
-FORMULAS: list[tuple[ModelAttack, Callable[[Matrix, Matrix], Matrix]]] = [
+FORMULAS: list[tuple[Attack, Callable[[Matrix, Matrix], Matrix]]] = [
     (SignFlip(), lambda honest, own: -own),
     (SignFlip(3.0), lambda honest, own: -3 * own),
     (Scaling(), lambda honest, own: 50 * own),
@@ -114,7 +115,7 @@ def variance(rows: Matrix) -> Matrix:
     ("attack", "formula"), FORMULAS, ids=lambda value: None if callable(value) else repr(value)[:60]
 )
 def test_updates_are_the_formula_s(
-    attack: ModelAttack, formula: Callable[[Matrix, Matrix], Matrix]
+    attack: Attack, formula: Callable[[Matrix, Matrix], Matrix]
 ) -> None:
     round_ = scene()
     expected = formula(honest_updates(round_), own_updates(round_))
@@ -123,7 +124,7 @@ def test_updates_are_the_formula_s(
 
 @pytest.mark.parametrize("kind", MODEL_ATTACKS)
 def test_a_forgery_is_a_model_like_the_others_and_nothing_is_changed(
-    kind: type[ModelAttack],
+    kind: type[Attack],
 ) -> None:
     round_ = scene(dtype="float32")
     before = [flat(report.state) for report in (*round_.honest, *round_.own)]
@@ -143,13 +144,13 @@ def test_a_forgery_is_a_model_like_the_others_and_nothing_is_changed(
 
 
 @pytest.mark.parametrize("kind", MODEL_ATTACKS)
-def test_the_same_draw_forges_the_same(kind: type[ModelAttack]) -> None:
+def test_the_same_draw_forges_the_same(kind: type[Attack]) -> None:
     first, second = (sent(kind(), scene()) for _ in range(2))
     assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("kind", MODEL_ATTACKS)
-def test_one_honest_client_that_diverged_is_not_learnt_from(kind: type[ModelAttack]) -> None:
+def test_one_honest_client_that_diverged_is_not_learnt_from(kind: type[Attack]) -> None:
     whole = scene()
     lost = replace(whole.honest[2], state=model(np.full(10, np.nan), 0, "float64"))
     broken = replace(whole, honest=[*whole.honest[:2], lost, *whole.honest[3:]])
@@ -394,10 +395,10 @@ def test_a_client_that_lies_claims_the_least_that_an_honest_one_reports(kind: An
         ],
         own=[replace(report, evidence={"residual_loss": 3.0, "age": 1.0}) for report in quiet.own],
     )
-    assert [*map(vars, kind(hides=False).claims(of))] == [*map(vars, of.own)]
-    lies = [report.evidence for report in kind(hides=True).claims(of)]
+    assert [*map(vars, kind(hides=False).forge(of).reports)] == [*map(vars, of.own)]
+    lies = [report.evidence for report in kind(hides=True).forge(of).reports]
     assert lies == [{"residual_loss": 0.2, "age": 1.0}] * len(of.own)
-    assert [*map(vars, kind(hides=True).claims(quiet))] == [*map(vars, quiet.own)]
+    assert [*map(vars, kind(hides=True).forge(quiet).reports)] == [*map(vars, quiet.own)]
 
 
 @pytest.mark.parametrize("sd", [0.0, 0.5])

@@ -23,7 +23,7 @@ from fedcrf.attacks import (
     NotFinite,
     SignFlip,
 )
-from fedcrf.attacks.base import ModelAttack
+from fedcrf.attacks.base import Attack
 
 
 @pytest.mark.parametrize("tau", [0.5, 2.0])
@@ -61,7 +61,7 @@ def test_mimic_is_byzfls_of_the_client_it_chose(byzfl: SimpleNamespace) -> None:
 
 def test_infinity_is_byzfls(byzfl: SimpleNamespace) -> None:
     round_ = scene()
-    theirs: ModelAttack = NotFinite("inf")
+    theirs: Attack = NotFinite("inf")
     assert_allclose(sent(theirs, round_), np.tile(byzfl.Inf()(honest_updates(round_)), (3, 1)))
 
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.runs import Log, carry_out, small_spec, snapshot
-from fedcrf.attacks import ModelAttack
+from fedcrf.attacks import Attack
 from fedcrf.cli import app
 from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.split import ClientSplit
@@ -31,7 +31,7 @@ from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
 from fedcrf.report.reading import read_report
-from fedcrf.rules import CRF, FedAvg, Krum
+from fedcrf.rules import CRF, FedAvg, Krum, Rule
 from fedcrf.rules.server_optimizers import Adam
 from fedcrf.simulation.evaluation import Scores
 from fedcrf.simulation.local_training import LocalTraining
@@ -60,7 +60,7 @@ def raised(monkeypatch: pytest.MonkeyPatch) -> None:
         (CRF, "rule", "rule crf"),
         (Plain, "objective", "objective plain"),
         (Adam, "server_optimizer", "server optimizer adam"),
-        (ModelAttack, "attack", "attack ipm"),
+        (Attack, "attack", "attack ipm"),
         (MLP, "model", "model mlp"),
         (ClientSplit, "split", "the split"),
         (MLPTraining, "training", "local training"),
@@ -107,7 +107,7 @@ def test_the_trainer_is_that_which_trains(
 
 
 def test_what_says_no_number_has_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(FedAvg, "behaviour")
+    monkeypatch.delattr(Rule, "behaviour")
     assert provenance.numbers(small_spec().cells()[0], "cpu")["rule"] == 1
 
 

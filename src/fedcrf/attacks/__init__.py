@@ -6,19 +6,27 @@ its settings, and a run's description may set them by name. Any of them can slee
 
 from collections.abc import Mapping
 
-from fedcrf.attacks.adaptive import Adaptive, FalseAnswer, Stealthy
-from fedcrf.attacks.alie import ALIE
-from fedcrf.attacks.base import Attack, DataAttack, Forgery, ModelAttack, OmniscientAttack, Scene
-from fedcrf.attacks.count import InflatedCount
+from fedcrf.attacks.adaptive import Adaptive, FalseAnswer, Flatterer, Opportunist, Stealthy
+from fedcrf.attacks.base import Attack, DataAttack, Forgery, Scene
 from fedcrf.attacks.data import FeatureNoise, LabelFlip, LabelNoise
-from fedcrf.attacks.distance import MinMax, MinSum
-from fedcrf.attacks.drift import Drift
-from fedcrf.attacks.flatterer import Flatterer, Opportunist
-from fedcrf.attacks.free_rider import FreeRider, StaleFreeRider
-from fedcrf.attacks.inner_product import InnerProductManipulation, Opposed
-from fedcrf.attacks.mimic import Mimic
-from fedcrf.attacks.noise import GaussianNoise, NotFinite
-from fedcrf.attacks.scaled import Scaling, SignFlip
+from fedcrf.attacks.simple import (
+    FreeRider,
+    GaussianNoise,
+    InflatedCount,
+    NotFinite,
+    Scaling,
+    SignFlip,
+    StaleFreeRider,
+)
+from fedcrf.attacks.statistical import (
+    ALIE,
+    Drift,
+    InnerProductManipulation,
+    Mimic,
+    MinMax,
+    MinSum,
+    Opposed,
+)
 from fedcrf.attacks.threat import Schedule, Threat
 
 ATTACKS: Mapping[str, type[Attack]] = {
@@ -66,9 +74,7 @@ __all__ = [
     "Mimic",
     "MinMax",
     "MinSum",
-    "ModelAttack",
     "NotFinite",
-    "OmniscientAttack",
     "Opportunist",
     "Opposed",
     "Scaling",

@@ -16,6 +16,8 @@ from fedcrf.checks import Settings, check_truth
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import floating_layers, stepped_state
 
+Images = NDArray[np.float32]
+Labels = NDArray[np.int64]
 Vector = NDArray[np.float64]
 """(d,) one update w − w_t over the floating-point tensors of the model, or (k, d) of them."""
 
@@ -134,20 +136,47 @@ class Forgery:
     memory: Memory = field(default_factory=dict)
 
 
-class ModelAttack(Settings, ABC):
-    """An attack on what clients send: a small immutable value whose fields are its settings.
+@dataclass(frozen=True)
+class Attack(Settings):
+    """What attackers do: a small immutable value whose fields are its settings.
+
+    An attack on what clients send gives `updates`, or `forge` where it also lies or remembers. One
+    on what they train on gives `poison`; see `DataAttack`.
 
     Attributes:
+        behaviour: Rises where the attack does otherwise than before; see the golden table.
         remembers: Whether it keeps a memory. It then looks on in every round, also in those in
             which nobody attacks or no attacker was drawn.
+        fewest_honest: How many honest clients with finite updates a round must have.
     """
 
     behaviour: ClassVar[int] = 1
     remembers: ClassVar[bool] = False
+    fewest_honest: ClassVar[int] = 0
 
-    @abstractmethod
+    def poison(
+        self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
+    ) -> tuple[Images, Labels]:
+        """Return what an attacker trains on; it is made once, before the first round.
+
+        Args:
+            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1.
+            labels: (n,).
+            num_classes: Number of labels.
+            draw: The only source of randomness.
+
+        Returns:
+            Its examples; the arrays handed in stay as they are.
+        """
+        return images, labels
+
+    def updates(self, scene: Scene) -> Vector:
+        """Return what the attackers send in place of their updates: (f, d), or (d,) if all one."""
+        return scene.own_updates
+
     def forge(self, scene: Scene) -> Forgery:
         """Return what the attackers send in a round; nothing in the scene is changed."""
+        return Forgery(scene.reports(self.updates(scene)))
 
     def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
         """Return why f of m clients cannot attack so, with the mend; None where they can.
@@ -156,66 +185,47 @@ class ModelAttack(Settings, ABC):
             num_clients: m.
             num_attackers: f.
         """
-        return None
-
-
-class OmniscientAttack(ModelAttack):
-    """An attack that is made from what the honest clients send."""
-
-    def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
-        """Return the obstacle that there is no honest client; see `ModelAttack.obstacle`."""
-        if num_clients > num_attackers:
+        if num_clients - num_attackers >= self.fewest_honest:
             return None
-        return (
-            "it is made from honest clients' updates and a round has none: give fewer attackers, "
-            "or more clients a round"
+        needs = (
+            "it is made from honest clients' updates and a round has none"
+            if self.fewest_honest == 1
+            else "it needs two honest clients or more in a round, to lie between them"
         )
+        return f"{needs}: give fewer attackers, or more clients a round"
 
 
-class DataAttack(Settings, ABC):
-    """An attack on what clients train on, made once, before the first round.
+class DataAttack(Attack, ABC):
+    """An attack on what clients train on.
 
     Attributes:
         hides: Whether the attackers lie about their evidence: each claims the least that an honest
             client of the round reports.
     """
 
-    behaviour: ClassVar[int] = 1
     hides: bool
 
     def __post_init__(self) -> None:
         check_truth("hides", self.hides)
 
-    def claims(self, scene: Scene) -> list[ClientReport]:
-        """Return what the attackers send after they have trained on their poisoned examples."""
+    @abstractmethod
+    def poison(
+        self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
+    ) -> tuple[Images, Labels]:
+        """See `Attack.poison`."""
+
+    def forge(self, scene: Scene) -> Forgery:
+        """Return what the attackers trained, with the evidence that they claim."""
         if not self.hides:
-            return list(scene.own)
+            return Forgery(scene.own)
         least = {
             # A client whose training diverged reports NaN, which is no less than anything.
             name: min(values[np.isfinite(values)], default=math.nan)
             for name, values in reported_evidence(scene.honest).items()
         }
-        return [replace(report, evidence={**report.evidence, **least}) for report in scene.own]
-
-    @abstractmethod
-    def poison(
-        self,
-        images: NDArray[np.float32],
-        labels: NDArray[np.int64],
-        num_classes: int,
-        draw: np.random.Generator,
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return an attacker's poisoned examples; the arrays handed in stay as they are.
-
-        Args:
-            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1.
-            labels: (n,).
-            num_classes: Number of labels.
-            draw: The only source of randomness.
-        """
-
-
-Attack = ModelAttack | DataAttack
+        return Forgery(
+            [replace(report, evidence={**report.evidence, **least}) for report in scene.own]
+        )
 
 
 def with_noise(updates: Vector, count: int, fraction: float, draw: np.random.Generator) -> Vector:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcrf.attacks.base import DataAttack
+from fedcrf.attacks.base import DataAttack, Images, Labels
 from fedcrf.checks import check_number
-
-Images = NDArray[np.float32]
-Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,7 @@ class LabelFlip(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `DataAttack.poison`."""
+        """See `Attack.poison`."""
         return images, num_classes - 1 - labels
 
 
@@ -50,7 +46,7 @@ class LabelNoise(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `DataAttack.poison`."""
+        """See `Attack.poison`."""
         replaced = draw.random(len(labels)) < self.rate
         return images, np.where(replaced, draw.integers(0, num_classes, len(labels)), labels)
 
@@ -74,6 +70,6 @@ class FeatureNoise(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `DataAttack.poison`."""
+        """See `Attack.poison`."""
         noise = self.sd * draw.standard_normal(images.shape, dtype=np.float32)
         return (images + noise).astype(np.float32), labels

@@ -10,10 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedcrf.attacks.alie import ALIE
-from fedcrf.attacks.base import ModelAttack, Scene, Vector
-from fedcrf.attacks.inner_product import InnerProductManipulation, Opposed
-from fedcrf.attacks.scaled import SignFlip
+from fedcrf.attacks.base import Attack, Scene, Vector
+from fedcrf.attacks.simple import SignFlip
+from fedcrf.attacks.statistical import ALIE, InnerProductManipulation, Opposed
 from fedcrf.rules import AggregationResult, ClientReport
 
 
@@ -27,7 +26,7 @@ class Family:
         greatest: The largest.
     """
 
-    at: Callable[[float], ModelAttack]
+    at: Callable[[float], Attack]
     least: float
     greatest: float
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fedcrf.attacks.base import Attack, ModelAttack
+from fedcrf.attacks.base import Attack
 from fedcrf.checks import Settings, check_whole, is_number
 from fedcrf.errors import FedcrfError
 
@@ -99,7 +99,6 @@ class Threat(Settings):
         """
         drawn = min(clients_per_round or num_clients, num_clients)
         attackers = self.schedule.count_among(drawn, num_clients)
-        if isinstance(self.attack, ModelAttack):
-            obstacle = self.attack.obstacle(drawn, attackers)
-            if obstacle is not None:
-                raise FedcrfError(f"the attack is not possible: {obstacle}")
+        obstacle = self.attack.obstacle(drawn, attackers)
+        if obstacle is not None:
+            raise FedcrfError(f"the attack is not possible: {obstacle}")

@@ -83,17 +83,13 @@ class Adversary:
             All reports in the order of clients, the clients that attacked, and what the attackers
             keep for the next round.
         """
-        attack, memory = self.threat.attack, scene.memory
-        sent, active = scene.own, scene.active
-        if isinstance(attack, DataAttack):
-            sent = attack.claims(scene) if active else sent
-        else:
-            possible = attack.obstacle(scene.num_clients, scene.num_attackers) is None
-            active = active and possible
-            if active or (attack.remembers and possible):
-                forgery = attack.forge(scene)
-                memory = forgery.memory
-                sent = forgery.reports if active else sent
+        attack, memory, sent = self.threat.attack, scene.memory, scene.own
+        possible = attack.obstacle(scene.num_clients, scene.num_attackers) is None
+        active = scene.active and possible
+        if active or (attack.remembers and possible):
+            forgery = attack.forge(scene)
+            memory = forgery.memory
+            sent = forgery.reports if active else sent
         attackers = [report.client for report in scene.own] if active else []
         return scene.round_with(sent), attackers, memory
 

@@ -1,0 +1,346 @@
+"""Attackers that send what they compute of the honest clients' updates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, norms, unit, with_noise
+from fedcrf.checks import check_choice, check_number, check_whole, is_number
+from fedcrf.errors import FedcrfError
+from fedcrf.rules import Memory
+
+
+@dataclass(frozen=True)
+class ALIE(Attack):
+    """Sends μ − z·σ in every coordinate (Baruch, Baruch and Goldberg, NeurIPS 2019).
+
+    σ is the population standard deviation, as in the authors' code.
+
+    Attributes:
+        z: How many standard deviations; where left out, the paper's `largest_z` of m and f.
+        estimate_from: Whose updates μ and σ are taken from: the ``honest`` clients', as the
+            field's benchmarks do, or the ``attackers``' own, as the paper's attackers, who are
+            not omniscient, have to.
+    """
+
+    z: float | None = None
+    estimate_from: Literal["honest", "attackers"] = "honest"
+
+    def __post_init__(self) -> None:
+        check_choice("estimate_from", self.estimate_from, ("honest", "attackers"))
+        if self.z is not None:
+            check_number("z", self.z)
+
+    def updates(self, scene: Scene) -> Vector:
+        """See `Attack.updates`."""
+        known = scene.honest_updates if self.estimate_from == "honest" else scene.own_updates
+        z = largest_z(scene.num_clients, scene.num_attackers) if self.z is None else self.z
+        sent: Vector = known.mean(axis=0) - z * known.std(axis=0)
+        return sent
+
+    def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
+        """See `Attack.obstacle`."""
+        num_honest = num_clients - num_attackers
+        if num_honest < 1:
+            return (
+                "it hides among honest clients and a round has none: give fewer attackers, or more "
+                "clients a round"
+            )
+        if self.estimate_from == "attackers" and num_attackers < 2:
+            return "one attacker cannot tell a spread: give two attackers, or estimate_from honest"
+        if self.z is None and not 0 < num_honest - _supporters(num_clients, num_attackers) < (
+            num_honest
+        ):
+            return (
+                f"{num_attackers} attackers of {num_clients} clients leave no quantile to take z "
+                "from: give z, or another number of attackers"
+            )
+        return None
+
+
+def largest_z(num_clients: int, num_attackers: int) -> float:
+    """Return z_max: Φ(z) = (m − f − s)/(m − f), where s = ⌊m/2 + 1⌋ − f honest clients are needed.
+
+    s honest clients lie beyond μ − zσ, on average, and make a majority with the attackers. z is
+    negative where the attackers are few.
+
+    Args:
+        num_clients: m.
+        num_attackers: f; s must be from 1 to m − f − 1.
+    """
+    num_honest = num_clients - num_attackers
+    needed = _supporters(num_clients, num_attackers)
+    return NormalDist().inv_cdf((num_honest - needed) / num_honest)
+
+
+def _supporters(num_clients: int, num_attackers: int) -> int:
+    return num_clients // 2 + 1 - num_attackers
+
+
+@dataclass(frozen=True)
+class InnerProductManipulation(Attack):
+    """Sends −ε times the mean of the honest updates (Xie, Koyejo and Gupta, UAI 2019).
+
+    Attributes:
+        epsilon: ε, 0 or more: small hides in the crowd, large overturns a mean.
+        noise: Norm of each attacker's own noise as a fraction of the update's; 0 for none, so that
+            all attackers send the same.
+    """
+
+    epsilon: float = 0.5
+    noise: float = 0.0
+
+    fewest_honest: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_number("epsilon", self.epsilon, 0.0)
+        check_number("noise", self.noise, 0.0)
+
+    def updates(self, scene: Scene) -> Vector:
+        """See `Attack.updates`."""
+        update = -self.epsilon * scene.honest_mean
+        return with_noise(update, scene.num_attackers, self.noise, scene.draw)
+
+
+@dataclass(frozen=True)
+class Opposed(Attack):
+    """Lies in an honest client's direction, but for a share that opposes the honest mean.
+
+    The update is ‖v‖·(−c·g + √(1 − c²)·v⊥), where v is the update of an honest client, g the
+    direction of the honest mean and v⊥ that of v less what it has along g: its cosine with the
+    mean is −c, and all else of it looks like that client's. Each attacker takes another client,
+    in order, as far as they reach.
+
+    Attributes:
+        cosine: c, from 0 to 1.
+    """
+
+    cosine: float = 0.2
+
+    fewest_honest: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        check_number("cosine", self.cosine, 0.0, 1.0)
+
+    def updates(self, scene: Scene) -> Vector:
+        """See `Attack.updates`."""
+        chosen = np.arange(scene.num_attackers) % len(scene.honest_updates)
+        victims = scene.honest_updates[chosen]
+        mean = unit(scene.honest_mean)
+        across = unit(victims - (victims @ mean)[:, None] * mean)
+        directions = math.sqrt(1.0 - self.cosine**2) * across - self.cosine * mean
+        return norms(victims) * directions
+
+
+Deviation = Literal["unit", "sign", "std"]
+"""Which way to leave the mean g: −g/‖g‖, −sign(g), or −σ, coordinate by coordinate."""
+
+
+@dataclass(frozen=True)
+class MinMax(Attack):
+    """Sends g + γp, no further off than honest clients are (Shejwalkar and Houmansadr, NDSS 2021).
+
+    γ is the largest with max_i ‖g + γp − u_i‖ ≤ max_{i,j} ‖u_i − u_j‖: no honest client is further
+    from it than from another. It is the paper's aggregation-agnostic attack that knows the honest
+    updates. The paper halves steps until γ is near; here it is the root of a quadratic for each
+    client.
+
+    Attributes:
+        deviation: The direction p: ``unit``, ``sign`` or ``std``.
+    """
+
+    deviation: Deviation = "unit"
+
+    fewest_honest: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_choice("deviation", self.deviation, get_args(Deviation))
+
+    def updates(self, scene: Scene) -> Vector:
+        """See `Attack.updates`."""
+        updates = scene.honest_updates
+        direction = deviation_of(updates, self.deviation)
+        offsets = scene.honest_mean - updates
+        gammas = [
+            largest_step(float(direction @ direction), offset @ direction, offset @ offset, bound)
+            for bound in [squared_distances(updates).max()]
+            for offset in offsets
+        ]
+        return scene.honest_mean + min(gammas) * direction
+
+
+@dataclass(frozen=True)
+class MinSum(Attack):
+    """Sends g + γp as min-max, by sums of squares (Shejwalkar and Houmansadr, NDSS 2021).
+
+    γ is the largest with Σ_i ‖g + γp − u_i‖² ≤ max_i Σ_j ‖u_i − u_j‖²: its squared distances sum to
+    no more than an honest client's. It is the paper's aggregation-agnostic attack that knows the
+    honest updates. γ is the root of a quadratic.
+
+    Attributes:
+        deviation: The direction p: ``unit``, ``sign`` or ``std``.
+    """
+
+    deviation: Deviation = "unit"
+
+    fewest_honest: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_choice("deviation", self.deviation, get_args(Deviation))
+
+    def updates(self, scene: Scene) -> Vector:
+        """See `Attack.updates`."""
+        updates = scene.honest_updates
+        direction = deviation_of(updates, self.deviation)
+        offsets = scene.honest_mean - updates
+        gamma = largest_step(
+            len(updates) * float(direction @ direction),
+            offsets.sum(axis=0) @ direction,
+            (offsets * offsets).sum(),
+            squared_distances(updates).sum(axis=1).max(),
+        )
+        return scene.honest_mean + gamma * direction
+
+
+def deviation_of(updates: Vector, kind: Deviation) -> Vector:
+    """Return the (d,) direction p away from the mean of (k, d) updates."""
+    mean: Vector = updates.mean(axis=0)
+    if kind == "unit":
+        return -unit(mean)
+    if kind == "sign":
+        return -np.sign(mean)
+    deviation: Vector = -updates.std(axis=0)
+    return deviation
+
+
+def squared_distances(updates: Vector) -> Vector:
+    """Return (k, k) ‖u_i − u_j‖², each taken directly."""
+    return np.array([((updates - update) ** 2).sum(axis=1) for update in updates])
+
+
+def largest_step(square: float, inner: float, rest: float, bound: float) -> float:
+    """Return the largest γ ≥ 0 with ``square``·γ² + 2·``inner``·γ + ``rest`` ≤ ``bound``.
+
+    0 where none is, for rounding alone lets the mean be further than the bound; and where
+    ``square`` is 0, for then there is no direction to go.
+    """
+    if square <= 0.0:
+        return 0.0
+    discriminant = inner * inner + square * (bound - rest)
+    return max(0.0, (math.sqrt(max(0.0, discriminant)) - inner) / square)
+
+
+@dataclass(frozen=True)
+class Mimic(Attack):
+    """Copies the honest client that differs the most (Karimireddy, He and Jaggi, ICLR 2022).
+
+    Over the first rounds the direction z in which the honest updates vary most is learnt by Oja's
+    iteration, as in the paper's appendix and its code: with μ the running mean of the updates and
+    v = Σ_i ⟨u_i − μ, z⟩(u_i − μ), z ← t/(t + 1)·z + 1/(t + 1)·v/‖v‖, at length 1. All attackers
+    copy the client with the largest |Σ_t ⟨z, u_i⟩|; of the honest clients of a round, where not
+    all are drawn.
+
+    Attributes:
+        warmup: Rounds in which z and the sums are learnt; the client copied is settled then.
+        noise: Norm of each attacker's own noise as a fraction of the update's; 0 for none, so that
+            all attackers send the same.
+    """
+
+    warmup: int = 10
+    noise: float = 0.0
+
+    fewest_honest: ClassVar[int] = 1
+    remembers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_whole("warmup", self.warmup, least=1)
+        check_number("noise", self.noise, 0.0)
+
+    def forge(self, scene: Scene) -> Forgery:
+        """Learn, then copy; see `Attack.forge`."""
+        memory = scene.memory
+        if int(memory.get("rounds", np.array(0))) < self.warmup:
+            memory = _learnt(scene)
+        scores = dict(zip(memory["clients"].tolist(), memory["scores"].tolist(), strict=True))
+        worth = [abs(scores.get(report.client, 0.0)) for report in scene.finite_honest]
+        copied = scene.honest_updates[int(np.argmax(worth))]
+        updates = with_noise(copied, scene.num_attackers, self.noise, scene.draw)
+        return Forgery(scene.reports(updates), memory)
+
+
+def _learnt(scene: Scene) -> Memory:
+    """Return direction, mean and sums after one more round."""
+    before = scene.memory
+    rounds = int(before["rounds"]) if before else 0
+    start = before["direction"] if before else scene.draw.standard_normal(len(scene.honest_mean))
+    mean = (rounds * before["mean"] if before else 0.0) + scene.honest_mean
+    mean = mean / (rounds + 1)
+    centred = scene.honest_updates - mean
+    direction = unit((rounds * start + unit((centred @ start) @ centred)) / (rounds + 1))
+    scores = (
+        dict(zip(before["clients"].tolist(), before["scores"].tolist(), strict=True))
+        if before
+        else {}
+    )
+    found = (scene.honest_updates @ direction).tolist()
+    for report, score in zip(scene.finite_honest, found, strict=True):
+        scores[report.client] = scores.get(report.client, 0.0) + score
+    return {
+        "rounds": np.array(rounds + 1),
+        "mean": mean,
+        "direction": direction,
+        "clients": np.array(list(scores)),
+        "scores": np.array(list(scores.values())),
+    }
+
+
+@dataclass(frozen=True)
+class Drift(Attack):
+    """Sends γ(w° − w_t), as if it descended ½γ‖w − w°‖², whose minimum is far from good models.
+
+    Between two rounds that changes by −γ(w_t − w_t'): it answers the model's movement as honest
+    clients do, and more, for it has a loss of positive curvature. In its first round each attacker
+    settles its goal w° = w_t + (c·n/γ)·p, where n is the median norm of the honest updates and p
+    the direction of `Opposed`: an honest client's but for what opposes the honest mean.
+
+    Attributes:
+        curvature: γ, above 0 and up to 1; the smaller, the further the goal.
+        length: c, of the first update, in median honest norms.
+        cosine: Of the first update, against the honest mean.
+    """
+
+    curvature: float = 0.05
+    length: float = 2.0
+    cosine: float = 0.0
+
+    fewest_honest: ClassVar[int] = Opposed.fewest_honest
+    remembers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not is_number(self.curvature) or not 0.0 < self.curvature <= 1.0:
+            raise FedcrfError(f"curvature {self.curvature}: give a number above 0 and up to 1")
+        check_number("length", self.length, 0.0)
+        check_number("cosine", self.cosine, 0.0, 1.0)
+
+    def forge(self, scene: Scene) -> Forgery:
+        """Settle goals, where there is none; see `Attack.forge`."""
+        if not scene.active or not scene.num_attackers:
+            return Forgery(scene.own, scene.memory)
+        here, memory = scene.position, scene.memory
+        goals = (
+            dict(zip(memory["clients"].tolist(), memory["goals"], strict=True)) if memory else {}
+        )
+        directions = unit(scene.updates_of(Opposed(self.cosine).forge(scene).reports))
+        reach = self.length * float(np.median(norms(scene.honest_updates))) / self.curvature
+        for report, direction in zip(scene.own, directions, strict=True):
+            goals.setdefault(report.client, here + reach * direction)
+        wanted = np.stack([goals[report.client] for report in scene.own])
+        return Forgery(
+            scene.reports(self.curvature * (wanted - here)),
+            {"clients": np.array(list(goals)), "goals": np.stack(list(goals.values()))},
+        )
