@@ -295,7 +295,9 @@ def _evaluated() -> Outcome:
 
 def _dealt(scheme: str) -> Outcome:
     labels = np.random.default_rng(1).integers(0, 5, 300)
-    settings = PartitionSettings(scheme=scheme, num_clients=6, alpha=0.4, min_examples=10)
+    settings = PartitionSettings(
+        scheme=scheme, num_clients=6, alpha=0.4, min_examples=10, sizes=(3, 1, 2, 1, 4, 1)
+    )
     parts = partition(labels, settings, np.random.default_rng(2))
     return _numbers([value for part in parts for value in (len(part), *part[:3])])
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +17,7 @@ from fedcrf.data import PARTITIONS, PartitionSettings, partition
 MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 MNIST_LABELS = np.repeat(np.arange(10), MNIST_COUNTS)
 EQUAL_SIZES = ("iid", "label-mix")
+GAMMA = {"scheme": "gamma-similarity", "min_examples": 0}
 
 schemes = st.sampled_from(sorted(PARTITIONS))
 alphas = st.sampled_from([1e-300, 1e-6, 0.003, 0.1, 0.5, 10.0, 1e308])
@@ -34,7 +39,13 @@ def cut(labels: np.ndarray, seed: int = 0, **fields: Any) -> tuple[np.ndarray, .
 def test_every_example_is_at_exactly_one_client_the_same_one_every_time(
     labels: np.ndarray, scheme: str, clients: int, alpha: float, seed: int
 ) -> None:
-    fields = {"scheme": scheme, "num_clients": clients, "alpha": alpha, "min_examples": 0}
+    fields = {
+        "scheme": scheme,
+        "num_clients": clients,
+        "alpha": alpha,
+        "min_examples": 0,
+        "sizes": tuple(range(1, clients + 1)),
+    }
     parts = cut(labels, seed, **fields)
     assert len(parts) == clients
     assert all(part.dtype == np.int64 and np.all(np.diff(part) > 0) for part in parts)
@@ -189,6 +200,10 @@ def test_unbalanced_may_leave_clients_empty() -> None:
         ({"alpha": float("inf")}, "--alpha"),
         ({"num_clients": 0}, "--clients must be at least 1, not 0"),
         ({"min_examples": -1}, "--min-examples must be at least 0, not -1"),
+        ({"gamma": 1.5}, r"partition\.gamma must be in \[0, 1\], not 1.5"),
+        ({"gamma": float("nan")}, "partition.gamma"),
+        ({"sizes": (1.0, 0.0)}, "partition.sizes must be finite numbers above 0"),
+        ({"sizes": (1, 2)}, "sizes has 2 numbers for 10 clients: give one for each"),
         ({"scheme": "label-skw"}, "unknown partition 'label-skw': did you mean 'label-skew'"),
     ],
 )
@@ -203,6 +218,54 @@ def test_more_clients_than_the_data_allows(scheme: str) -> None:
         FedcrfError, match=r"11 clients .* 10 examples .* 110 .* 100; lower --clients"
     ):
         cut(np.zeros(100, dtype=np.int64), scheme=scheme, num_clients=11)
+
+
+def test_a_size_of_too_few_examples_names_its_client() -> None:
+    fields = {"scheme": "given-sizes", "num_clients": 3, "sizes": (60, 1, 39)}
+    with pytest.raises(FedcrfError, match=r"client 1 gets 1 by partition\.sizes, and needs 10"):
+        cut(np.zeros(100, dtype=np.int64), **fields)
+
+
+def test_sizes_are_to_be_given() -> None:
+    with pytest.raises(FedcrfError, match="give the sizes, one for each client"):
+        cut(np.zeros(100, dtype=np.int64), scheme="given-sizes")
+
+
+def test_sizes_are_those_of_real_hospitals() -> None:
+    sizes = (190, 17_834, 500, 2_000)
+    parts = cut(MNIST_LABELS, scheme="given-sizes", num_clients=4, sizes=sizes, alpha=0.1)
+    shares = np.array([len(part) for part in parts]) / len(MNIST_LABELS)
+    assert np.abs(shares - np.array(sizes) / sum(sizes)).max() < 1e-4
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.33, 1.0])
+def test_gamma_similarity_is_that_of_byzfl(gamma: float) -> None:
+    package = find_spec("byzfl")
+    if package is None or package.submodule_search_locations is None:
+        pytest.skip("byzfl is not installed")
+    # By its path: the package as a whole needs a torchvision that fits.
+    path = Path(package.submodule_search_locations[0]) / "fed_framework" / "data_distributor.py"
+    byzfl = ModuleType("data_distributor")
+    exec(compile(path.read_text(), path, "exec"), vars(byzfl))
+    labels = np.random.default_rng(0).permutation(MNIST_LABELS)[:997]
+    parts = cut(labels, 5, num_clients=7, gamma=gamma, **GAMMA)
+    # What ByzFL deals out of the order that ours draws; it shuffles those dealt out alike.
+    order = np.random.default_rng(5).permutation(len(labels)).tolist()
+    theirs = byzfl.DataDistributor.__new__(byzfl.DataDistributor)
+    theirs.nb_honest, theirs.distribution_parameter = 7, gamma
+    expected = theirs.gamma_niid_idx(torch.from_numpy(labels), order)
+    assert [len(part) for part in parts] == [len(part) for part in expected]
+    alike = set(order[: int(len(labels) * gamma)])
+    for part, other in zip(parts, expected, strict=True):
+        rest, others_rest = set(part) - alike, set(other) - alike
+        assert len(rest) == len(others_rest)
+        assert sorted(labels[[*rest]]) == sorted(labels[[*others_rest]])
+
+
+def test_at_gamma_0_a_client_has_one_class() -> None:
+    parts = cut(np.tile(np.arange(10), 30), gamma=0.0, **GAMMA)
+    assert [len(part) for part in parts] == [30] * 10
+    assert all(len(np.unique(part % 10)) == 1 for part in parts)
 
 
 def test_a_skew_that_cannot_be_met_says_so() -> None:

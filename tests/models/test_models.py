@@ -6,7 +6,19 @@ import pytest
 import torch
 
 from fedcrf import FedcrfError
-from fedcrf.models import CNN, MLP, MODELS, ImageShape, ModelPlan, ResNet9, ResNet18
+from fedcrf.models import (
+    CNN,
+    MLP,
+    MODELS,
+    ByzFLCNN,
+    ImageShape,
+    LeNet5,
+    ModelPlan,
+    ResNet9,
+    ResNet18,
+    ResNet20,
+    SmallCNN,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,10 +28,16 @@ from fedcrf.models import CNN, MLP, MODELS, ImageShape, ModelPlan, ResNet9, ResN
         (MLP(), (1, 28, 28), 10, 159_010),
         (MLP(()), (1, 28, 28), 10, 7_850),
         (CNN(), (1, 28, 28), 10, 1_663_370),  # McMahan et al. give the number
+        (MLP((100,)), (1, 28, 28), 10, 79_510),  # fc_mnist of ByzFL
+        (ByzFLCNN(), (1, 28, 28), 10, 431_080),  # cnn_mnist of ByzFL
+        (LeNet5(), (1, 28, 28), 10, 61_706),  # lenet of FLPoison, of images resized to 32x32
+        (LeNet5(), (3, 32, 32), 10, 62_006),
+        (SmallCNN(), (3, 32, 32), 10, 356_810),
+        (SmallCNN(batch_norm=True), (3, 32, 32), 10, 357_258),
         (ResNet9(), (3, 32, 32), 10, 6_573_130),
         (ResNet18(), (3, 32, 32), 100, 11_220_132),
+        (ResNet20(), (3, 32, 32), 10, 272_474),  # of Karimireddy, He and Jaggi's experiments
     ],
-    ids=["mlp", "linear", "cnn", "resnet9", "resnet18"],
 )
 def test_number_of_parameters(
     plan: ModelPlan, shape: ImageShape, classes: int, parameters: int
@@ -40,6 +58,11 @@ def test_number_of_parameters(
         (ResNet9(), (3, 33, 47)),
         (ResNet18(), (1, 16, 16)),
         (ResNet18(), (3, 28, 28)),
+        (ResNet20(width=4), (1, 28, 28)),
+        (LeNet5(), (1, 16, 16)),
+        (LeNet5(), (3, 33, 47)),
+        (ByzFLCNN(), (1, 16, 16)),
+        (SmallCNN((4,)), (1, 2, 3)),
     ],
 )
 def test_logits_have_one_row_an_image(plan: ModelPlan, shape: ImageShape) -> None:
@@ -53,7 +76,16 @@ def test_logits_have_one_row_an_image(plan: ModelPlan, shape: ImageShape) -> Non
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
-    ("name", "shape"), [("cnn", (1, 3, 4)), ("resnet9", (1, 15, 16)), ("resnet18", (3, 15, 32))]
+    ("name", "shape"),
+    [
+        ("cnn", (1, 3, 4)),
+        ("lenet5", (1, 15, 16)),
+        ("byzfl-cnn", (1, 15, 16)),
+        ("small-cnn", (1, 7, 8)),
+        ("resnet9", (1, 15, 16)),
+        ("resnet18", (3, 15, 32)),
+        ("resnet20", (3, 15, 32)),
+    ],
 )
 def test_images_too_small_are_refused(name: str, shape: ImageShape, transposed: bool) -> None:
     shape = (shape[0], shape[2], shape[1]) if transposed else shape
@@ -61,7 +93,7 @@ def test_images_too_small_are_refused(name: str, shape: ImageShape, transposed: 
         MODELS[name]().build(shape, 10)
 
 
-@pytest.mark.parametrize("plan", [ResNet9(), ResNet18()], ids=["resnet9", "resnet18"])
+@pytest.mark.parametrize("plan", [ResNet9(), ResNet18(), ResNet20(), SmallCNN(batch_norm=True)])
 def test_smallest_images_train_in_a_batch_of_one(plan: ModelPlan) -> None:
     # A client's last batch may hold one example; what the model takes, it must train on.
     model = plan.build((1, 16, 16), 10).train()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -30,6 +30,8 @@ class PartitionSettings(Settings):
         num_clients: K, how many parts.
         alpha: α, the concentration of the Dirichlet distribution; the smaller, the more skewed.
         min_examples: The fewest examples a client may have, where the scheme promises any.
+        gamma: γ, the share of the examples that is dealt out alike, in [0, 1].
+        sizes: How many examples each client has in parts of the others', K numbers above 0.
 
     Raises:
         FedcrfError: If a value is out of range, under the name of its command-line flag.
@@ -39,6 +41,8 @@ class PartitionSettings(Settings):
     num_clients: int = 10
     alpha: float = 0.5
     min_examples: int = 10
+    gamma: float = 0.5
+    sizes: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.scheme not in PARTITIONS:
@@ -49,11 +53,21 @@ class PartitionSettings(Settings):
             raise FedcrfError(f"--alpha must be a finite number above 0, not {self.alpha}.")
         if self.min_examples < 0:
             raise FedcrfError(f"--min-examples must be at least 0, not {self.min_examples}.")
+        if not 0 <= self.gamma <= 1:
+            raise FedcrfError(f"partition.gamma must be in [0, 1], not {self.gamma}.")
+        if not all(math.isfinite(size) and size > 0 for size in self.sizes):
+            raise FedcrfError("partition.sizes must be finite numbers above 0.")
+        if self.sizes and len(self.sizes) != self.num_clients:
+            raise FedcrfError(
+                f"partition.sizes has {len(self.sizes)} numbers for {self.num_clients} clients: "
+                "give one for each (--set partition.sizes=[3,1,1] --clients 3)."
+            )
 
     @property
     def title(self) -> str:
         """The scheme, and how skewed it is where it can be."""
-        return self.scheme + ("" if "alpha" in self.ignored else f", α = {self.alpha:g}")
+        alpha = "" if "alpha" in self.ignored else f", α = {self.alpha:g}"
+        return self.scheme + alpha + ("" if "gamma" in self.ignored else f", γ = {self.gamma:g}")
 
     @property
     def may_leave_empty(self) -> bool:
@@ -69,6 +83,11 @@ class PartitionSettings(Settings):
     def ignored(self) -> frozenset[str]:
         """The settings that mean nothing to the scheme."""
         return PARTITIONS[self.scheme].ignores
+
+    @property
+    def ignores(self) -> frozenset[str]:
+        """Of these, the settings that no description holds; older ones hold the others."""
+        return self.ignored & {"gamma", "sizes"}
 
 
 @dataclass(frozen=True)
@@ -176,13 +195,60 @@ def _label_skew_unbalanced(
 def _label_mix(
     labels: Labels, settings: PartitionSettings, generator: np.random.Generator
 ) -> list[Indices]:
-    """Equal sizes, each client's labels mixed by its own draw from Dir(α).
+    """Equal sizes, each client's labels mixed by its own draw from Dir(α); see `_mixed`."""
+    sizes = [len(part) for part in np.array_split(labels, settings.num_clients)]
+    return _mixed(labels, sizes, settings, generator)
+
+
+def _given_sizes(
+    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+) -> list[Indices]:
+    """Sizes in given parts, each client's labels mixed by its own draw from Dir(α)."""
+    if not settings.sizes:
+        raise FedcrfError(
+            "partition given-sizes: give the sizes, one for each client "
+            "(--set partition.sizes=[3,1,1] --clients 3)."
+        )
+    shares = np.array(settings.sizes) / sum(settings.sizes)
+    sizes = _cut(len(labels), shares, generator)
+    if sizes.min() < settings.min_examples:
+        client = int(sizes.argmin())
+        raise FedcrfError(
+            f"of {len(labels)} examples client {client} gets {sizes[client]} by partition.sizes, "
+            f"and needs {settings.min_examples}: raise its size, or lower --min-examples "
+            "(partition.min_examples)."
+        )
+    return _mixed(labels, sizes.tolist(), settings, generator)
+
+
+def _gamma_similarity(
+    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+) -> list[Indices]:
+    """A share γ dealt out alike, the rest sorted by label and cut into equal parts.
+
+    It is the γ-similarity of ByzFL (``gamma_similarity_niid``), whose first examples are those
+    dealt out alike; here they are drawn. γ = 0 is the sorted labels of Karimireddy, He and Jaggi
+    (ICLR 2022): with as many clients as classes of one size, a client has one class.
+    """
+    order = generator.permutation(len(labels))
+    alike, rest = np.split(order, [int(len(labels) * settings.gamma)])
+    by_label = rest[np.argsort(labels[rest], kind="stable")]
+    halves = (np.array_split(part, settings.num_clients) for part in (alike, by_label))
+    return [np.concatenate(parts) for parts in zip(*halves, strict=True)]
+
+
+def _mixed(
+    labels: Labels,
+    sizes: Sequence[int],
+    settings: PartitionSettings,
+    generator: np.random.Generator,
+) -> list[Indices]:
+    """Deal out examples by sizes, each client's labels mixed by its own draw from Dir(α).
 
     Clients draw one after the other, without replacement. When a class runs out, a client's mix
     goes on over the classes that are left, so that the last clients' mixes are the least their own.
     """
     remaining = _class_sizes(labels)
-    sizes = [len(part) for part in np.array_split(labels, settings.num_clients)]
     counts = np.zeros((len(remaining), settings.num_clients), dtype=np.int64)
     for client, size in enumerate(sizes):
         mix = _dirichlet(len(remaining), settings, generator) if size else None
@@ -251,24 +317,40 @@ def _deal(
     return [np.concatenate(part) if part else np.empty(0, dtype=np.int64) for part in parts]
 
 
+_GIVEN = frozenset({"gamma", "sizes"})
+"""Settings of schemes to which they are given."""
+
 PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     {
         "iid": PartitionScheme(
-            "shuffled and cut into equal parts.", _iid, ignores=frozenset({"alpha"})
+            "shuffled and cut into equal parts.", _iid, ignores=_GIVEN | {"alpha"}
         ),
         "label-skew": PartitionScheme(
             "each class is shared out by Dir(alpha); clients that have their N/K are closed to "
             "later classes.",
             _label_skew,
+            ignores=_GIVEN,
         ),
         "label-skew-unbalanced": PartitionScheme(
             "each class is shared out by Dir(alpha), and that is all: sizes differ and clients "
             "may be empty.",
             _label_skew_unbalanced,
-            ignores=frozenset({"min_examples"}),
+            ignores=_GIVEN | {"min_examples"},
         ),
         "label-mix": PartitionScheme(
-            "each client draws its own mix of labels from Dir(alpha); equal sizes.", _label_mix
+            "each client draws its own mix of labels from Dir(alpha); equal sizes.",
+            _label_mix,
+            ignores=_GIVEN,
+        ),
+        "gamma-similarity": PartitionScheme(
+            "a share gamma is dealt out alike, the rest in the order of the labels (ByzFL).",
+            _gamma_similarity,
+            ignores=frozenset({"alpha", "sizes"}),
+        ),
+        "given-sizes": PartitionScheme(
+            "sizes as partition.sizes says; each client has its own mix of labels from Dir(alpha).",
+            _given_sizes,
+            ignores=frozenset({"gamma"}),
         ),
     }
 )

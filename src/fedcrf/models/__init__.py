@@ -7,15 +7,31 @@ line in `MODELS`.
 from collections.abc import Mapping
 
 from fedcrf.models.base import ImageShape, ModelPlan
-from fedcrf.models.cnn import CNN
+from fedcrf.models.cnn import CNN, ByzFLCNN, LeNet5, SmallCNN
 from fedcrf.models.mlp import MLP
-from fedcrf.models.resnet import ResNet9, ResNet18
+from fedcrf.models.resnet import ResNet9, ResNet18, ResNet20
 
 MODELS: Mapping[str, type[ModelPlan]] = {
     "mlp": MLP,
     "cnn": CNN,
+    "lenet5": LeNet5,
+    "byzfl-cnn": ByzFLCNN,
+    "small-cnn": SmallCNN,
     "resnet9": ResNet9,
     "resnet18": ResNet18,
+    "resnet20": ResNet20,
 }
 
-__all__ = ["CNN", "MLP", "MODELS", "ImageShape", "ModelPlan", "ResNet9", "ResNet18"]
+__all__ = [
+    "CNN",
+    "MLP",
+    "MODELS",
+    "ByzFLCNN",
+    "ImageShape",
+    "LeNet5",
+    "ModelPlan",
+    "ResNet9",
+    "ResNet18",
+    "ResNet20",
+    "SmallCNN",
+]

@@ -1,10 +1,12 @@
-"""The convolutional network of the first federated experiments."""
+"""Convolutional networks of few layers, as the field's protocols have them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import nn
 
 from fedcrf.checks import Settings, check_whole
@@ -31,16 +33,106 @@ class CNN(Settings):
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
         check_size("cnn", image_shape, 4)
-        pixels = (image_shape[1] // 4) * (image_shape[2] // 4)
-        return nn.Sequential(
-            *_convolution(image_shape[0], self.channels),
-            *_convolution(self.channels, 2 * self.channels),
-            nn.Flatten(),
-            nn.Linear(2 * self.channels * pixels, self.hidden),
-            nn.ReLU(),
-            nn.Linear(self.hidden, num_classes),
+        channels = (self.channels, 2 * self.channels)
+        return _network(image_shape, num_classes, channels, (self.hidden,), padding=2)
+
+
+@dataclass(frozen=True)
+class ByzFLCNN(Settings):
+    """Two unpadded 5x5 convolutions of 20 and 50 channels: ``cnn_mnist`` of ByzFL's benchmark."""
+
+    behaviour: ClassVar[int] = 1
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        check_size("byzfl-cnn", image_shape, SMALLEST)
+        return _network(image_shape, num_classes, (20, 50), (500,))
+
+
+@dataclass(frozen=True)
+class LeNet5(Settings):
+    """LeNet-5 with ReLU and maxima (FLPoison's ``lenet``), for images of 28x28 padded to 32x32.
+
+    Larger images stay as they are.
+    """
+
+    behaviour: ClassVar[int] = 1
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        channels, height, width = image_shape
+        check_size("lenet5", image_shape, SMALLEST)
+        down, across = (max(0, 32 - side) for side in (height, width))
+        padded = (channels, height + down, width + across)
+        network = _network(padded, num_classes, (6, 16), (120, 84))
+        edges = (across // 2, across - across // 2, down // 2, down - down // 2)
+        return nn.Sequential(nn.ZeroPad2d(edges), *network)
+
+
+@dataclass(frozen=True)
+class SmallCNN(Settings):
+    """Padded 3x3 convolutions, each pooled 2x2, and a hidden layer: CIFAR-10 on few cores.
+
+    It has 356,810 parameters for ten classes of 32x32 colour images.
+
+    Attributes:
+        channels: Of each convolution.
+        hidden: Units of the hidden layer.
+        batch_norm: Whether each convolution has batch norm behind it.
+    """
+
+    behaviour: ClassVar[int] = 1
+    channels: tuple[int, ...] = (32, 64, 128)
+    hidden: int = 128
+    batch_norm: bool = False
+
+    def __post_init__(self) -> None:
+        for channels in self.channels:
+            check_whole("channels", channels, least=1)
+        check_whole("hidden", self.hidden, least=1)
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        check_size("small-cnn", image_shape, max(2, 2 ** len(self.channels)))
+        return _network(
+            image_shape,
+            num_classes,
+            self.channels,
+            (self.hidden,),
+            kernel=3,
+            padding=1,
+            batch_norm=self.batch_norm,
         )
 
 
-def _convolution(inputs: int, outputs: int) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+SMALLEST = 16
+"""Pixels a side of which two unpadded 5x5 convolutions, each pooled, leave one."""
+
+
+def _network(
+    image_shape: ImageShape,
+    num_classes: int,
+    channels: Sequence[int],
+    hidden: Sequence[int],
+    *,
+    kernel: int = 5,
+    padding: int = 0,
+    batch_norm: bool = False,
+) -> nn.Sequential:
+    """Return convolutions, each pooled 2x2, and linear layers behind them, all with ReLU."""
+    layers: list[nn.Module] = []
+    inputs = image_shape[0]
+    for outputs in channels:
+        layers.append(nn.Conv2d(inputs, outputs, kernel, padding=padding))
+        if batch_norm:
+            layers.append(nn.BatchNorm2d(outputs))
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        inputs = outputs
+    layers.append(nn.Flatten())
+    with torch.no_grad():
+        blank = nn.Sequential(*layers).eval()(torch.zeros(1, *image_shape))
+    inputs = blank.shape[1]
+    for units in hidden:
+        layers += [nn.Linear(inputs, units), nn.ReLU()]
+        inputs = units
+    return nn.Sequential(*layers, nn.Linear(inputs, num_classes)).train()

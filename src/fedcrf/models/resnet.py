@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedcrf.checks import Settings
+from fedcrf.checks import Settings, check_whole
 from fedcrf.models.base import ImageShape, check_size
 
 SMALLEST = 16
@@ -48,20 +49,53 @@ class ResNet18(Settings):
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
         check_size("resnet18", image_shape, SMALLEST)
-        widths = (64, 64, 128, 128, 256, 256, 512, 512)
-        blocks: list[nn.Module] = []
-        inputs = 64
-        for number, width in enumerate(widths):
-            stride = 2 if number in (2, 4, 6) else 1
-            blocks.append(_BasicBlock(inputs, width, stride))
-            inputs = width
-        return nn.Sequential(
-            _convolution(image_shape[0], 64),
-            *blocks,
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(512, num_classes),
-        )
+        return _residual_network(image_shape[0], num_classes, 64, (2, 2, 2, 2))
+
+
+@dataclass(frozen=True)
+class ResNet20(Settings):
+    """Twenty-layer residual network for small images, projections where the shape changes.
+
+    With 16 channels it is that of Karimireddy, He and Jaggi's experiments (ICLR 2022).
+
+    Attributes:
+        width: Channels of the first of three stages; each has twice those of the one before.
+    """
+
+    behaviour: ClassVar[int] = 1
+    width: int = 16
+
+    def __post_init__(self) -> None:
+        check_whole("width", self.width, least=1)
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        check_size("resnet20", image_shape, SMALLEST)
+        return _residual_network(image_shape[0], num_classes, self.width, (3, 3, 3))
+
+
+def _residual_network(
+    inputs: int, num_classes: int, width: int, blocks: Sequence[int]
+) -> nn.Sequential:
+    """Return a stem, so many blocks in each stage, and a linear layer.
+
+    A stage has twice the channels of the one before, on half of its pixels a side.
+    """
+    layers: list[nn.Module] = []
+    before = width
+    for stage, count in enumerate(blocks):
+        outputs = width * 2**stage
+        for block in range(count):
+            stride = 2 if stage and not block else 1
+            layers.append(_BasicBlock(before, outputs, stride))
+            before = outputs
+    return nn.Sequential(
+        _convolution(inputs, width),  # drawn after the blocks, as finished cells have it
+        *layers,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(before, num_classes),
+    )
 
 
 def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
