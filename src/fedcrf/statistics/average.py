@@ -63,7 +63,11 @@ def _are_on_gpu(arrays: Sequence[Any]) -> bool:
     if len(arrays) == 0:
         raise FedcrfError("there are no arrays: give one for each client")
     first = arrays[0]
+    of_numpy = type(first) is np.ndarray
     for client, array in enumerate(arrays):
+        alike = of_numpy and type(array) is np.ndarray
+        if alike and array.shape == first.shape and array.dtype == first.dtype:
+            continue
         if not (isinstance(array, np.ndarray | np.generic) or is_on_gpu(array)):
             raise FedcrfError(
                 f"the array of client {client} is a {type(array).__name__}: give NumPy arrays, "
@@ -95,7 +99,7 @@ def _flat_result(like: NDArray[Any], out: NDArray[Any] | None) -> NDArray[Any]:
 
 def _average_blocks(used: Sequence[tuple[NDArray[Any], float]], result: NDArray[Any]) -> None:
     exact = not is_floating(result.dtype)
-    width = BLOCK_NUMBERS // 4
+    width = max(1, min(BLOCK_NUMBERS // 4, result.size))
     total = np.empty(width)
     term = np.empty(width)
     for start in range(0, result.size, width):

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -50,6 +50,9 @@ CHUNK_OF_MANY = 1 << 14
 CHUNK_WITHOUT_PRODUCTS = 1 << 12
 """Columns in a task for many clients that has none."""
 
+NUMBERS_OF_A_THREAD = 1 << 20
+"""Numbers for which another thread is worth starting: a tenth of a millisecond."""
+
 CONVERTED = 1 << 13
 """Columns that are converted at a time, where layers are not contiguous or of a small dtype."""
 
@@ -58,6 +61,9 @@ EDGE = 4
 
 WARNED: set[str] = set()
 """What has been warned of in this process."""
+
+TOLD: dict[str, int] = {}
+"""How often it has been told of each function that it was compiled."""
 
 FAILED: set[str] = set()
 """Functions that are not tried again: to compile takes seconds, also in vain."""
@@ -107,16 +113,16 @@ def sum_columns(
 
     def carry_out(task: Task) -> list[NDArray[Any]]:
         sums = [np.zeros(m), np.zeros((padded, padded)), np.zeros(m), np.zeros(m), np.zeros(())]
-        for part in layers[task.layer].columns(task.start, task.stop):
+        for number, part in _parts_of(task, layers):
             given = part.addresses[:m], part.base(m), part.like, part.size, *sums[:4]
             if network is not None:
                 sums[4] += _call(kernels, "gather", *given, *network)
             else:
-                found = medians[task.layer][part.start : part.stop]
+                found = medians[number][part.start : part.stop]
                 sums[4] += _call(kernels, "gather_many", *given, part.whole, found)
         return sums
 
-    totals = _add_up(carry_out, _tasks(layers, width), threads)
+    totals = _add_up(carry_out, _tasks(layers, width), _worthwhile(threads, m, layers))
     if totals is None:
         return None
     squares, gram, inner, squared_distance, median_square = totals
@@ -150,13 +156,13 @@ def sum_centred(
 
     def carry_out(task: Task) -> list[NDArray[Any]]:
         sums = [np.zeros(m), np.zeros((m + EDGE, m + EDGE))]
-        for part in layers[task.layer].columns(task.start, task.stop):
+        for _, part in _parts_of(task, layers):
             given = part.addresses[:m], part.base(m), part.like, part.size
             _call(kernels, "gather_centred", *given, *sums)
         return sums
 
     width = CHUNK if m <= MOST_SORTED else CHUNK_OF_MANY
-    totals = _add_up(carry_out, _tasks(layers, width), threads)
+    totals = _add_up(carry_out, _tasks(layers, width), _worthwhile(threads, m, layers))
     if totals is None:
         return None
     finite = np.isfinite(totals[0])
@@ -189,13 +195,14 @@ def sketch_columns(
         count, first = len(clients[mine]), 0
         layers = _layer_rows(clients[mine], origin)
         for task in _tasks(layers, CHUNK_OF_MANY):
-            for part in layers[task.layer].columns(task.start, task.stop):
+            for _, part in _parts_of(task, layers):
                 signs = sketch.signs(first, first + part.size)
                 given = part.addresses[:count], part.base(count), part.like, part.size, first
                 _call(kernels, "sketch", *given, sketch.shifts, signs, sums[mine])
                 first += part.size
 
-    each = -(-len(clients) // (threads or default_threads()))
+    threads = _worthwhile(threads, len(clients), _layer_rows(clients, None))
+    each = -(-len(clients) // threads)
     shares = [slice(start, start + each) for start in range(0, len(clients), each)]
     return sums if _done(carry_out, shares, threads) else None
 
@@ -266,13 +273,8 @@ def _network(m: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[
     return table, np.array(rows[first:last], np.int64), count
 
 
-@dataclass(frozen=True)
-class Task:
-    """Some columns of one layer."""
-
-    layer: int
-    start: int
-    stop: int
+Task = list[tuple[int, int, int]]
+"""Some columns of some layers: the layer's number, the first column, and one past the last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,39 +314,27 @@ class Columns:
         return int(self.addresses[num_clients]) if len(self.addresses) > num_clients else 0
 
 
-@dataclass(frozen=True, eq=False)
 class LayerRows:
     """One layer of all clients, looked at once however many tasks its columns are.
 
     Attributes:
         rows: As those of `Columns`.
+        dtype: What is computed in.
+        size: The numbers in the layer.
     """
 
-    rows: Layers
-
-    @property
-    def size(self) -> int:
-        """The numbers in the layer."""
-        return self.rows[0].size
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """What is computed in."""
-        return np.dtype(np.float64 if self.rows[0].dtype.itemsize == 8 else np.float32)
-
-    @cached_property
-    def addresses(self) -> NDArray[np.int64] | None:
-        """Where the rows lie; None where they must be converted."""
+    def __init__(self, rows: Layers) -> None:
+        self.rows, self.size = rows, rows[0].size
+        self.dtype = np.dtype(np.float64 if rows[0].dtype.itemsize == 8 else np.float32)
         ready = all(
-            row.dtype == self.dtype and row.flags.c_contiguous and row.flags.aligned
-            for row in self.rows
+            row.dtype == self.dtype and row.flags.c_contiguous and row.flags.aligned for row in rows
         )
-        return _addresses(self.rows) if ready else None
+        self._addresses = _addresses(rows) if ready else None
 
     def columns(self, start: int, stop: int) -> Iterator[Columns]:
         """Yield the columns from start to stop: as they lie where they can be, else converted."""
-        if self.addresses is not None:
-            where = self.addresses + start * self.dtype.itemsize
+        if self._addresses is not None:
+            where = self._addresses + start * self.dtype.itemsize
             yield Columns(self.rows, where, start, stop)
             return
         for first in range(start, stop, CONVERTED):
@@ -365,11 +355,32 @@ def _layer_rows(
 
 
 def _tasks(layers: Sequence[LayerRows], width: int) -> list[Task]:
-    return [
-        Task(number, start, min(start + width, layer.size))
-        for number, layer in enumerate(layers)
-        for start in range(0, layer.size, width)
-    ]
+    """Cut the columns into tasks of so many; small layers share one."""
+    tasks: list[Task] = []
+    left = 0
+    for number, layer in enumerate(layers):
+        start = 0
+        while start < layer.size:
+            if not left:
+                tasks.append([])
+                left = width
+            stop = min(start + left, layer.size)
+            tasks[-1].append((number, start, stop))
+            start, left = stop, left - (stop - start)
+    return tasks
+
+
+def _parts_of(task: Task, layers: Sequence[LayerRows]) -> Iterator[tuple[int, Columns]]:
+    """Yield a task's columns, and the number of the layer that they are of."""
+    for number, start, stop in task:
+        for part in layers[number].columns(start, stop):
+            yield number, part
+
+
+def _worthwhile(threads: int | None, clients: int, layers: Sequence[LayerRows]) -> int:
+    """Return how many threads are worth starting."""
+    numbers = clients * sum(layer.size for layer in layers)
+    return min(threads or default_threads(), max(1, numbers // NUMBERS_OF_A_THREAD))
 
 
 def _add_up(
@@ -381,8 +392,10 @@ def _add_up(
         for sums in in_order(carry_out, tasks, threads):
             totals = totals or sums
             if totals is not sums:
-                for total, each in zip(totals, sums, strict=True):
-                    total += each
+                # Beyond the clients' own entries a Gram matrix holds whatever lay in memory.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    for total, each in zip(totals, sums, strict=True):
+                        total += each
     except Exception as error:  # an aid that fails in whatever way must not stop a round
         _warn_once("compiled code", error)
         return None
@@ -447,7 +460,7 @@ def _fill(
         return False
 
     def carry_out(task: Task) -> None:
-        for part in layer.columns(task.start, task.stop):
+        for _, part in _parts_of(task, [layer]):
             filled = result[part.start : part.stop]
             fits = filled.dtype == layer.dtype and filled.flags.carray
             into = filled if fits else np.empty(filled.size)
@@ -455,7 +468,7 @@ def _fill(
             if not fits:
                 filled[...] = into
 
-    return _done(carry_out, _tasks([layer], CHUNK), threads)
+    return _done(carry_out, _tasks([layer], CHUNK), _worthwhile(threads, len(flats), [layer]))
 
 
 def _done(task: Callable[[T], None], items: Sequence[T], threads: int | None) -> bool:
@@ -521,19 +534,18 @@ def _call(kernels: ModuleType, name: str, *arguments: Any) -> Any:
         Exception: Whatever the function, or its compilation, raises.
         RuntimeError: It failed before.
     """
-    function = getattr(kernels, name)
     if name in FAILED:
         raise RuntimeError(f"{name} failed before")
-    known, started = sum(function.stats.cache_misses.values()), time.perf_counter()
+    function = getattr(kernels, name)
+    known, started = len(function.overloads), time.perf_counter()
     try:
         result = function(*arguments)
     except Exception:
         FAILED.add(name)
         raise
-    misses = sum(function.stats.cache_misses.values())
-    told = vars(kernels).setdefault("told", set())
-    if misses > known and (name, misses) not in told:
-        told.add((name, misses))  # tasks beside this one waited for the same
+    made = sum(function.stats.cache_misses.values()) if len(function.overloads) > known else 0
+    if made > TOLD.get(name, 0):  # else it was kept, or made for a task beside this one
+        TOLD[name] = made
         LOGGER.warning(
             "compiled the statistics (%s) in %.1f s; kept for later",
             name,

@@ -18,7 +18,7 @@ Layers = list[NDArray[Any]]
 
 def is_torch_tensor(value: object) -> bool:
     """Tell whether ``value`` is a torch tensor, without importing torch."""
-    return any(
+    return type(value) is not np.ndarray and any(
         (base.__module__, base.__name__) == ("torch", "Tensor") for base in type(value).__mro__
     )
 
@@ -118,12 +118,15 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
 
 def finite_clients(clients: Sequence[Layers]) -> NDArray[np.bool_]:
     """Return (m,) bool: whether every number of each client's layers is finite."""
-    return np.array([all(_is_finite(layer) for layer in layers) for layers in clients])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array([all(_is_finite(layer) for layer in layers) for layers in clients])
 
 
 def _is_finite(layer: Any) -> bool:
-    finite = layer.isfinite() if is_torch_tensor(layer) else np.isfinite(layer)
-    return bool(finite.all())
+    if is_torch_tensor(layer):
+        return bool(layer.isfinite().all())
+    # A sum takes a third of the time, and is finite of finite numbers alone.
+    return bool(np.isfinite(layer.sum()) or np.isfinite(layer).all())
 
 
 def _layers_of(update: Any, client: int) -> list[Any]:
