@@ -181,7 +181,7 @@ def run(
     import tomli_w
 
     from fedcrf.experiments.settings import read_run_file, setting
-    from fedcrf.experiments.spec import check_used, resolve
+    from fedcrf.experiments.spec import check_used, default_folder, resolve
 
     described = [] if run_file is None else [read_run_file(run_file)]
     chosen = [given(flags), *(setting(text) for text in settings or [])]
@@ -190,7 +190,15 @@ def run(
     if describe:
         print(tomli_w.dumps(spec.describe()), end="")
         return
-    _run(spec, output, _workplace(data_dir, cache_dir, jobs, device, executor), log)
+    workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
+    from fedcrf.experiments.standing import standing, write_standing
+    from fedcrf.experiments.store import RunStore
+
+    store = RunStore(output or default_folder(spec))
+    failed, _ = _carry_out([(spec, store)], workplace, log)
+    print_tables(standing(store))
+    with _failing(failed):
+        list_files(write_standing(store))
 
 
 def demo(
@@ -413,18 +421,6 @@ def robustness(
         say(line)
     with _failing(failed):
         list_files(write_findings(findings, ledger.path))
-
-
-def _run(spec: RunSpec, output: Path | None, workplace: Workplace, log: str | None) -> None:
-    from fedcrf.experiments.spec import default_folder
-    from fedcrf.experiments.standing import standing, write_standing
-    from fedcrf.experiments.store import RunStore
-
-    store = RunStore(output or default_folder(spec))
-    failed, _ = _carry_out([(spec, store)], workplace, log)
-    print_tables(standing(store))
-    with _failing(failed):
-        list_files(write_standing(store))
 
 
 def _carry_out(

@@ -52,7 +52,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Point:
+class StudyRun:
     """One combination of the axes' values: a run of methods × seeds, and its folder."""
 
     at: Mapping[str, Any]
@@ -89,7 +89,7 @@ class Study:
     folder_name: Callable[[Mapping[str, Any]], str] = setting_folder
 
     @cached_property
-    def points(self) -> list[Point]:
+    def points(self) -> list[StudyRun]:
         """Every combination of the axes' values.
 
         Raises:
@@ -103,7 +103,7 @@ class Study:
             if any(setting_at(layer, key) is not None for layer in self.settings):
                 raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
         points = [
-            Point(at, resolve(*self.base, *self.settings, *layers), self._store(at))
+            StudyRun(at, resolve(*self.base, *self.settings, *layers), self._store(at))
             for at, layers in product(self.axes)
         ]
         varied = [axis.layers[0][1] for axis in self.axes]
@@ -115,7 +115,7 @@ class Study:
         """What is run, and where the results go."""
         return [(point.spec, point.store) for point in self.points]
 
-    def standings(self) -> list[tuple[Point, RunStanding]]:
+    def standings(self) -> list[tuple[StudyRun, RunStanding]]:
         """Return how far the run at every point is.
 
         Raises:
