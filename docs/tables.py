@@ -32,7 +32,7 @@ from fedcrf.experiments.analysis.tables import (  # noqa: E402
 )
 from fedcrf.experiments.methods import method_title  # noqa: E402
 from fedcrf.experiments.reproduce import columns  # noqa: E402
-from fedcrf.experiments.table import table as results_of  # noqa: E402
+from fedcrf.experiments.results import table as results_of  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402
 
 RESULTS = ROOT / "results"

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcrf.experiments.findings import Findings, write_findings
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.packed import Ledger
 from fedcrf.experiments.reproduce import columns, write_tables
+from fedcrf.experiments.robustness import Findings, write_findings
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import read_suite
 from fedcrf.rules import RULES

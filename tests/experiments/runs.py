@@ -14,9 +14,9 @@ import pytest
 
 from fedcrf.experiments.grid import Event, Workplace, run_grid
 from fedcrf.experiments.provenance import Provenance
+from fedcrf.experiments.results import frame
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import CellSummary, RunStore
-from fedcrf.experiments.table import frame
 from fedcrf.simulation.records import ClientMetrics, Metrics, Reasons, RoundRecord, Seconds
 
 

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
 from fedcrf.cli import app
-from fedcrf.experiments.findings import Findings
 from fedcrf.experiments.grid import CellFailed, CellStarted, RoundFinished, Workplace
 from fedcrf.experiments.packed import Ledger, open_run
-from fedcrf.experiments.robustness import run_suite
-from fedcrf.experiments.standing import standing
+from fedcrf.experiments.results import read_results
+from fedcrf.experiments.robustness import Findings, run_suite
 from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.report.effects import effects_of
 from fedcrf.rules import CRFRobust
@@ -64,7 +63,7 @@ def test_every_cell_of_a_suite_keeps_its_rounds(whole: tuple[Path, Log]) -> None
     }
     conditions = suite().conditions
     assert cells == {(c, f"seed-{s}.tar.xz") for c in conditions for s in (0, 1)}
-    run_so_far = standing(open_run(packed(folder)))
+    run_so_far = read_results(open_run(packed(folder)))
     assert [each.cell.name for each in run_so_far.cells] == [
         "fedavg-seed-0", "crf-robust-seed-0", "fedavg-seed-1", "crf-robust-seed-1",
     ]  # fmt: skip
@@ -93,7 +92,7 @@ def test_few_digits_are_enough_for_the_reasons(whole: tuple[Path, Log]) -> None:
         for e in log.of(RoundFinished)
         if e.cell.method.name == "crf-robust" and e.cell.seed == 1 and e.record.attackers
     ]
-    few = standing(open_run(packed(folder))).cells[3].records
+    few = read_results(open_run(packed(folder))).cells[3].records
     assert [told(each) for each in few] == [told(each) for each in whole_digits]
 
 
@@ -147,7 +146,7 @@ def test_an_archive_is_a_run_s_folder_and_always_the_same(
 
 
 def names(folder: Path) -> list[str]:
-    return [each.cell.name for each in standing(open_run(packed(folder))).cells if each.summary]
+    return [each.cell.name for each in read_results(open_run(packed(folder))).cells if each.summary]
 
 
 def test_methods_and_seeds_are_added_and_others_replaced(

@@ -20,12 +20,11 @@ from fedcrf.cli import app
 from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.split import ClientSplit
 from fedcrf.experiments import provenance
-from fedcrf.experiments.findings import Findings, write_findings
 from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grid
 from fedcrf.experiments.packed import Ledger
-from fedcrf.experiments.robustness import run_suite
+from fedcrf.experiments.results import read_results
+from fedcrf.experiments.robustness import Findings, run_suite, write_findings
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.standing import standing
 from fedcrf.experiments.store import CellStore, RunStore
 from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.models import MLP
@@ -120,7 +119,7 @@ def test_a_parameter_of_a_run_file_it_is_not() -> None:
 
 
 def test_a_stale_cell_is_told_and_left_out(finished: Path, raised: None) -> None:
-    run = standing(RunStore(finished))
+    run = read_results(RunStore(finished))
     assert {each.cell.name: each.stale for each in run.cells} == {
         "fedavg-seed-0": None,
         "fedavg-seed-1": None,
@@ -158,7 +157,7 @@ def test_the_same_command_runs_it_again_and_nothing_else(finished: Path, raised:
     assert {name for name in after if after[name] == before[name]} >= {
         name for name in after if name.startswith("fedavg")
     }
-    run = standing(RunStore(finished))
+    run = read_results(RunStore(finished))
     assert not any(each.stale for each in run.cells)
     assert [each.behaviour["rule"] for each in run.finished] == [1, 2, 1, 2]
     again, _ = carry_out(small_spec(), finished)
@@ -190,7 +189,7 @@ def test_other_code_does_not_go_on_from_a_checkpoint(
     if not known:
         (cell.path / "begun.json").unlink()
     monkeypatch.setattr(CRF, "behaviour", 2)
-    assert standing(RunStore(tmp_path)).cells[0].stale == STALE
+    assert read_results(RunStore(tmp_path)).cells[0].stale == STALE
     log, failed = carry_out(ONE, tmp_path)
     assert failed == []
     assert [event.rounds_done for event in log.of(CellStarted)] == [0]
@@ -244,9 +243,9 @@ def test_summaries_from_before_there_were_numbers_have_the_first(
         content = json.loads(path.read_text())
         del content["behaviour"], content["provenance"]["commits"]
         path.write_text(json.dumps(content))
-    assert len(standing(RunStore(finished)).finished) == 4
+    assert len(read_results(RunStore(finished)).finished) == 4
     monkeypatch.setattr(CRF, "behaviour", 2)
-    assert [each.stale for each in standing(RunStore(finished)).cells].count(STALE) == 2
+    assert [each.stale for each in read_results(RunStore(finished)).cells].count(STALE) == 2
 
 
 # A suite
@@ -298,7 +297,7 @@ def test_nothing_is_paired_with_a_stale_cell(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FedAvg, "behaviour", 2)
-    results, _ = standing(RunStore(finished)).tables()
+    results, _ = read_results(RunStore(finished)).tables()
     ((method, *_, difference),) = results.rows
     assert (method, difference) == ("CRF-FedAvg", "–")
 

@@ -28,8 +28,8 @@ from fedcrf.experiments.grid import (
     executor_at,
     run_grid,
 )
+from fedcrf.experiments.results import read_results
 from fedcrf.experiments.spec import CellSpec, resolve
-from fedcrf.experiments.standing import standing
 from fedcrf.experiments.store import RunStore
 from fedcrf.simulation.rounds import Simulation
 
@@ -262,7 +262,7 @@ def test_a_finished_cell_whose_records_are_not_its_own(finished: Path, damage: s
     assert failed.cell.name == "fedavg-seed-0"
     assert "the summary beside it speaks of 3" in failed.reason
     assert records.read_text() == "".join(left), "it is left alone"
-    assert [each.cell.name for each in standing(RunStore(finished)).cells if each.damage] == [
+    assert [each.cell.name for each in read_results(RunStore(finished)).cells if each.damage] == [
         "fedavg-seed-0"
     ]
 

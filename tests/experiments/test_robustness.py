@@ -23,7 +23,6 @@ from fedcrf.experiments.analysis.conditions import (
     separation_table,
     summary_table,
 )
-from fedcrf.experiments.findings import Findings, write_findings
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -32,7 +31,7 @@ from fedcrf.experiments.grid import (
     Workplace,
 )
 from fedcrf.experiments.packed import Ledger, Score, digest
-from fedcrf.experiments.robustness import run_suite, separation
+from fedcrf.experiments.robustness import Findings, run_suite, separation, write_findings
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import SUITES, Point, Suite, default_folder, read_suite

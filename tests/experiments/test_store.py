@@ -12,8 +12,8 @@ import torch
 from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grid
+from fedcrf.experiments.results import read_results, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
-from fedcrf.experiments.standing import standing, write_standing
 from fedcrf.experiments.store import LOCK_NAME, CellStore, RunStore
 from fedcrf.simulation.evaluation import evaluation_of, score
 from fedcrf.simulation.federation import build_federation, client_splits
@@ -88,7 +88,9 @@ def test_it_may_be_extended_by_methods_and_seeds(finished: Path) -> None:
     again, _ = carry_out(wider, finished)
     assert again.of(RoundFinished) == []
     assert len(again.of(CellFinished)) == 4
-    missing = [each.cell.name for each in standing(RunStore(finished)).cells if not each.summary]
+    missing = [
+        each.cell.name for each in read_results(RunStore(finished)).cells if not each.summary
+    ]
     assert missing == ["uniform-seed-0", "crf-fedavg-seed-2"]
 
 
@@ -208,20 +210,20 @@ def test_the_rest_of_a_damaged_run_is_still_told(
     path = finished / "cells" / "fedavg-seed-0" / file
     assert old in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(old, new, 1))
-    run = standing(RunStore(finished))
+    run = read_results(RunStore(finished))
     damaged = [each for each in run.cells if each.damage]
     assert [each.cell.name for each in damaged] == ["fedavg-seed-0"]
     assert "fedavg-seed-0" in str(damaged[0].damage)
     assert [row[1] for row in run.tables()[0].rows] == ["1", "2"], "seeds that count"
-    assert write_standing(RunStore(finished))
+    assert write_results(RunStore(finished))
 
 
 def test_the_tables_of_a_whole_run_outlast_its_damage(finished: Path) -> None:
-    write_standing(RunStore(finished))
+    write_results(RunStore(finished))
     (finished / "cells" / "fedavg-seed-0" / "summary.json").write_text("rubbish")
     before = snapshot(finished)
     with pytest.raises(FedcrfError, match=r"results\.md is kept as it is"):
-        write_standing(RunStore(finished))
+        write_results(RunStore(finished))
     assert snapshot(finished) == before
 
 

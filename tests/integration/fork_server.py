@@ -21,7 +21,7 @@ import fedcrf.cli
 import fedcrf.cli.display
 import fedcrf.experiments.analysis.figures
 import fedcrf.experiments.grid
-import fedcrf.experiments.standing
+import fedcrf.experiments.results
 
 
 def become(request: dict) -> None:

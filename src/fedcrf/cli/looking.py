@@ -58,10 +58,10 @@ def show(
             say(line)
         return
     from fedcrf.experiments.packed import open_run
-    from fedcrf.experiments.standing import standing, write_standing
+    from fedcrf.experiments.results import read_results, write_results
 
     store = open_run(folder)
-    run_so_far = standing(store)
+    run_so_far = read_results(store)
     if markdown:
         print("\n".join(table.as_markdown() for table in run_so_far.tables()), end="")
     else:
@@ -80,7 +80,7 @@ def show(
             )
             say(f"{each.cell.name}: not finished, {done}")
     if figures:
-        list_files(write_standing(store, folder))
+        list_files(write_results(store, folder))
     if any(each.damage for each in run_so_far.cells):
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from fedcrf.experiments.analysis.tables import Table
-    from fedcrf.experiments.standing import RunStanding
+    from fedcrf.experiments.results import RunResults
 
 # In a pipe lines are as long as they need to be, unless COLUMNS says otherwise.
 console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
@@ -37,7 +37,7 @@ def list_entries(title: str, entries: dict[str, str]) -> None:
         say(f"  {name:<{width}}  {line}")
 
 
-def print_tables(run_so_far: RunStanding) -> None:
+def print_tables(run_so_far: RunResults) -> None:
     """Print the tables of a run that have rows."""
     for table in run_so_far.tables():
         if table.rows:

@@ -191,14 +191,14 @@ def run(
         print(tomli_w.dumps(spec.describe()), end="")
         return
     workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
-    from fedcrf.experiments.standing import standing, write_standing
+    from fedcrf.experiments.results import read_results, write_results
     from fedcrf.experiments.store import RunStore
 
     store = RunStore(output or default_folder(spec))
     failed, _ = _carry_out([(spec, store)], workplace, log)
-    print_tables(standing(store))
+    print_tables(read_results(store))
     with _failing(failed):
-        list_files(write_standing(store))
+        list_files(write_results(store))
 
 
 def demo(
@@ -255,7 +255,7 @@ def reproduce(
     workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
     from fedcrf.experiments import reproduce as paper
     from fedcrf.experiments.analysis.paper import PAPER_METHODS
-    from fedcrf.experiments.standing import write_standing
+    from fedcrf.experiments.results import write_results
 
     names = names_if_given("--methods", methods) or list(PAPER_METHODS)
     datasets = None if dataset == "all" else parse_names("--dataset", dataset)
@@ -282,7 +282,7 @@ def reproduce(
             say(line)
     with _failing(failed):
         for store in changed:
-            write_standing(store)
+            write_results(store)
         list_files(paper.write_tables(output, everything))
 
 
@@ -385,9 +385,8 @@ def robustness(
     workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.analysis.conditions import summary_table
-    from fedcrf.experiments.findings import Findings, write_findings
     from fedcrf.experiments.packed import Ledger
-    from fedcrf.experiments.robustness import run_suite
+    from fedcrf.experiments.robustness import Findings, run_suite, write_findings
     from fedcrf.experiments.settings import setting
     from fedcrf.experiments.suite import default_folder, read_suite
 

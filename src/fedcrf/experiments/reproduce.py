@@ -23,10 +23,9 @@ from fedcrf.experiments.analysis.paper import (
     paper_table,
 )
 from fedcrf.experiments.analysis.tables import Table, check_not_emptier
+from fedcrf.experiments.results import RunResults, frame, read_results, run_rows
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.standing import RunStanding, standing
 from fedcrf.experiments.store import RunStore, check_folder, check_free
-from fedcrf.experiments.table import frame, run_rows
 from fedcrf.files import write_text
 
 if TYPE_CHECKING:
@@ -56,9 +55,9 @@ class Column:
         return paper_spec(self.dataset, self.setting, methods, seeds)
 
     @cached_property
-    def run(self) -> RunStanding | None:
+    def run(self) -> RunResults | None:
         """How far this column's run was when it was first looked at; None where it was not run."""
-        return standing(self.store) if (self.store.path / "run.toml").exists() else None
+        return read_results(self.store) if (self.store.path / "run.toml").exists() else None
 
     @cached_property
     def cells(self) -> pd.DataFrame:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.results import RunResults, frame, read_results, run_rows
 from fedcrf.experiments.settings import Options
 from fedcrf.experiments.spec import RunSpec, check_used, resolve
-from fedcrf.experiments.standing import RunStanding, standing
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.table import frame, run_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,23 +114,23 @@ class Study:
         """What is run, and where the results go."""
         return [(point.spec, point.store) for point in self.points]
 
-    def standings(self) -> list[tuple[StudyRun, RunStanding]]:
+    def results(self) -> list[tuple[StudyRun, RunResults]]:
         """Return how far the run at every point is.
 
         Raises:
             FedcrfError: A run was not begun, or its description is damaged.
         """
-        return [(point, standing(point.store)) for point in self.points]
+        return [(point, read_results(point.store)) for point in self.points]
 
     def table(self) -> pd.DataFrame:
-        """Return the study's results, a row a cell; see `fedcrf.experiments.table`.
+        """Return the study's results, a row a cell; see `fedcrf.experiments.results`.
 
         Raises:
             FedcrfError: A run was not begun, or its description is damaged.
         """
         return frame(
             row
-            for point, run in self.standings()
+            for point, run in self.results()
             for row in run_rows(run, point.store.path, point.at)
         )
 

@@ -32,9 +32,8 @@ from fedcrf.experiments.recorded import (
     recorded_runs,
     recorded_table,
 )
-from fedcrf.experiments.standing import CellStanding, RunStanding, standing
+from fedcrf.experiments.results import CellResult, RunResults, frame, read_results, run_rows
 from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore, runs_below
-from fedcrf.experiments.table import frame, run_rows
 from fedcrf.report.content import (
     CellTrust,
     Charts,
@@ -61,7 +60,7 @@ def read_report(folders: Sequence[Path]) -> Report:
     """
     remarks: list[str] = []
     runs: list[RunContent] = []
-    compared: list[tuple[str, RunStanding]] = []
+    compared: list[tuple[str, RunResults]] = []
     room = _Room(MOST_NUMBERS)
     found = _find(folders)
     for name, store in found:
@@ -69,7 +68,7 @@ def read_report(folders: Sequence[Path]) -> Report:
             if isinstance(store, RecordedRun):
                 runs.append(_recorded_content(name, store, room))
             else:
-                run = standing(store)
+                run = read_results(store)
                 runs.append(_run_content(name, store, run, room))
                 compared.append((name, run))
         except FedcrfError as error:
@@ -86,7 +85,7 @@ def read_report(folders: Sequence[Path]) -> Report:
     )
 
 
-def comparison_table(runs: Sequence[tuple[str, RunStanding]]) -> Table:
+def comparison_table(runs: Sequence[tuple[str, RunResults]]) -> Table:
     """Return the runs beside each other: a row for each run and method.
 
     The difference is to the same method of the first run, paired by seed where both had the same
@@ -145,7 +144,7 @@ def _numbers(record: RoundRecord) -> int:
     return 10 * m + (m * (m - 1) // 2 if reasons.affinity is not None else 0)
 
 
-def _run_content(name: str, store: RunStore, run: RunStanding, room: _Room) -> RunContent:
+def _run_content(name: str, store: RunStore, run: RunResults, room: _Room) -> RunContent:
     begun = [each for each in run.cells if each.records]
     shown = [each for each in begun if room.take(each.records)]
     remarks = [*_remarks(store, run), *_left_out(begun, shown)]
@@ -264,7 +263,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
     raise AssertionError("different paths have different parts")
 
 
-def _facts(run: RunStanding) -> list[tuple[str, str]]:
+def _facts(run: RunResults) -> list[tuple[str, str]]:
     spec = run.spec
     partition, training, rounds = spec.partition, spec.training, spec.rounds
     described = spec.describe()["model"]
@@ -307,7 +306,7 @@ def _commits(made: Provenance) -> str:
     return "commit " + ", then ".join((each or "unknown")[:10] for each in made.every_commit)
 
 
-def _remarks(store: RunStore, run: RunStanding) -> list[str]:
+def _remarks(store: RunStore, run: RunResults) -> list[str]:
     remarks = []
     for each in run.cells:
         name = each.cell.name
@@ -334,7 +333,7 @@ def _remarks(store: RunStore, run: RunStanding) -> list[str]:
     return remarks
 
 
-def _left_out(begun: Sequence[CellStanding], shown: Sequence[CellStanding]) -> list[str]:
+def _left_out(begun: Sequence[CellResult], shown: Sequence[CellResult]) -> list[str]:
     names = [each.cell.name for each in begun if each not in shown]
     if not names:
         return []

@@ -22,8 +22,8 @@ from fedcrf.experiments.analysis.tables import (
     details_table,
     results_table,
 )
+from fedcrf.experiments.results import frame
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.table import frame
 
 METHODS = ["fedavg", "crf-fedavg", "uniform", "fedprox"]
 NONE = table_of([])

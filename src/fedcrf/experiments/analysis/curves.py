@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedcrf.simulation.records import RoundRecord, reported_round
 
 if TYPE_CHECKING:
-    from fedcrf.experiments.standing import CellStanding
+    from fedcrf.experiments.results import CellResult
 
 
 def mean_curve(
@@ -33,7 +33,7 @@ def mean_curve(
         return curves.mean(axis=0), sd
 
 
-def accuracy_curves(cells: Iterable[CellStanding]) -> dict[tuple[str, int], list[float]]:
+def accuracy_curves(cells: Iterable[CellResult]) -> dict[tuple[str, int], list[float]]:
     """Return the validation accuracies of finished cells, round by round, by method and seed."""
     return {
         (each.cell.method.name, each.cell.seed): [

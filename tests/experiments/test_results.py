@@ -9,8 +9,8 @@ import pytest
 
 from experiments.runs import carry_out, small_spec
 from fedcrf import FedcrfError
+from fedcrf.experiments.results import COLUMNS, frame, table
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.table import COLUMNS, frame, table
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,0 +1,329 @@
+"""What results folders hold: how far runs are, and one tidy table of results, a row a cell.
+
+The table's columns are `COLUMNS`, and behind them the axes of the study that are none of these,
+such as ``rules.crf.bandwidth``. Strings are empty and numbers NaN where a cell does not say them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.analysis.paper import published_column
+from fedcrf.experiments.analysis.tables import (
+    UNDER_ATTACK,
+    Table,
+    check_not_emptier,
+    details_table,
+    results_table,
+)
+from fedcrf.experiments.packed import Ledger, Score
+from fedcrf.experiments.settings import flat
+from fedcrf.experiments.spec import CellSpec, RunSpec
+from fedcrf.experiments.store import (
+    CellSummary,
+    DamagedRecordsError,
+    RunStore,
+    StaleCellError,
+    runs_below,
+)
+from fedcrf.simulation.records import RoundRecord, reported_round
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS: Mapping[str, Any] = {
+    "method": "",
+    "seed": -1,
+    "dataset": "",
+    "partition": "",
+    "condition": "",
+    "attack": "",
+    "accuracy": math.nan,
+    "validation_accuracy": math.nan,
+    "validation_loss": math.nan,
+    "best_round": -1,
+    "rounds": 0,
+    "everyone_accuracy": math.nan,
+    "worst_client": math.nan,
+    "client_mean": math.nan,
+    "held_out_accuracy": math.nan,
+    "seconds_per_round": math.nan,
+    "aggregation_share": math.nan,
+    "images_per_second": math.nan,
+    "separation": None,
+    "last_rounds": 0,
+    "commit": "",
+    "fingerprint": "",
+    "stale": "",
+    "damage": "",
+    "complete": False,
+    "folder": "",
+}
+"""The columns that every table has, with what stands where a cell does not say it.
+
+``accuracy`` is the number reported: the test accuracy of the reported round, or, of a suite's cell,
+the mean over its last ``last_rounds``. ``stale`` says why a cell is stale, ``complete`` whether it
+has a result that counts.
+"""
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """How far one cell is.
+
+    Attributes:
+        cell: Which.
+        records: Its rounds so far; where a record is damaged, those before it.
+        summary: Its result, where it is finished.
+        damage: What is wrong with its files, where something is.
+        stale: What does something else than when it was run; nothing is told of such a cell.
+    """
+
+    cell: CellSpec
+    records: Sequence[RoundRecord]
+    summary: CellSummary | None
+    damage: str | None = None
+    stale: str | None = None
+
+    @property
+    def stale_told(self) -> str | None:
+        """That it is stale, and why; None where it is not."""
+        return self.stale and f"stale, and left out until it is run again: {self.stale}"
+
+    @property
+    def damage_told(self) -> str:
+        """What is wrong, and how far the cell is told all the same."""
+        shown = f"shown up to round {self.records[-1].round}" if self.records else "left out"
+        return f"{shown}: {self.damage}"
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """How far a run is."""
+
+    spec: RunSpec
+    cells: Sequence[CellResult]
+
+    @property
+    def title(self) -> str:
+        """What the run is about, in one line."""
+        partition, each_round = self.spec.partition, self.spec.rounds.clients_per_round
+        drawn = "" if each_round is None else f", {each_round} of them a round"
+        return (
+            f"{self.spec.data.dataset}, {self.spec.model['name']}, "
+            f"{partition.num_clients} clients{drawn}, {partition.title}{self._attack}"
+        )
+
+    @property
+    def _attack(self) -> str:
+        if self.spec.threat is None:
+            return ""
+        schedule = self.spec.threat.schedule
+        count = schedule.count(self.spec.partition.num_clients)
+        start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
+        pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
+        return f", {self.spec.attack['name']} by {count}{start}{pulse}"
+
+    @property
+    def stale(self) -> list[CellResult]:
+        """The cells that other code made."""
+        return [each for each in self.cells if each.stale]
+
+    @property
+    def finished(self) -> list[CellSummary]:
+        """The results of the finished cells."""
+        return [each.summary for each in self.cells if each.summary is not None]
+
+    def tables(self) -> tuple[Table, Table]:
+        """Return the results over the finished cells, and what stands behind them."""
+        cells, methods = frame(run_rows(self, Path(), {})), self.spec.methods
+        published = published_column(self.spec)
+        note = "" if self.spec.threat is None else UNDER_ATTACK
+        results = results_table(self.title, cells, methods, published, note)
+        return results, details_table(cells, methods)
+
+    def records(self) -> dict[str, list[Sequence[RoundRecord]]]:
+        """Return the rounds of every cell by method, seed by seed."""
+        return {
+            method: [each.records for each in self.cells if each.cell.method.name == method]
+            for method in self.spec.methods
+        }
+
+
+def read_results(store: RunStore) -> RunResults:
+    """Read how far a run is; a damaged cell is named, and the rest still told.
+
+    Raises:
+        FedcrfError: The folder holds no run.
+    """
+    spec = store.read()
+    return RunResults(spec, [_cell_result(store, cell) for cell in spec.cells()])
+
+
+def write_results(store: RunStore, folder: Path | None = None) -> list[Path]:
+    """Write the run's tables (Markdown, CSV) and figures (SVG, PNG).
+
+    Args:
+        store: The run.
+        folder: Where; the run's own where left out.
+
+    Raises:
+        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
+    """
+    from fedcrf.experiments.analysis.figures import save_run_figures
+
+    run, folder = read_results(store), folder or store.path
+    paths = []
+    tables = dict(zip(("results", "details"), run.tables(), strict=True))
+    for name, table in tables.items():
+        check_not_emptier(folder / f"{name}.md", table.as_markdown(), bool(run.stale))
+    for name, table in tables.items():
+        paths += table.write(folder / name)
+    seed = f"seed {run.spec.seeds[0]}"
+    return paths + save_run_figures(folder, run.records(), run.title, f"{run.title}, {seed}")
+
+
+def _cell_result(store: RunStore, cell: CellSpec) -> CellResult:
+    folder = store.cell(cell)
+    try:
+        partition = store.partition(cell.seed)
+        fingerprint = (partition.fingerprint or None) if partition is not None else None
+        return CellResult(cell, *folder.read(cell, fingerprint))
+    except StaleCellError as error:
+        return CellResult(cell, [], None, stale=str(error))
+    except DamagedRecordsError as error:  # and nothing else is wrong: the rounds are this cell's
+        return CellResult(cell, error.sound, None, damage=str(error))
+    except FedcrfError as error:
+        return CellResult(cell, [], None, damage=str(error))
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a table with all `COLUMNS`, in their order, and the others behind them."""
+    import pandas as pd
+
+    whole = [{**COLUMNS, **row} for row in rows]
+    found = pd.DataFrame(whole, columns=None if whole else list(COLUMNS))
+    return found.astype({"complete": bool})  # of no rows too
+
+
+def table(folder: Path) -> pd.DataFrame:
+    """Return what a folder holds: a run, runs in folders of their own, or a suite's cells.
+
+    Of several runs the settings in which they differ are columns, by their keys in a run file.
+
+    Raises:
+        FedcrfError: It holds none of these, or its descriptions are damaged.
+    """
+    if (suite := Ledger(folder)).exists():
+        return frame(suite_rows(suite))
+    stores = [RunStore(folder)]
+    if not (folder / "run.toml").exists():
+        stores = runs_below(folder) or stores
+    runs = [(store, read_results(store)) for store in stores]
+    described = [dict(flat(run.spec.describe())) for _, run in runs]
+    keys = dict.fromkeys(key for each in described for key in each)
+    varied = [
+        key
+        for key in keys
+        if key not in ("methods", "seeds", "data.dataset")
+        and all(key in each for each in described)
+        and len({str(each.get(key)) for each in described}) > 1
+    ]
+    return frame(
+        row
+        for (store, run), each in zip(runs, described, strict=True)
+        for row in run_rows(run, store.path, {key: each.get(key) for key in varied})
+    )
+
+
+def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each cell of a run, finished or not.
+
+    Args:
+        run: The run.
+        folder: Where it lies.
+        at: Its value on each axis of the study that it is of.
+    """
+    for each in run.cells:
+        cell = each.cell
+        yield {
+            "method": cell.method.name,
+            "seed": cell.seed,
+            "dataset": cell.data.dataset,
+            "attack": cell.attack_name or "",
+            "stale": each.stale or "",
+            "damage": each.damage or "",
+            "folder": str(folder),
+            **_measured(each),
+            **at,
+        }
+
+
+def _measured(each: CellResult) -> dict[str, Any]:
+    """Return what a finished cell came to; of another one how far it is."""
+    summary = each.summary
+    if summary is None:
+        return {"rounds": len(each.records)}
+    held_out = summary.held_out_accuracy
+    found = {
+        "complete": True,
+        "accuracy": summary.test_accuracy,
+        "validation_loss": summary.validation_loss,
+        "best_round": summary.best_round,
+        "rounds": summary.rounds,
+        "worst_client": summary.worst_client,
+        "client_mean": summary.client_mean,
+        "held_out_accuracy": math.nan if held_out is None else held_out,
+        "seconds_per_round": summary.seconds_per_round,
+        "aggregation_share": summary.aggregation_share,
+        "images_per_second": summary.images_per_second,
+        "commit": summary.provenance.commit or "",
+        "fingerprint": summary.fingerprint,
+    }
+    if each.records:
+        reported = reported_round(each.records)
+        found["validation_accuracy"] = reported.validation.accuracy
+        found["everyone_accuracy"] = (reported.everyone or reported.test).accuracy
+    return found
+
+
+def suite_rows(suite: Ledger) -> Iterator[dict[str, Any]]:
+    """Yield a row for each finished cell of a suite's folder.
+
+    Raises:
+        FedcrfError: The cells or their descriptions are damaged.
+    """
+    scores = suite.scores()
+    descriptions = suite.descriptions(scores)
+    for score, stale in zip(scores, suite.stale(scores, descriptions), strict=True):
+        description = descriptions[score.description]
+        yield {
+            **score_row(score),
+            "dataset": description.get("data", {}).get("dataset", ""),
+            "attack": description.get("attack", {}).get("name", ""),
+            "stale": stale,
+            "complete": not stale,
+            "folder": str(suite.path),
+        }
+
+
+def score_row(score: Score) -> dict[str, Any]:
+    """Return what a suite's line says of a cell."""
+    return {
+        "method": score.method,
+        "seed": score.seed,
+        "partition": score.partition,
+        "condition": score.condition,
+        "accuracy": score.accuracy,
+        "everyone_accuracy": math.nan if score.everyone is None else score.everyone,
+        "worst_client": math.nan if score.worst_client is None else score.worst_client,
+        "separation": score.separation,
+        "last_rounds": score.last_rounds,
+        "commit": score.provenance.commit or "",
+        "fingerprint": score.fingerprint,
+    }
