@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.attacks.base import Scene, Vector, norms, unit
-from fedcrf.crf.potentials import response
+from fedcrf.crf.evidence import curvature_response
 from fedcrf.rules import ClientReport, Memory, plain_rule
 from fedcrf.statistics.inputs import Layers
 
@@ -108,7 +108,7 @@ def honest_answer(scene: Scene, past: Recollection, view: Callable[[Vector], Vec
         The median, 0 where it is above and where no answer is known.
     """
     changed, moved = past.change(scene, scene.finite_honest, scene.honest_updates)
-    answers = response(view(changed), view(moved))
+    answers = curvature_response(view(changed), view(moved))
     known = answers[np.isfinite(answers)]
     return min(0.0, float(np.median(known))) if len(known) else 0.0
 

@@ -6,28 +6,33 @@ exchangeable parts, a `Field`.
 
 from fedcrf.crf.base_weights import base_weights
 from fedcrf.crf.client_crf import ClientCRF
+from fedcrf.crf.evidence import (
+    Chain,
+    Inclination,
+    NormEvidence,
+    Opposition,
+    ReportedReliability,
+    ResponseEvidence,
+    SteadinessEvidence,
+)
 from fedcrf.crf.evidence_crf import EvidenceCRF
 from fedcrf.crf.exact import exact_marginals
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.mean_field import mean_field
 from fedcrf.crf.observation import Observation, Presence
-from fedcrf.crf.pairwise import Attraction, Message, Opposition, PairwisePart
-from fedcrf.crf.posterior import Posterior
-from fedcrf.crf.robust_crf import RobustCRF
-from fedcrf.crf.temporal import Chain, TemporalPart
-from fedcrf.crf.unary import (
+from fedcrf.crf.parts import (
     Energy,
     EvidencePart,
-    Inclination,
     LinearPart,
-    NormEvidence,
+    Message,
+    PairwisePart,
     Prior,
     PriorPart,
-    Reliability,
-    ReportedReliability,
-    ResponseEvidence,
-    SteadinessEvidence,
+    TemporalPart,
 )
+from fedcrf.crf.posterior import Posterior
+from fedcrf.crf.potentials import Attraction, Reliability
+from fedcrf.crf.robust_crf import RobustCRF
 
 __all__ = [
     "Attraction",

@@ -13,9 +13,8 @@ from fedcrf.checks import Settings, check_truth, check_whole, checked_number
 from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, checked_labels
 from fedcrf.crf.observation import Observation
-from fedcrf.crf.pairwise import Attraction
 from fedcrf.crf.posterior import Posterior
-from fedcrf.crf.unary import Reliability
+from fedcrf.crf.potentials import Attraction, Reliability
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
     NeighbourSearch,

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, check_not_negative, check_positive
 from fedcrf.crf.base_weights import base_weights, refined_weights
+from fedcrf.crf.evidence import ReportedReliability
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.observation import Observation, Presence
 from fedcrf.crf.posterior import Posterior
-from fedcrf.crf.unary import ReportedReliability
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import as_layers, as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY, check_filled, finite_clients, is_floating

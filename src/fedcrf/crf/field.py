@@ -11,10 +11,15 @@ from numpy.typing import NDArray
 from fedcrf.checks import Settings, check_share, check_whole, checked_number
 from fedcrf.crf.mean_field import mean_field
 from fedcrf.crf.observation import Observation
-from fedcrf.crf.pairwise import PairwisePart
+from fedcrf.crf.parts import (
+    Causes,
+    EvidencePart,
+    LinearPart,
+    PairwisePart,
+    PriorPart,
+    TemporalPart,
+)
 from fedcrf.crf.potentials import unary_energy
-from fedcrf.crf.temporal import TemporalPart
-from fedcrf.crf.unary import Causes, EvidencePart, LinearPart, PriorPart
 from fedcrf.errors import FedcrfError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import check_whole, checked_share
-from fedcrf.crf.pairwise import Message
+from fedcrf.crf.parts import Message
 
 
 def mean_field(

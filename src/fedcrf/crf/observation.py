@@ -37,30 +37,29 @@ class Observation:
             whether they are finite alone.
         num_examples: (m,) training examples n_i; only their ratios count.
         evidence: By name (m,) numbers that the clients report; NaN where one does not.
-        response: (m,) how a client's update answers the model's last movement, in [−1, 1]: the
-            cosine of its change since the client last took part with what the global model moved
-            since then. NaN where that is not known.
-        steadiness: (m,) the cosine of a client's update with its last one. NaN likewise.
+        curvature_response: (m,) in [−1, 1], the cosine of how a client's update changed since it
+            last took part with what the global model moved since then. NaN where not known.
+        update_consistency: (m,) the cosine of a client's update with its last one. NaN likewise.
         before: (m, L) marginals of the round that a client last took part in; a row is NaN where
             there was none. None where nothing is remembered.
         credit: (m,) in [0, 1], what part of a client's word counts where it speaks against others;
             None where all of everybody's does.
-        standing: (m,) in [0, 1], how far a client was trusted when it last took part, as a share of
-            how far a new one is before any evidence; 1 for who is new. None where nothing is
+        trust_ratio: (m,) in [0, 1], how far a client was trusted when it last took part, as a share
+            of how far a new one is before any evidence; 1 for who is new. None where nothing is
             remembered.
-        shrunk: How much shorter the median update is than the longest median of the rounds before,
-            as a logarithm; 0 where it is not.
+        norm_decay: How much shorter the median update is than the longest median of the rounds
+            before, as a logarithm; 0 where it is not.
     """
 
     updates: Statistics | Presence
     num_examples: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    response: NDArray[np.float64] | None = None
-    steadiness: NDArray[np.float64] | None = None
+    curvature_response: NDArray[np.float64] | None = None
+    update_consistency: NDArray[np.float64] | None = None
     before: NDArray[np.float64] | None = None
     credit: NDArray[np.float64] | None = None
-    standing: NDArray[np.float64] | None = None
-    shrunk: float = 0.0
+    trust_ratio: NDArray[np.float64] | None = None
+    norm_decay: float = 0.0
 
     @property
     def num_clients(self) -> int:

@@ -19,23 +19,26 @@ from fedcrf.checks import (
     checked_number,
 )
 from fedcrf.crf.base_weights import base_weights, capped_weights, refined_weights, trusted_weights
+from fedcrf.crf.evidence import (
+    Chain,
+    Inclination,
+    NormEvidence,
+    Opposition,
+    ResponseEvidence,
+    SteadinessEvidence,
+    clip_factors,
+    curvature_response,
+    norm_decay,
+    trust_ratio,
+    update_consistency,
+    votes,
+)
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field
 from fedcrf.crf.memory import Arrays, ClientMemory, identities
 from fedcrf.crf.observation import Observation
-from fedcrf.crf.pairwise import Opposition
 from fedcrf.crf.posterior import Posterior
-from fedcrf.crf.potentials import (
-    clip_factors,
-    median_norm,
-    response,
-    shrinkage,
-    standing,
-    steadiness,
-    votes,
-)
-from fedcrf.crf.temporal import Chain
-from fedcrf.crf.unary import Inclination, NormEvidence, ResponseEvidence, SteadinessEvidence
+from fedcrf.crf.potentials import median_norm
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
@@ -365,17 +368,17 @@ class RobustCRF(Settings):
         seen = Observation(
             statistics,
             num_examples=counted,
-            response=response(sketches - last_sketches, here - last_positions),
-            steadiness=steadiness(sketches.astype(np.float64), last_sketches),
+            curvature_response=curvature_response(sketches - last_sketches, here - last_positions),
+            update_consistency=update_consistency(sketches.astype(np.float64), last_sketches),
             before=before,
             credit=reported.expected_label,
-            standing=standing(trusted, unknown),
-            shrunk=shrinkage(middle, float(remembered.longest[0])),
+            trust_ratio=trust_ratio(trusted, unknown),
+            norm_decay=norm_decay(middle, float(remembered.longest[0])),
         )
         found = field.infer(seen)
         trust = found.expected_label * reported.expected_label
         decided = trusted_weights(base, trust, unknown, self.trust_floor)
-        longest = self.clip * middle * math.exp(self.norm_memory * seen.shrunk)
+        longest = self.clip * middle * math.exp(self.norm_memory * seen.norm_decay)
         clip = clip_factors(statistics.norms, finite, longest)
         moved = (decided.weights * clip)[finite] @ sketches[finite]
         beliefs = found.marginals.copy()

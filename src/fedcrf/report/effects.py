@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, NormEvidence, RobustCRF
 from fedcrf.crf.base_weights import counted_parts
-from fedcrf.crf.potentials import label_prior, trust
-from fedcrf.crf.unary import REPORTED
+from fedcrf.crf.evidence import REPORTED, trust
+from fedcrf.crf.potentials import label_prior
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Reasons, RoundRecord, brief
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedcrf.crf.unary import REPORTED
+from fedcrf.crf.evidence import REPORTED
 from fedcrf.report.effects import CLIP, COPIES, COUNTED, MISSING, VOTE
 
 

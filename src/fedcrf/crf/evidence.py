@@ -1,0 +1,494 @@
+"""The robust CRF's potentials: what speaks against a client, and nothing that speaks for it.
+
+Each part has its equation in its docstring, and the functions behind it follow the parts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.checks import (
+    Settings,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    check_share,
+    checked_number,
+)
+from fedcrf.crf.observation import Observation
+from fedcrf.crf.parts import Energy, LinearPart, Matrix, Message, Prior, Vector
+from fedcrf.crf.potentials import label_prior, median
+from fedcrf.errors import FedcrfError
+
+REPORTED = "reported"
+"""Stands before the name of evidence that clients report, as the name of a cause."""
+
+LARGEST_REPORTED = 1e300
+"""Numbers beyond it count as it: the sum of two would not be finite."""
+
+MOST_NORM_DECAY = 2.0
+"""Updates that have become shorter by a larger logarithm count as if by this: a round that most of
+its clients made long must not excuse everything in the rounds after it."""
+
+
+@dataclass(frozen=True)
+class Inclination(Settings):
+    """The same prior for everybody, P(q) ∝ exp(b·q).
+
+    Attributes:
+        strength: b.
+    """
+
+    strength: float = 2.0
+
+    def __post_init__(self) -> None:
+        checked_number("strength", self.strength)
+
+    def prior(self, seen: Observation, labels: Vector) -> Prior:
+        """Return the prior; see `PriorPart.prior`."""
+        return Prior(np.tile(self.probabilities(labels), (seen.num_clients, 1)))
+
+    def probabilities(self, labels: Vector) -> Vector:
+        """Return P(q) of the (L,) labels."""
+        factors = np.exp(self.strength * labels - (self.strength * labels).max())
+        return np.asarray(factors / factors.sum())
+
+
+@dataclass(frozen=True)
+class ReportedReliability(Settings):
+    """Evidence that clients report, such as the loss left after local training.
+
+    Reliability is f_i = exp(−e_i), e_i = min(limit, strength·max(0, z_i − threshold)) with
+    z_i = (x_i − median(x)) / (median|x − median(x)| + softening), and P_i(q) as for `Reliability`;
+    with labels {0, 1} the expected label is f_i. Evidence only lowers trust: who reports less
+    than the others gains nothing, and who reports nothing, or nothing finite, has f_i = 1.
+
+    The plainer f = exp(−min(6, max(0, z − 1))) with a softening of 0.1 is too hard on honest
+    clients. Where most losses are near 0, or liars say that theirs are, the median deviation is
+    next to nothing, and an honest client with few examples or rare labels, whose loss lies up to
+    1.5 nats above the median in the first rounds, loses its weight; the model then does not learn
+    its labels, and its loss stays. A softening of 0.55 nats, a quarter of what guessing among ten
+    classes costs, lies between what is left of an honest client's excess (mostly below 0.3 after
+    ten rounds, 0.9 at the fifth where it alone holds a class) and what a client keeps that has
+    three in ten labels drawn at random (1.2 to 1.8). The weight falls steeply between them.
+
+    Attributes:
+        name: Of the evidence.
+        threshold: Deviations above the median that are nothing yet.
+        softening: Added to the median absolute deviation, in the evidence's unit.
+        strength: What each deviation beyond the threshold adds to e.
+        limit: The most that e can be.
+    """
+
+    name: str = "residual_loss"
+    threshold: float = 1.0
+    softening: float = 0.55
+    strength: float = 6.0
+    limit: float = 6.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise FedcrfError(f"evidence {self.name!r}: give its name, such as 'residual_loss'")
+        check_not_negative(self, "threshold", "limit")
+        check_positive(self, "softening", "strength")
+
+    def prior(self, seen: Observation, labels: Vector) -> Prior:
+        """Return the prior, and e by ``reported NAME``; NaN where there is no evidence.
+
+        Raises:
+            FedcrfError: There is evidence, but none of that name.
+        """
+        if seen.evidence and self.name not in seen.evidence:
+            raise FedcrfError(
+                f"there is no evidence named '{self.name}', only {', '.join(seen.evidence)}: "
+                "give it, or name another"
+            )
+        values = seen.evidence.get(self.name, np.full(seen.num_clients, np.nan))
+        usable = seen.finite & np.isfinite(values)
+        against = np.full(seen.num_clients, np.nan)
+        against[usable] = excess(values[usable], self.softening)
+        against = np.clip(self.strength * (against - self.threshold), 0.0, self.limit)
+        prior = label_prior(trust(against), labels)
+        return Prior(prior, {f"{REPORTED} {self.name}": against})
+
+
+@dataclass(frozen=True)
+class NormEvidence(LinearPart):
+    """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t_i)).
+
+    z_i = log‖u_i‖ − a·log n_i less its median over the clients, and t_i the threshold, or more
+    where honest clients differ more: so many times the usual deviation of those below the median.
+    Where most have learnt all of their own examples, those that have not are long. Of what updates
+    have become shorter by since the federation's longest round, a share is nothing yet besides: who
+    was left out for its length then does not stay so because the others go on learning.
+
+    Attributes:
+        strength: κ.
+        exponent: a, how an honest update's norm grows with the examples.
+        threshold: As a logarithm, what is nothing yet.
+        limit: The most that the evidence can be.
+        spread: So many usual deviations are nothing yet either.
+        memory: That share, in [0, 1]; attackers too may then be as long as others once were.
+    """
+
+    cause: ClassVar[str] = "norm"
+    evidence: ClassVar[str] = "norm"
+
+    strength: float = 8.0
+    exponent: float = 0.7
+    threshold: float = 1.0
+    limit: float = 2.0
+    spread: float = 4.0
+    memory: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "strength", "exponent", "threshold", "limit", "spread")
+        check_fraction(self, "memory")
+
+    def energy(self, seen: Observation, labels: Vector) -> Energy:
+        """Return the energies and the evidence by ``norm``; see `EvidencePart.energy`."""
+        excesses = norm_excess(seen.statistics.norms, seen.num_examples, seen.finite, self.exponent)
+        known = excesses[seen.finite & (seen.num_examples > 0)]
+        deviation = median_and_lower_mad(known)[1] if len(known) else 0.0
+        tolerated = max(self.threshold, self.spread * deviation) + self.memory * seen.norm_decay
+        evidence = np.clip(excesses - tolerated, 0.0, self.limit)
+        return self.against(evidence, labels, {})
+
+
+@dataclass(frozen=True)
+class ResponseEvidence(LinearPart):
+    """A client that does not push back: ψ(q) = κ·q·max(0, r_i − t).
+
+    Local training descends the client's own loss, whose curvature is positive: what the global
+    model moved since, an honest update answers with a change against it, r_i < 0. Who pushes the
+    model somewhere, whatever it does, does not answer (r_i = 0) or pushes on (r_i > 0). Expected is
+    a share of the median client's answer, t = share·min(0, median(r)). In a round of m clients
+    beyond a crowd, which shows how uncertain answers are, it is less where so many times the usual
+    deviation of those below the median, and of that 1 − crowd/m, reaches further.
+
+    Who has learnt its own examples has little to answer with, so that as a federation settles
+    answers become noise. With a memory, so much of the logarithm by which updates have become
+    shorter since the longest round may be missing besides, as far as the client was trusted before:
+    who has been found out answers for everything, and does not come back as evidence runs dry.
+
+    Attributes:
+        strength: κ.
+        share: The share of the median client's answer that is expected of everybody, in [0, 1].
+        spread: In a crowd so many usual deviations above the median are nothing yet.
+        crowd: Clients of a round beyond which it is a crowd.
+        memory: How much more may be missing for each time that updates have become shorter by a
+            factor of e; at most twice as much, see `Observation.norm_decay`.
+    """
+
+    cause: ClassVar[str] = "response"
+    evidence: ClassVar[str] = "unresponsive"
+
+    strength: float = 10.0
+    share: float = 0.5
+    spread: float = 4.0
+    crowd: float = 10.0
+    memory: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "strength", "spread", "memory")
+        check_fraction(self, "share")
+        check_positive(self, "crowd")
+
+    def energy(self, seen: Observation, labels: Vector) -> Energy:
+        """Return the energies, and by ``response`` r and by ``unresponsive`` the evidence."""
+        response = seen.curvature_response
+        if response is None:
+            return Energy(np.zeros((seen.num_clients, len(labels))))
+        known = np.isfinite(response)
+        middle, deviation = median_and_lower_mad(response[known]) if known.any() else (0.0, 0.0)
+        typical = min(0.0, middle)
+        spread = self.spread * large_round_share(seen.finite, self.crowd)
+        expected = max(self.share * typical, typical + spread * deviation)
+        trusted = 1.0 if seen.trust_ratio is None else seen.trust_ratio
+        tolerated = expected + self.memory * seen.norm_decay * trusted
+        evidence = np.where(known, np.maximum(0.0, response - tolerated), 0.0)
+        return self.against(evidence, labels, {self.cause: response})
+
+
+@dataclass(frozen=True)
+class SteadinessEvidence(LinearPart):
+    """A client that does not go on: ψ(q) = κ·q·max(0, t − c_i), t = μ − (1 − share)·|μ|.
+
+    c_i is the cosine of a client's update with its last one, and μ their median. Honest clients
+    descend the same loss in every round. Who fakes the answer of `ResponseEvidence` has to turn
+    with every step of the model, and is found out by that; so is who hides behind noise that is
+    drawn anew.
+
+    In a round of m clients beyond a crowd, which shows how steady its members are, what may be
+    missing goes over into half of it, by a share 1 − crowd/m; or into that share of so many times
+    the usual deviation of those above the median, where this is more.
+
+    Attributes:
+        strength: κ.
+        share: The share of the median client's steadiness that is expected of everybody, in [0, 1].
+        spread: In a crowd so many usual deviations below the median are nothing yet.
+        crowd: Clients of a round beyond which it is a crowd.
+    """
+
+    cause: ClassVar[str] = "steadiness"
+    evidence: ClassVar[str] = "unsteady"
+
+    strength: float = 10.0
+    share: float = 0.5
+    spread: float = 4.0
+    crowd: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "strength", "spread")
+        check_fraction(self, "share")
+        check_positive(self, "crowd")
+
+    def energy(self, seen: Observation, labels: Vector) -> Energy:
+        """Return the energies, and by ``steadiness`` c and by ``unsteady`` the evidence."""
+        steadiness = seen.update_consistency
+        if steadiness is None:
+            return Energy(np.zeros((seen.num_clients, len(labels))))
+        known = np.isfinite(steadiness)
+        # Negated, as it is the steady whose deviations tell what is usual.
+        turned, deviation = median_and_lower_mad(-steadiness[known]) if known.any() else (0.0, 0.0)
+        crowded = large_round_share(seen.finite, self.crowd)
+        missing = (1.0 - 0.5 * crowded) * (1.0 - self.share) * abs(turned)
+        expected = -turned - max(missing, crowded * self.spread * deviation)
+        evidence = np.where(known, np.maximum(0.0, expected - steadiness), 0.0)
+        return self.against(evidence, labels, {self.cause: steadiness})
+
+
+@dataclass(frozen=True)
+class Opposition(LinearPart):
+    """Whoever trusted clients point against is less trusted: ψ(q) = 2λ·q·e_i.
+
+    e_i = max(0, σ_i − median(σ) − tolerance), σ_i = Σ_j C_ij q̄_j: only more opposition than others
+    meet is evidence. The conflict C_ij = a_j·max(0, −cos(u_i, u_j))/k_j counts copies as one
+    witness, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p, and takes only the part a_j of a client's
+    word that has credit; the median is over those with half of it or more. Agreement earns nothing.
+
+    In a round of m clients beyond a crowd, a share s = crowd/m of all that counts. There everybody
+    meets some opposition, and one client's says little, so that agreement makes up for it: 1 − s
+    times max(0, cos(u_i, u_j)) is taken off the conflict. Since a crowd shows how much its members
+    differ, the tolerance goes over, by the same share, into so many times the usual deviation of
+    those that meet less than the median.
+
+    As a federation settles, what honest clients agree on is learnt, and those whose data are rare
+    are opposed as plainly as attackers were in the first rounds. With a memory the tolerance grows
+    by so much of the logarithm by which updates have become shorter since the longest round; who
+    was opposed before remains distrusted by what is remembered of it.
+
+    Attributes:
+        strength: λ ≥ 0.
+        tolerance: Opposition above the median that is nothing yet.
+        vote_power: p > 0; the larger, the more alike updates must be to count as copies. Honest
+            clients with like data come to cosines of 0.9, and keep their votes with 32.
+        crowd: Clients of a round beyond which it is a crowd.
+        spread: In a crowd so many usual deviations above the median are nothing yet.
+        memory: How much more is nothing yet for each time that updates have become shorter by a
+            factor of e; at most twice as much, see `Observation.norm_decay`.
+    """
+
+    cause: ClassVar[str] = "opposition"
+    evidence: ClassVar[str] = "opposed"
+
+    strength: float = 2.0
+    tolerance: float = 0.3
+    vote_power: float = 32.0
+    crowd: float = 10.0
+    spread: float = 4.0
+    memory: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "strength", "tolerance", "spread", "memory")
+        check_positive(self, "vote_power", "crowd")
+
+    @property
+    def slope(self) -> float:
+        """2λ; see `LinearPart.slope`."""
+        return 2.0 * self.strength
+
+    def message(self, seen: Observation, labels: Vector) -> Message:
+        """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
+        credit = np.ones(seen.num_clients) if seen.credit is None else seen.credit
+        counted = votes(seen.cosines, self.vote_power)
+        credited = seen.finite & (credit >= 0.5)
+        crowded = large_round_share(seen.finite, self.crowd)
+        conflicts = conflict(seen.cosines, crowded) * ((1.0 - crowded) * credit * counted)
+        least = (1.0 - crowded) * (self.tolerance + self.memory * seen.norm_decay)
+
+        def energy(marginals: Matrix) -> Energy:
+            met = conflicts @ (marginals @ labels)
+            middle, deviation = (
+                median_and_lower_mad(met[credited]) if credited.any() else (0.0, 0.0)
+            )
+            tolerated = least + crowded * self.spread * deviation
+            evidence = np.maximum(0.0, met - middle - tolerated)
+            return self.against(evidence, labels, {self.cause: met, "vote": counted})
+
+        return energy
+
+
+@dataclass(frozen=True)
+class Chain(Settings):
+    """Each client's label stays, or is drawn anew: P_t = s·Q_{t−1} + (1 − s)·P₀.
+
+    Attributes:
+        persistence: s in [0, 1), the chance that the label stays.
+    """
+
+    persistence: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_share(self, "persistence")
+
+    def transition(self, prior: Matrix, before: Matrix) -> Matrix:
+        """Return P_t; P₀ for a client that is new. See `TemporalPart.transition`.
+
+        It is linear, and so also goes from expected labels to expected labels.
+        """
+        stay = self.persistence
+        return np.where(np.isnan(before), prior, stay * before + (1.0 - stay) * prior)
+
+
+def votes(cosines: Matrix, power: float) -> Vector:
+    """Return 1/k_j, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p: copies share one vote.
+
+    Args:
+        cosines: (m, m) cosines of the updates; NaN for a non-finite one.
+        power: p.
+    """
+    alike = np.maximum(0.0, np.where(np.isnan(cosines), 0.0, cosines)) ** power
+    np.fill_diagonal(alike, 0.0)
+    return np.asarray(1.0 / (1.0 + alike.sum(axis=0)))
+
+
+def conflict(cosines: Matrix, agreement: float = 0.0) -> Matrix:
+    """Return max(0, −cos(u_i, u_j)) − agreement · max(0, cos(u_i, u_j)) of two clients; (m, m).
+
+    Args:
+        cosines: (m, m) cosines of the updates; NaN for a non-finite one, which meets none.
+        agreement: How much of it makes up for conflict.
+    """
+    met = np.where(np.isnan(cosines), 0.0, -cosines)
+    np.fill_diagonal(met, 0.0)
+    return np.where(met > 0.0, met, agreement * met)
+
+
+def norm_excess(
+    norms: Vector, num_examples: Vector, finite: NDArray[np.bool_], exponent: float
+) -> Vector:
+    """Return z_i = log‖u_i‖ − a·log n_i less its median.
+
+    A zero update lies as far below as can be. Of a client that is not finite or has no examples
+    nothing is known: 0.
+
+    Args:
+        norms: (m,) norms.
+        num_examples: (m,) training examples n_i.
+        finite: (m,) bool; who is finite.
+        exponent: a.
+    """
+    known = finite & (num_examples > 0)
+    excess = np.zeros(len(norms))
+    lengths = np.log(np.maximum(norms[known], np.finfo(np.float64).tiny))
+    excess[known] = lengths - exponent * np.log(num_examples[known])
+    excess[known] -= median(excess[known])
+    return excess
+
+
+def large_round_share(finite: NDArray[np.bool_], crowd: float) -> float:
+    """Return 1 − crowd/m of a round of m clients that are finite, 0 where it is no crowd."""
+    return 1.0 - min(1.0, crowd / max(1, int(finite.sum())))
+
+
+def median_and_lower_mad(values: Vector) -> tuple[float, float]:
+    """Return the median and the median deviation of the values that are not above it.
+
+    Above it are attackers, who would make the spread what suits them.
+    """
+    middle = median(values)
+    return middle, median(middle - values[values <= middle])
+
+
+def excess(values: Vector, softening: float) -> Vector:
+    """Return z_i = (x_i − median(x)) / (median|x − median(x)| + softening) of finite values."""
+    values = np.clip(values, -LARGEST_REPORTED, LARGEST_REPORTED)
+    deviations = values - median(values)
+    return np.asarray(deviations / (median(np.abs(deviations)) + softening))
+
+
+def trust(reported: Vector) -> Vector:
+    """Return f_i = exp(−e_i), the reliability that reported evidence leaves; 1 where e is NaN."""
+    return np.where(np.isnan(reported), 1.0, np.exp(-reported))
+
+
+def trust_ratio(trusted: Vector, unknown: float) -> Vector:
+    """Return min(1, trusted_i / unknown), how far clients were trusted last; 1 for who is new.
+
+    Args:
+        trusted: (m,) labels expected when the clients last took part; NaN for who is new.
+        unknown: The label expected of a client of which nothing is known. Of 0 nobody can be short.
+    """
+    known = ~np.isnan(trusted) & (unknown > 0.0)
+    return np.minimum(1.0, np.divide(trusted, unknown, out=np.ones_like(trusted), where=known))
+
+
+def norm_decay(median: float, longest: float) -> float:
+    """Return log(longest / median), within 0 and 2; 0 where either is 0: nothing is known then."""
+    if not (longest > 0 and median > 0):
+        return 0.0
+    return min(MOST_NORM_DECAY, max(0.0, math.log(longest) - math.log(median)))
+
+
+def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: float) -> Vector:
+    """Return s_i = min(1, longest / ‖u_i‖); NaN for a non-finite update.
+
+    Args:
+        norms: (m,) norms.
+        finite: (m,) bool; who is finite.
+        longest: What updates are clipped to.
+    """
+    longer = finite & (norms > longest)
+    factors = np.where(finite, 1.0, np.nan)
+    factors[longer] = longest / norms[longer]
+    return factors
+
+
+def curvature_response(change: Matrix, movement: Matrix) -> Vector:
+    """Return r_i, the cosine of how an update changed with how the model moved meanwhile.
+
+    Args:
+        change: (m, k) sketches of u_i(t) − u_i(t'), t' being when client i last took part; a row
+            is NaN where it never did.
+        movement: (m, k) sketches of w_t − w_t'.
+
+    Returns:
+        (m,) cosines; 0 for an update that did not change, NaN where the model did not move or
+        the client is new.
+    """
+    return np.where(movement.any(axis=1), _row_cosines(change, movement), np.nan)
+
+
+def update_consistency(update: Matrix, last_update: Matrix) -> Vector:
+    """Return the cosine of each client's update with its last one.
+
+    Args:
+        update: (m, k) sketches of u_i(t).
+        last_update: (m, k) sketches of u_i(t'), as in `response`; a row is NaN likewise.
+
+    Returns:
+        (m,) cosines; 0 where one of the two is zero, NaN where the client is new.
+    """
+    return _row_cosines(update, last_update)
+
+
+def _row_cosines(left: Matrix, right: Matrix) -> Vector:
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    inner: Vector = np.einsum("ij,ij->i", left, right)
+    return inner / np.where(lengths == 0.0, 1.0, lengths)
