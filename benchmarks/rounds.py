@@ -13,13 +13,13 @@ from benchmarks.timing import seconds, take_turns
 from benchmarks.workload import WORKLOADS
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
-from fedcrf.simulation.engine import engine_for
+from fedcrf.simulation.engine import LocalEngine
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
-from fedcrf.simulation.local_engine import LocalEngine
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.training import trainer
 from fedcrf.simulation.work import Work
+from fedcrf.simulation.worker_pool import engine_for
 
 OURS, CRF, BFLOAT16, SLICES = "fedcrf", "fedcrf, CRF rule", "fedcrf, bfloat16", "tensor slices"
 ours, crf = Entry(OURS, "ours"), Entry(CRF, "ours", options={"rule": "crf"})

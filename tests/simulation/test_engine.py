@@ -17,9 +17,8 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import Proximal
 from fedcrf.rules import CRF, Adam, Krum, Optimized
-from fedcrf.simulation.engine import engine_for
-from fedcrf.simulation.local_engine import LocalEngine
-from fedcrf.simulation.worker_pool import WorkerPool, shared_out
+from fedcrf.simulation.engine import LocalEngine
+from fedcrf.simulation.worker_pool import WorkerPool, engine_for, shared_out
 from simulation import small
 from simulation.small import Asking, BatchNormPlan, Broken, DropoutPlan, HalvedPlan, federation
 

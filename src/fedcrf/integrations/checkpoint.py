@@ -1,8 +1,9 @@
-"""A run's state on a server's disk, so that a killed one goes on where it stopped."""
+"""What a server keeps of a run: from round to round, and on disk to go on from."""
 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,20 @@ import numpy as np
 
 from fedcrf.errors import FedcrfError
 from fedcrf.files import atomic_write
-from fedcrf.rules import Memory, State
+from fedcrf.rules import Memory, Rule, State
+from fedcrf.statistics import as_numpy
+from fedcrf.statistics.inputs import NO_ARRAY
+
+NODES, CLIENTS = "nodes", "clients"
+"""By these names a strategy's memory has the ids of its nodes, and which client each is."""
+
+SIGNS, MADE_BY = "signs", "made_by"
+"""The seed of the signs that clients must not know, and the name of the rule."""
+
+RULE = "rule."
+"""Stands before the names of what the rule remembers."""
+
+MEND = "give the property memory of the one that ran before, or none to begin anew"
 
 MODEL, MEMORY = "model.", "memory."
 """Stand before the names of what is kept."""
@@ -79,3 +93,44 @@ def named(start: str, arrays: Memory) -> Memory:
     return {
         name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
     }
+
+
+def checked_memory(rule: Rule, memory: Memory | None) -> Memory:
+    """Return the memory that a strategy handed out; that of no rounds where there is none.
+
+    Raises:
+        FedcrfError: It is no strategy's, damaged, or of one with another rule.
+    """
+    if memory is None:
+        return {NODES: np.zeros(0, dtype=np.uint64), CLIENTS: np.zeros(0, dtype=np.int64)}
+    if not isinstance(memory, Mapping) or not {NODES, CLIENTS} <= {*memory}:
+        raise FedcrfError(f"the memory is not of a strategy: {MEND}")
+    damaged = FedcrfError(
+        f"the memory is damaged: its nodes and clients do not belong together; {MEND}"
+    )
+    try:
+        ids = {name: as_numpy(memory[name]) for name in (NODES, CLIENTS, SIGNS) if name in memory}
+    except NO_ARRAY:
+        raise damaged from None
+    for each in ids.values():
+        whole = each.ndim == 1 and each.dtype.kind in "iu" and (each >= 0).all()
+        if not whole or len(np.unique(each)) != len(each):
+            raise damaged
+    sizes = {name: len(each) for name, each in ids.items()}
+    names = all(isinstance(name, str) for name in memory)
+    if sizes[NODES] != sizes[CLIENTS] or sizes.get(SIGNS, 1) != 1 or not names:
+        raise damaged
+    checked = {**memory, **ids}
+    _check_rule(rule, checked)
+    return checked
+
+
+def _check_rule(rule: Rule, memory: Memory) -> None:
+    """Raise a `FedcrfError` where another rule made the memory."""
+    ours = rule.name
+    if MADE_BY in memory:
+        made_by = ", ".join(map(str, np.ravel(memory[MADE_BY])))
+        if made_by != ours:
+            raise FedcrfError(f"the memory is of another rule, {made_by}, not of {ours}: {MEND}")
+    if named(RULE, memory) and not rule.remembers:
+        raise FedcrfError(f"the memory is of another rule: {ours} remembers nothing; {MEND}")

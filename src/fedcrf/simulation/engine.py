@@ -7,15 +7,19 @@ its own random stream, so the results are the same to the bit however many worke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fedcrf.rules import ClientReport, State
-from fedcrf.simulation.evaluation import Scores
-from fedcrf.simulation.local_engine import LocalEngine
-from fedcrf.simulation.work import Work
-from fedcrf.simulation.worker_pool import WorkerPool
+import torch
+from torch import Tensor
+
+from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
+from fedcrf.simulation.evaluation import Scores, evaluation_of, score
+from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.randomness import Stream, generator, torch_seed
+from fedcrf.simulation.round_memory import RoundMemory
+from fedcrf.simulation.training import trainer
+from fedcrf.simulation.work import Trained, Work
 
 
 class Engine(Protocol):
@@ -33,15 +37,77 @@ class Engine(Protocol):
         ...
 
 
-@contextmanager
-def engine_for(work: Work, num_workers: int) -> Iterator[Engine]:
-    """Give an engine of so many worker processes; of none where one would do the work alone."""
-    num_workers = min(num_workers, work.most_participants)
-    if num_workers <= 1 or work.on_gpu:
-        yield LocalEngine(work)
-        return
-    pool = WorkerPool(work, num_workers)
-    try:
-        yield pool
-    finally:
-        pool.close()
+class LocalEngine:
+    """Does everything in this process, one client after the other."""
+
+    def __init__(self, work: Work, memory: RoundMemory | None = None) -> None:
+        self._work = work
+        self._memory = memory or RoundMemory.of(work)
+        self._network = work.network()
+        self._trainer = trainer(self._network, work.training, work.fewest_in_a_step)
+
+    def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
+        """Train every participant; see `Engine.train`."""
+        self._memory.publish(model)
+        clients = self._work.participants(number)
+        trained = self.train_clients(list(enumerate(clients)), number)
+        return self._memory.reports(self._work, clients, trained)
+
+    def score(self, model: State) -> Mapping[str, Scores]:
+        """Score a model; see `Engine.score`."""
+        self._memory.publish(model)
+        for name, examples in self._work.evaluated().items():
+            self.score_part(name, 0, len(examples))
+        return self._memory.scores
+
+    def train_clients(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
+        """Train clients from the published model, each into its slot of the memory.
+
+        Args:
+            clients: Slot and number of each client.
+            number: The round.
+
+        Returns:
+            What each client's training came to.
+        """
+        work, trained = self._work, []
+        with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
+            for slot, client in clients:
+                self._load()
+                shuffle = generator(work.seed, Stream.SHUFFLE, number, client)
+                self._seed(torch_seed(work.seed, Stream.TRAINING, number, client))
+                examples = work.examples(client, number)
+                loss = self._trainer(examples, work.objective, shuffle)
+                torch._foreach_copy_(self._memory.client(slot), self._tensors())
+                trained.append(Trained(loss, self._evidence(examples)))
+        return trained
+
+    def score_part(self, name: str, start: int, stop: int) -> None:
+        """Score the published model on some of the examples of a set, into the memory."""
+        self._load()
+        examples, scores = self._work.evaluated()[name], self._memory.scores[name]
+        part = Examples(examples.images[start:stop], examples.labels[start:stop])
+        found = score(self._network, part, self._work.evaluation_batch_size)
+        scores.losses[start:stop] = found.losses
+        scores.correct[start:stop] = found.correct
+
+    def _evidence(self, examples: Examples) -> dict[str, float]:
+        """Return what a client reports of the model that it trained, which the network holds."""
+        if RESIDUAL_LOSS not in self._work.evidence:
+            return {}
+        scores = score(self._network, examples, self._work.evaluation_batch_size)
+        return {RESIDUAL_LOSS: evaluation_of(scores).loss}
+
+    def _load(self) -> None:
+        """Put the published model into the network."""
+        torch._foreach_copy_(self._tensors(), list(self._memory.model.values()))
+
+    def _seed(self, seed: int) -> None:
+        # torch.manual_seed keeps a note for every device there might be, a trace of the stack each.
+        torch.default_generator.manual_seed(seed)
+        if self._work.on_gpu:
+            torch.cuda.manual_seed(seed)
+
+    def _tensors(self) -> list[Tensor]:
+        """Return the network's tensors; asked anew, since a module may replace a buffer."""
+        return list(self._network.state_dict().values())

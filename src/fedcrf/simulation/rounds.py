@@ -24,7 +24,7 @@ from fedcrf.rules import (
 )
 from fedcrf.rules.base import num_examples
 from fedcrf.simulation.adversary import Adversary
-from fedcrf.simulation.engine import Engine, engine_for
+from fedcrf.simulation.engine import Engine
 from fedcrf.simulation.evaluation import Scores, client_evaluation_of, evaluation_of, joined
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
@@ -40,6 +40,7 @@ from fedcrf.simulation.records import (
 from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.stopping import EarlyStopping
 from fedcrf.simulation.work import Work, check_evidence
+from fedcrf.simulation.worker_pool import engine_for
 
 DIVERGED = 3
 """Rounds in a row without a finite update after which a run has diverged."""

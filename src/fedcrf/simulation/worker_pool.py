@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from fedcrf.errors import FedcrfError
 from fedcrf.processes import Child, in_child
 from fedcrf.rules import ClientReport, State
+from fedcrf.simulation.engine import Engine, LocalEngine
 from fedcrf.simulation.evaluation import Scores
-from fedcrf.simulation.local_engine import LocalEngine
 from fedcrf.simulation.round_memory import RoundMemory
 from fedcrf.simulation.work import Work
 
@@ -100,6 +100,20 @@ class WorkerPool:
                 answers[busy.pop(ready)] = answer
                 idle.append(ready)
         return [answers[number] for number in range(len(tasks))]
+
+
+@contextlib.contextmanager
+def engine_for(work: Work, num_workers: int) -> Iterator[Engine]:
+    """Give an engine of so many worker processes; of none where one would do the work alone."""
+    num_workers = min(num_workers, work.most_participants)
+    if num_workers <= 1 or work.on_gpu:
+        yield LocalEngine(work)
+        return
+    pool = WorkerPool(work, num_workers)
+    try:
+        yield pool
+    finally:
+        pool.close()
 
 
 def shared_out(sizes: Sequence[int], num_workers: int) -> list[list[int]]:

@@ -27,12 +27,12 @@ from fedcrf.crf import ClientCRF
 from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
-from fedcrf.integrations.flower.replies import (
+from fedcrf.integrations.flower.replies import train_replies
+from fedcrf.integrations.replies import (
     MOST_PARTITIONS,
     Identities,
     client_reports,
     small_numbers,
-    train_replies,
 )
 from fedcrf.rules import (
     RESIDUAL_LOSS,

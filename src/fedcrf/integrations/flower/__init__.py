@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
         "Flower is not installed: pip install 'fedcrf[flower]'", name=error.name
     ) from None
 
-from fedcrf.integrations.flower.replies import MetricNames
 from fedcrf.integrations.flower.strategy import CRFAvg, RuleStrategy
+from fedcrf.integrations.replies import MetricNames
 
 __all__ = ["CRFAvg", "MetricNames", "RuleStrategy"]

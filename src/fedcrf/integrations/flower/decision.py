@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from fedcrf.integrations.flower.replies import LeftOut, TrainReply, alike, capped
+from fedcrf.integrations.replies import LeftOut, TrainReply, alike, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
 
 NO_REPLY = "no reply was usable"

@@ -20,7 +20,7 @@ from fedcrf.experiments.recorded import (
 )
 from fedcrf.experiments.store import check_folder
 from fedcrf.integrations.flower.decision import Decision, TrainingRound
-from fedcrf.integrations.flower.replies import mean_of, small_numbers
+from fedcrf.integrations.replies import mean_of, small_numbers
 from fedcrf.rules import Rule
 from fedcrf.simulation.records import (
     ClientMetrics,

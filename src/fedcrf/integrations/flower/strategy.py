@@ -19,26 +19,25 @@ from numpy.typing import NDArray
 from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import mend
-from fedcrf.integrations.checkpoint import Checkpoint, named
-from fedcrf.integrations.flower.arrays import as_record, as_state
-from fedcrf.integrations.flower.decision import NO_REPLY, Decision, TrainingRound, left_out_told
-from fedcrf.integrations.flower.memory import (
+from fedcrf.integrations.checkpoint import (
     CLIENTS,
     MADE_BY,
     NODES,
     RULE,
     SIGNS,
+    Checkpoint,
     checked_memory,
+    named,
 )
-from fedcrf.integrations.flower.replies import (
+from fedcrf.integrations.flower.arrays import as_record, as_state
+from fedcrf.integrations.flower.decision import NO_REPLY, Decision, TrainingRound, left_out_told
+from fedcrf.integrations.flower.replies import average_by_counts, evaluate_replies, train_replies
+from fedcrf.integrations.replies import (
     Identities,
     MetricNames,
-    average_by_counts,
     average_metrics,
     client_reports,
-    evaluate_replies,
     numbers,
-    train_replies,
 )
 from fedcrf.rules import (
     CRF,
