@@ -131,7 +131,7 @@ class Adaptive(Attack):
 
 @dataclass(frozen=True)
 class Stealthy(Adaptive):
-    """Stays just inside what the rule puts up with, and does what harm can be done there.
+    """Stays just inside what the rule tolerates, and does what harm can be done there.
 
     It is the adaptive attack that opposes the honest mean as far as it may without losing weight:
     each attacker lies in an honest client's direction but for a share that opposes the mean, and

@@ -9,27 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.attacks.base import Scene, Vector, norms, unit
+from fedcrf.crf import RobustCRF
 from fedcrf.crf.evidence import curvature_response
 from fedcrf.rules import ClientReport, Memory, plain_rule
-from fedcrf.statistics.inputs import Layers
 
 STRONGEST_ANSWER = -0.99
 """A cosine of −1 leaves no room for anything but the answer."""
-
-
-@runtime_checkable
-class Sketching(Protocol):
-    """A rule that compares answers by sketches of the vectors."""
-
-    def sketches(self, clients: Sequence[Layers]) -> NDArray[np.float64]:
-        """Return (k, s) sketches of k vectors."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +148,7 @@ def least_steps(changed: Vector, moved: Vector, answer: float) -> Vector:
 def sketches_of(scene: Scene) -> Callable[[Vector], Vector]:
     """Return what makes the rule's sketches of (k, d) vectors; they stay where it makes none."""
     rule = plain_rule(scene.rule)
-    if not isinstance(rule, Sketching):
+    if not isinstance(rule, RobustCRF):
         return _itself
     return lambda rows: rule.sketches([[row] for row in rows])
 

@@ -79,7 +79,7 @@ class ReportedReliability(Settings):
 
     Attributes:
         name: Of the evidence.
-        threshold: Deviations above the median that are nothing yet.
+        threshold: The tolerance, in deviations above the median.
         softening: Added to the median absolute deviation, in the evidence's unit.
         strength: What each deviation beyond the threshold adds to e.
         limit: The most that e can be.
@@ -121,19 +121,20 @@ class ReportedReliability(Settings):
 class NormEvidence(LinearPart):
     """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t_i)).
 
-    z_i = log‖u_i‖ − a·log n_i less its median over the clients, and t_i the threshold, or more
-    where honest clients differ more: so many times the usual deviation of those below the median.
-    Where most have learnt all of their own examples, those that have not are long. Of what updates
-    have become shorter by since the federation's longest round, a share is nothing yet besides: who
-    was left out for its length then does not stay so because the others go on learning.
+    z_i = log‖u_i‖ − a·log n_i less its median over the clients. The tolerance t_i is the threshold,
+    or more where honest clients differ more: ``spread`` times the median deviation of those below
+    the median. Once most clients have learnt their own examples, the updates of those that have
+    not are long. A share of the norm decay is therefore added to the tolerance: otherwise a client
+    excluded for its length would stay excluded because the others go on learning.
 
     Attributes:
         strength: κ.
         exponent: a, how an honest update's norm grows with the examples.
-        threshold: As a logarithm, what is nothing yet.
+        threshold: The least tolerance, as a logarithm.
         limit: The most that the evidence can be.
-        spread: So many usual deviations are nothing yet either.
-        memory: That share, in [0, 1]; attackers too may then be as long as others once were.
+        spread: Lower median deviations that are tolerated.
+        memory: The share of the norm decay that is tolerated besides, in [0, 1]; attackers too may
+            then be as long as others once were.
     """
 
     cause: ClassVar[str] = "norm"
@@ -162,27 +163,28 @@ class NormEvidence(LinearPart):
 
 @dataclass(frozen=True)
 class ResponseEvidence(LinearPart):
-    """A client that does not push back: ψ(q) = κ·q·max(0, r_i − t).
+    """An update that does not change against the model's step: ψ(q) = κ·q·max(0, r_i − t).
 
-    Local training descends the client's own loss, whose curvature is positive: what the global
-    model moved since, an honest update answers with a change against it, r_i < 0. Who pushes the
-    model somewhere, whatever it does, does not answer (r_i = 0) or pushes on (r_i > 0). Expected is
-    a share of the median client's answer, t = share·min(0, median(r)). In a round of m clients
-    beyond a crowd, which shows how uncertain answers are, it is less where so many times the usual
-    deviation of those below the median, and of that 1 − crowd/m, reaches further.
+    Local training descends the client's own loss, whose curvature is positive: since it last took
+    part, an honest update has changed against what the global model moved, r_i < 0. Who pushes the
+    model somewhere, whatever it does, does not respond (r_i = 0) or pushes on (r_i > 0).
 
-    Who has learnt its own examples has little to answer with, so that as a federation settles
-    answers become noise. With a memory, so much of the logarithm by which updates have become
-    shorter since the longest round may be missing besides, as far as the client was trusted before:
-    who has been found out answers for everything, and does not come back as evidence runs dry.
+    The tolerance is a share of the median client's response, t = share·min(0, median(r)). A large
+    round shows how uncertain responses are: there the tolerance is at least median(r) plus
+    ``spread`` times the median deviation of those below the median, times the large-round share
+    1 − crowd/m.
+
+    Who has learnt its own examples has little to respond with, so that responses become noise as a
+    federation converges. With a memory the tolerance grows with the norm decay, in proportion to
+    how far the client was trusted before: an attacker that was found out gains nothing by it.
 
     Attributes:
         strength: κ.
-        share: The share of the median client's answer that is expected of everybody, in [0, 1].
-        spread: In a crowd so many usual deviations above the median are nothing yet.
-        crowd: Clients of a round beyond which it is a crowd.
-        memory: How much more may be missing for each time that updates have become shorter by a
-            factor of e; at most twice as much, see `Observation.norm_decay`.
+        share: The share of the median client's response that is expected of everybody, in [0, 1].
+        spread: In a large round, lower median deviations above the median that are tolerated.
+        crowd: Clients of a round beyond which it is large.
+        memory: How much the tolerance grows for each unit of norm decay, which is 2 at most; see
+            `Observation.norm_decay`.
     """
 
     cause: ClassVar[str] = "response"
@@ -217,22 +219,23 @@ class ResponseEvidence(LinearPart):
 
 @dataclass(frozen=True)
 class SteadinessEvidence(LinearPart):
-    """A client that does not go on: ψ(q) = κ·q·max(0, t − c_i), t = μ − (1 − share)·|μ|.
+    """An update that turns from its last one: ψ(q) = κ·q·max(0, t − c_i), t = μ − (1 − share)·|μ|.
 
     c_i is the cosine of a client's update with its last one, and μ their median. Honest clients
-    descend the same loss in every round. Who fakes the answer of `ResponseEvidence` has to turn
-    with every step of the model, and is found out by that; so is who hides behind noise that is
-    drawn anew.
+    descend the same loss in every round. Who fakes the response of `ResponseEvidence` has to turn
+    with every step of the model, which shows here; so does who hides behind noise that is drawn
+    anew.
 
-    In a round of m clients beyond a crowd, which shows how steady its members are, what may be
-    missing goes over into half of it, by a share 1 − crowd/m; or into that share of so many times
-    the usual deviation of those above the median, where this is more.
+    A large round shows how consistent its members are: by the large-round share 1 − crowd/m, the
+    tolerance |μ|·(1 − share) goes over into half of it, or into that share of ``spread`` median
+    deviations of those above the median, where this is more.
 
     Attributes:
         strength: κ.
-        share: The share of the median client's steadiness that is expected of everybody, in [0, 1].
-        spread: In a crowd so many usual deviations below the median are nothing yet.
-        crowd: Clients of a round beyond which it is a crowd.
+        share: The share of the median client's consistency that is expected of everybody, in
+            [0, 1].
+        spread: In a large round, median deviations below the median that are tolerated.
+        crowd: Clients of a round beyond which it is large.
     """
 
     cause: ClassVar[str] = "steadiness"
@@ -254,7 +257,7 @@ class SteadinessEvidence(LinearPart):
         if steadiness is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(steadiness)
-        # Negated, as it is the steady whose deviations tell what is usual.
+        # Negated, since the deviations of the consistent ones are the honest spread.
         turned, deviation = median_and_lower_mad(-steadiness[known]) if known.any() else (0.0, 0.0)
         crowded = large_round_share(seen.finite, self.crowd)
         missing = (1.0 - 0.5 * crowded) * (1.0 - self.share) * abs(turned)
@@ -265,33 +268,32 @@ class SteadinessEvidence(LinearPart):
 
 @dataclass(frozen=True)
 class Opposition(LinearPart):
-    """Whoever trusted clients point against is less trusted: ψ(q) = 2λ·q·e_i.
+    """Trusted clients' updates point against it: ψ(q) = 2λ·q·e_i.
 
     e_i = max(0, σ_i − median(σ) − tolerance), σ_i = Σ_j C_ij q̄_j: only more opposition than others
     meet is evidence. The conflict C_ij = a_j·max(0, −cos(u_i, u_j))/k_j counts copies as one
     witness, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p, and takes only the part a_j of a client's
     word that has credit; the median is over those with half of it or more. Agreement earns nothing.
 
-    In a round of m clients beyond a crowd, a share s = crowd/m of all that counts. There everybody
-    meets some opposition, and one client's says little, so that agreement makes up for it: 1 − s
-    times max(0, cos(u_i, u_j)) is taken off the conflict. Since a crowd shows how much its members
-    differ, the tolerance goes over, by the same share, into so many times the usual deviation of
-    those that meet less than the median.
+    In a round of m clients beyond ``crowd``, all this counts by a share crowd/m. There everybody
+    meets some opposition, and one client's says little, so that agreement makes up for it: 1 −
+    crowd/m times max(0, cos(u_i, u_j)) is taken off the conflict. A large round also shows how much
+    its members differ: by the same share the tolerance goes over into ``spread`` median deviations
+    of those that meet less than the median.
 
-    As a federation settles, what honest clients agree on is learnt, and those whose data are rare
+    As a federation converges, what honest clients agree on is learnt, and those whose data are rare
     are opposed as plainly as attackers were in the first rounds. With a memory the tolerance grows
-    by so much of the logarithm by which updates have become shorter since the longest round; who
-    was opposed before remains distrusted by what is remembered of it.
+    with the norm decay. Who was opposed before stays distrusted by what is remembered of it.
 
     Attributes:
         strength: λ ≥ 0.
-        tolerance: Opposition above the median that is nothing yet.
+        tolerance: Of opposition above the median.
         vote_power: p > 0; the larger, the more alike updates must be to count as copies. Honest
             clients with like data come to cosines of 0.9, and keep their votes with 32.
-        crowd: Clients of a round beyond which it is a crowd.
-        spread: In a crowd so many usual deviations above the median are nothing yet.
-        memory: How much more is nothing yet for each time that updates have become shorter by a
-            factor of e; at most twice as much, see `Observation.norm_decay`.
+        crowd: Clients of a round beyond which it is large.
+        spread: In a large round, lower median deviations that are tolerated.
+        memory: How much the tolerance grows for each unit of norm decay, which is 2 at most; see
+            `Observation.norm_decay`.
     """
 
     cause: ClassVar[str] = "opposition"
@@ -403,7 +405,7 @@ def norm_excess(
 
 
 def large_round_share(finite: NDArray[np.bool_], crowd: float) -> float:
-    """Return 1 − crowd/m of a round of m clients that are finite, 0 where it is no crowd."""
+    """Return 1 − crowd/m of a round of m finite clients; 0 where m is ``crowd`` or less."""
     return 1.0 - min(1.0, crowd / max(1, int(finite.sum())))
 
 

@@ -31,11 +31,11 @@ class EvidenceCRF(Settings):
     the mean loss that a client still has on its own examples after local training. A client whose
     data differ has a high loss before it trains and a low one after; one whose data are wrong
     keeps a high one. Evidence only lowers trust: a client that lies gains nothing over its share.
-    Why these settings is told at `ReportedReliability`.
+    `ReportedReliability` gives the reasons for these settings.
 
     Attributes:
         evidence: Name of the evidence.
-        evidence_threshold: t, deviations above the median that are nothing yet.
+        evidence_threshold: t, the tolerance, in deviations above the median.
         evidence_softening: s, added to the median deviation, in the evidence's unit (of a loss,
             nats).
         evidence_strength: κ, how steeply the weight falls behind the threshold.

@@ -75,7 +75,7 @@ class Observation:
         """
         if isinstance(self.updates, Presence):
             raise FedcrfError(
-                "a part of the field looks at the updates, of which nothing is told but whether "
+                "a part of the field looks at the updates, of which nothing is known but whether "
                 "they are finite: gather their statistics with update_statistics"
             )
         return self.updates

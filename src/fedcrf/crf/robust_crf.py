@@ -49,66 +49,70 @@ LARGEST_SKETCHED = 1e30
 
 @dataclass(frozen=True)
 class RobustCRF(Settings):
-    """A CRF against attackers, told neither who nor how many they are.
+    """A CRF against attackers, of whom it knows neither who nor how many they are.
 
-    Clients with other data than the rest differ from them, but are not opposed to them, and answer
-    what the model does: local training descends a loss, so that between two rounds an honest
-    update changes against the step the model took meanwhile. Each client's label is a chain over
-    rounds with prior P(q) ∝ exp(b·q); evidence against it is an update longer than its examples
-    explain, opposition by trusted clients beyond what others meet, where copies are one witness,
-    a missing answer, and an update that turns from what it was. Agreement earns nothing, copies
-    share the weight of one client, and who reports evidence against itself has so much less of a
-    voice. Weights are ∝ n_i q̄_i / k_i, of clipped updates, with k_i = 1 + Σ_{j≠i} max(0, cos_ij)^p.
+    A client whose data differ from the others' has an update that differs too. It does not oppose
+    the others, though, and it responds to the model: local training descends a loss, so that an
+    honest update changes against the model's last step. Four measurements can be evidence against
+    a client:
 
-    As a federation settles, its updates become short: a round moves the model less, and honest
-    clients are left with what they differ in. What is nothing yet of a norm, of opposition and of
-    a missing answer may grow by then, with −log ρ, where ρ is the round's median norm as a share of
-    the longest median so far, e⁻² at least.
+    - norm: its update is longer than its examples explain;
+    - opposition: trusted clients' updates point against it, copies of one another counted once;
+    - curvature response: its update does not change against the model's last step;
+    - update consistency: its update turns away from its last one.
 
-    It remembers each client under its identity, so that absent clients keep their name. Answers are
-    compared by sketches, S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when client i last took
-    part.
+    Each has a tolerance, and only what exceeds it is evidence. Agreement earns nothing. A client's
+    label is a Markov chain over rounds, with prior P(q) ∝ exp(b·q). Who reports evidence against
+    itself also loses its say about others. Weights are ∝ n_i q̄_i / k_i, of clipped updates, with
+    k_i = 1 + Σ_{j≠i} max(0, cos_ij)^p, so that copies share the weight of one client.
+
+    As a federation converges, its updates become short, and what honest clients differ in is what
+    is left of them. Tolerances may therefore grow with the norm decay: −log ρ, where ρ is the
+    round's median norm as a share of the longest median norm so far, and at least e⁻².
+
+    Each client is remembered under its identity, also while it is absent. Its curvature response
+    compares sketches: S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when it last took part.
 
     Attributes:
         labels: Reliability labels 𝒬.
-        inclination: b, how far trust comes before evidence.
+        inclination: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the chance that a client stays what it was.
         opposition_strength: λ.
-        opposition_tolerance: Opposition above the median that is nothing yet.
-        opposition_memory: How much more of it is nothing yet by then, in parts of −log ρ.
+        opposition_tolerance: Tolerance of opposition, above the median.
+        opposition_memory: How much the tolerance grows for each unit of norm decay.
         vote_power: How alike updates must be to count as copies.
-        crowd: Clients beyond which a round is a crowd; see `Opposition`.
-        copy_power: p, how alike updates must be to share one client's weight. Of full copies
-            there is no doubt; honest updates from much like data come to cosines of 0.95.
-        spread: So many usual deviations above the median are nothing yet, in the norm, and in a
-            crowd in answer, steadiness and opposition.
-        norm_strength: Of the evidence of the norm.
+        crowd: Clients beyond which a round is large; see `Opposition`.
+        copy_power: p, how alike updates must be to share one client's weight. Full copies have a
+            cosine of 1; honest updates from much like data come to 0.95.
+        spread: The tolerance is at least so many lower median deviations: of the norm in every
+            round, of the other three in a large one.
+        norm_strength: κ of the norm.
         norm_exponent: How an honest update's norm grows with its examples.
-        norm_threshold: As a logarithm, what longer is nothing yet.
-        norm_memory: The share, in [0, 1], of −log ρ that is nothing yet besides.
-        response_strength: κ, of the evidence of the answer.
-        response_share: The share of the median client's answer that is expected of everybody, in
+        norm_threshold: Tolerance of the norm's logarithm.
+        norm_memory: The share of the norm decay, in [0, 1], by which that tolerance grows.
+        response_strength: κ of the curvature response.
+        response_share: The share of the median client's response that is expected of everybody, in
             [0, 1].
-        response_memory: How much more of it may be missing by then, in parts of −log ρ; of a client
-            that was trusted less than before any evidence, that share of it.
-        steadiness_strength: κ, of the evidence of steadiness.
-        steadiness_share: The share of the median client's steadiness that is expected likewise.
-        clip: Updates are clipped to so many median norms, and with a memory of norms to as many
-            times more as is nothing yet of a norm.
+        response_memory: How much the tolerance of the response grows for each unit of norm decay;
+            less for a client that was trusted less than a new one, in proportion.
+        steadiness_strength: κ of the update consistency.
+        steadiness_share: The share of the median client's consistency that is expected likewise.
+        clip: Updates are clipped to so many median norms; to more where ``norm_memory`` tolerates
+            longer ones.
         count_cap: A client's examples count as so many medians at most, as counts are claims.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
-        evidence_threshold: Deviations above the median that are nothing yet.
+        evidence_threshold: Tolerance of it, in deviations above the median.
         evidence_softening: Added to the median deviation of what is reported, in its unit.
-        evidence_strength: How steeply reported evidence grows behind the threshold.
+        evidence_strength: How steeply reported evidence grows above its tolerance.
         evidence_limit: The most that reported evidence can be.
-        trust_floor: The least trusted share Σβq̄ of a round, in parts of that of clients of which
-            nothing is known, with which the model moves; below it all weights are 0. Of a known
-            attacker that is alone it is 1 − s at most, by which trust comes back in a round. With 0
-            who is alone rules, however little it is trusted.
+        trust_floor: The least trusted share Σβq̄ of a round with which the model moves, in parts of
+            that of unknown clients; below it all weights are 0. A known attacker that is alone
+            has 1 − s at most, by which trust comes back in a round. With 0 a client that is alone
+            rules, however little it is trusted.
         iterations: Mean-field updates.
         damping: Share of the marginals that an update keeps, in [0, 1).
         remember: Clients that are remembered, 16.5 kB each, or as many as take part in a round. The
-            longest absent are forgotten first: they are as new when they come back.
+            longest absent are forgotten first, and are new when they come back.
         sketch_size: Numbers in a sketch; the error of a cosine is about 1/√size.
         sketch_seed: Of the sketches' signs. Keep it to the server: who knows it can make updates
             whose sketches mislead. Where left out, Flower's strategies draw a secret one; elsewhere

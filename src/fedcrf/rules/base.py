@@ -178,7 +178,7 @@ class Rule(Settings, ABC):
 
 
 def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
-    """Raise a `FedcrfError` where a rule is told that half of its clients attack, or more.
+    """Raise a `FedcrfError` where a rule is informed that half of its clients attack, or more.
 
     Args:
         rule: The rule.

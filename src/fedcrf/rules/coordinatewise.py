@@ -58,7 +58,7 @@ class TrimmedMean(Rule):
             raise FedcrfError(f"fraction {self.fraction}: give a number in [0, 0.5)")
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule told of the attackers, unless it was; see `Rule.informed`."""
+        """Return the rule informed of the attackers, unless it was; see `Rule.informed`."""
         if self.fraction is not None:
             return self
         check_honest_majority(self, "fraction", attackers, num_clients)

@@ -119,10 +119,9 @@ class CRFRobust(RobustCRF, Rule):
 class CRFRobustEvidence(CRFRobust):
     """The robust CRF, with the evidence that clients report against themselves.
 
-    It is made for clients that mean no harm, and forgives what they differ in at the end: unless it
-    is told otherwise, norms are held against the federation's longest round, and the shorter
-    updates have become since, the more opposition is put up with, and the poorer answers of clients
-    that were trusted.
+    It is made for clients that mean no harm, and tolerates what they differ in at the end: by
+    default the tolerances of norms, of opposition and of trusted clients' responses grow with the
+    norm decay.
     """
 
     ignores: ClassVar[frozenset[str]] = frozenset()

@@ -34,7 +34,7 @@ class _Selecting(Rule):
             check_whole("num_byzantine", self.num_byzantine, least=0)
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule told of the attackers, unless it was; see `Rule.informed`."""
+        """Return the rule informed of the attackers, unless it was; see `Rule.informed`."""
         rule = replace(self, num_byzantine=attackers) if self.num_byzantine is None else self
         rule.check_clients(num_clients)
         return rule

@@ -19,7 +19,7 @@ class Part:
         kind: Its class in ByzFL.
         settings: The class's parameters but for f, with their defaults; None for a whole number
             that is computed where it is left out.
-        takes_f: Whether the class is told f.
+        takes_f: Whether the class takes f.
         draws: Whether it draws random numbers.
         remembers: Whether it goes on from its last result.
         of_arrays: Whether it is handed NumPy arrays and no tensors: torch's quantile takes no more
