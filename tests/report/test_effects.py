@@ -17,13 +17,12 @@ from fedcrf.report.explanation import (
     causes_of,
     causes_table,
     clients_table,
+    columns_explained,
     columns_of,
-    columns_told,
     phrases,
     sentence,
 )
 from fedcrf.report.lookup import find_rounds
-from fedcrf.report.words import WORDS
 from fedcrf.rules import RULES, Adam, ClientReport, Optimized
 from fedcrf.simulation.records import Reasons, RoundRecord, reasons_of
 from integration.command_line import CommandLine
@@ -162,7 +161,7 @@ def test_a_count_counts_as_so_many_medians(cap: float) -> None:
         [min(1.0, cap * 10 / count) for count in (10, 10, 10, 20, 900)]
     )
     told = sentence(causes_of(record, rule)[4])
-    assert f"counts for no more than {cap * 10 / 900:.2f} of the examples it claims" in told
+    assert f"only {cap * 10 / 900:.2f} of the examples it claims count" in told
     # Together the factors make the weights out of the examples.
     raw = [
         count * math.prod(each[i] for name, each in effects.factors.items() if name != "clip")
@@ -174,7 +173,7 @@ def test_a_count_counts_as_so_many_medians(cap: float) -> None:
 def test_what_is_told_is_what_lowered_most_first() -> None:
     for record, _, _ in rounds(loud=8.0):
         effects = effects_of(record, ROBUST)
-        for i, told in enumerate(effects.told):
+        for i, told in enumerate(effects.named):
             lowering = [name for name in told if name in effects.factors]
             factors = [effects.factors[name][i] for name in lowering]
             assert factors == sorted(factors)
@@ -182,11 +181,11 @@ def test_what_is_told_is_what_lowered_most_first() -> None:
                 name for name, each in effects.factors.items() if each[i] <= 1 - LEAST
             }
     for attacker in ATTACKERS:
-        assert effects.told[attacker][0] in ("response", "remembered", "opposition")
-        assert "vote" in effects.told[attacker]
-    assert effects.told[4] == ["reported residual_loss"]
-    assert effects.told[6] == ["missing residual_loss"]
-    assert [effects.told[i] for i in (1, 3, 7)] == [[], [], []]
+        assert effects.named[attacker][0] in ("response", "remembered", "opposition")
+        assert "vote" in effects.named[attacker]
+    assert effects.named[4] == ["reported residual_loss"]
+    assert effects.named[6] == ["missing residual_loss"]
+    assert [effects.named[i] for i in (1, 3, 7)] == [[], [], []]
 
 
 def by_hand(causes: dict[str, list[float]], label: list[float], **changes: Any) -> RoundRecord:
@@ -215,35 +214,36 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             "crf-robust",
             {"response": [0.41, -0.52], "unresponsive": [0.67, 0.0]},
             0.05 * TRUSTED,
-            "its update pushes on in the direction the model moved, where honest clients' push "
-            "back (answer +0.41; median −0.06): × 0.050",
+            "its update pushes on in the direction of the model's last step, where honest clients' "
+            "push back (response +0.41; median −0.06): × 0.050",
         ),
         (
             "crf-robust",
             {"response": [0.02, -0.52], "unresponsive": [0.15, 0.0]},
             0.25 * TRUSTED,
-            "its update does not answer where the model moved, where honest clients' push back "
-            "(answer +0.02; median −0.25): × 0.25",
+            "its update does not respond to the model's last step, where honest clients' push back "
+            "(response +0.02; median −0.25): × 0.25",
         ),
         (
             "crf-robust",
             {"response": [-0.2, -0.8], "unresponsive": [0.05, 0.0]},
             0.9 * TRUSTED,
-            "its update pushes back too little against where the model moved (answer −0.20; "
+            "its update pushes back too little against the model's last step (response −0.20; "
             "median −0.50): × 0.90",
         ),
         (
             "crf-robust",
             {"steadiness": [-0.1, 0.7], "unsteady": [0.25, 0.0]},
             0.3 * TRUSTED,
-            "its update turns from what it was, where honest clients' go on (cosine with its last "
-            "−0.10; median +0.30): × 0.30",
+            "its update turned away from its last one, where honest clients' stay consistent "
+            "(cosine −0.10; median +0.30): × 0.30",
         ),
         (
             "crf-robust",
             {"opposition": [1.25, 0.3], "opposed": [0.65, 0.0]},
             0.5 * TRUSTED,
-            "opposed by trusted clients beyond the median (opposition 1.25; median 0.78): × 0.50",
+            "trusted clients oppose it more than the median client (opposition 1.25; median 0.78): "
+            "× 0.50",
         ),
         (
             "crf-robust",
@@ -263,39 +263,40 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             "crf-robust",
             {"remembered": [0.05, TRUSTED]},
             MEMORY,
-            f"trusted little since earlier rounds (0.05 remembered): × {MEMORY / TRUSTED:.2f}",
+            f"little trusted in earlier rounds (0.05 remembered): × {MEMORY / TRUSTED:.2f}",
         ),
         (
             "crf-robust",
             {"remembered": [0.6, TRUSTED]},
             0.9 * 0.6 + 0.1 * TRUSTED,
-            "trusted less since earlier rounds (0.60 remembered): × 0.79",
+            "less trusted in earlier rounds (0.60 remembered): × 0.79",
         ),
         ("crf-robust", {"clip": [0.62, 1.0]}, TRUSTED, "update clipped to 0.62 of its length"),
         (
             "crf-robust",
             {"vote": [1 / 3, 1.0]},
             TRUSTED,
-            "much like other updates: its vote against others counts 0.33",
+            "similar to other updates, so its vote against others counts 0.33",
         ),
         (
             "crf-robust-evidence",
             {"reported residual_loss": [1.4, 0.0]},
             math.exp(-1.4) * TRUSTED,
-            "still has a high loss after local training (1.23 deviations above the median): × 0.25",
+            "its loss is still high after local training (1.23 deviations above the median): "
+            "× 0.25",
         ),
         (
             "crf-evidence",
             {"reported residual_loss": [6.0, 0.0]},
             math.exp(-6.0),
-            "still has a high loss after local training (2.00 or more deviations above the median)"
-            ": × 0.002",
+            "its loss is still high after local training (2.00 or more deviations above the "
+            "median): × 0.002",
         ),
         (
             "crf-evidence",
             {"reported residual_loss": [NAN, 0.0]},
             1.0,
-            "reported no residual loss: neutral",
+            "reported no residual loss, which counts neither for nor against it",
         ),
         (
             "crf-evidence",
@@ -318,9 +319,9 @@ def test_every_cause_has_its_words(
     assert phrases(first) == [words]
     assert phrases(second) == []
     assert sentence(first) == (
-        f"client 7: weight 0.200 instead of FedAvg's 0.500; {words}; expected label {label:.2f}"
+        f"client 7: weight 0.200 instead of FedAvg's 0.500; {words}; trust {label:.2f}"
     )
-    assert "; nothing speaks against it; " in sentence(second)
+    assert "; no evidence against it; " in sentence(second)
     optimized = causes_of(record, Optimized(made_by, Adam()))
     assert [phrases(each) for each in optimized] == [[words], []]
 
@@ -332,19 +333,19 @@ def test_several_causes_are_told_in_the_order_of_their_effect() -> None:
     }  # fmt: skip
     record = by_hand(causes, [0.1 * TRUSTED, TRUSTED])
     first, second = causes_of(record, ROBUST)
-    starts = ["opposed by", "longer than", "still has", "update clipped"]
+    starts = ["trusted clients oppose", "longer than", "its loss is", "update clipped"]
     assert [each.startswith(start) for each, start in zip(phrases(first), starts, strict=True)]
     left = 0.1 / math.exp(-0.3)  # energies of 4·0.5 and 8·0.1, so 5/7 and 2/7 of the logarithm
     assert first.factor("opposition") == pytest.approx(left ** (5 / 7), rel=2e-3)
     assert first.factor("norm") == pytest.approx(left ** (2 / 7), rel=2e-3)
-    assert phrases(second) == ["reported no residual loss: neutral"]
+    assert phrases(second) == ["reported no residual loss, which counts neither for nor against it"]
 
 
 @pytest.mark.parametrize(
     ("changes", "rule", "client", "words"),
     [
         ({"excluded": [7]}, ROBUST, 0, "its update is not finite"),
-        ({"reasons": {"fell_back": True}}, ROBUST, 0, "the expected labels of all clients were"),
+        ({"reasons": {"fell_back": True}}, ROBUST, 0, "the trust in all clients was zero"),
         ({}, None, 0, "the rule is not known, only what it saw"),
         ({}, RULES["fedavg"](), 0, "the rule is not known, only what it saw"),
     ],
@@ -400,15 +401,8 @@ def test_a_cause_that_is_not_known_goes_by_its_own_name() -> None:
     record = by_hand({"share of {me}": [1.0, 2.0]}, [0.5, 0.5])
     causes = causes_of(record, None)
     assert clients_table(causes).header[-1] == "share of {me}"
-    assert columns_told(columns_of(causes)).endswith("; share of {me}: as its rule calls it.")
+    assert columns_explained(columns_of(causes)).endswith("; share of {me}: as its rule calls it.")
     assert causes_table(causes[0]).rows[0][0] == "share of {me}"
-
-
-@pytest.mark.parametrize("cause", WORDS.told)
-def test_words_cover_every_value(cause: str) -> None:
-    bounds = [wording.below for wording in WORDS.told[cause]]
-    assert bounds == sorted(bounds)
-    assert bounds[-1] == math.inf
 
 
 def test_the_commands_tell_causes_attackers_and_damage(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from fedcrf.report.explanation import (
     ClientCauses,
     causes_of,
     clients_table,
+    columns_explained,
     columns_of,
-    columns_told,
     sentence,
 )
 from fedcrf.report.lookup import find_rounds
@@ -216,7 +215,7 @@ def test_the_table_of_a_round_has_the_columns_of_the_terminal(
     monkeypatch: pytest.MonkeyPatch,
     more: tuple[str, ...],
 ) -> None:
-    words = replace(WORDS, particulars=(*WORDS.particulars, *more))
+    words = {**WORDS, "particulars": [*WORDS["particulars"], *more]}
     for module in ("content", "explanation"):
         monkeypatch.setattr(f"fedcrf.report.{module}.WORDS", words)
     write_page(read_report([attacked]), tmp_path / "report.html")
@@ -234,7 +233,7 @@ def test_the_table_of_a_round_has_the_columns_of_the_terminal(
         expected = clients_table(causes)
         assert shown == [list(row) for row in (expected.header, *expected.rows)], cell.name
         said = chromium.text("round-table-text")
-        assert said == columns_told(columns_of(causes))
+        assert said == columns_explained(columns_of(causes))
         for title in expected.header[1:]:
             assert f"{title}: " in said, "every column is described"
 
@@ -339,7 +338,7 @@ def test_a_cause_and_the_memory_are_drawn_as_recorded(chromium: Browser, attacke
     assert len(lines) == 4
     tab_to(chromium, "cause")  # by the keyboard too
     press(chromium, Keys.HOME)
-    assert chromium.text("cause-map-text").startswith("Expected label: ")
+    assert chromium.text("cause-map-text").startswith("Trust: ")
 
 
 def test_attackers_are_marked(chromium: Browser, attacked: Path) -> None:
@@ -370,11 +369,11 @@ def test_who_was_left_out_is_told(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     assert "Round 3: client 2, whose update is not finite" in chromium.text("excluded")
     chromium.run("choose('2', 2)")
-    assert "was left out" in chromium.text("because")
+    assert "was excluded" in chromium.text("because")
     assert "not finite" in chromium.text("causes-text")
     chromium.run("at('trust-method').value = 0; chooseMethod()")
     assert "keeps no reasons" in chromium.text("because")
-    assert chromium.text("excluded") == "No client was left out in any round."
+    assert chromium.text("excluded") == "No client was excluded in any round."
     assert chromium.errors() == []
 
 
@@ -390,10 +389,8 @@ def test_a_round_that_fell_back_is_told(
     write_page(read_report([folder]), tmp_path / "report.html")
     chromium.open(tmp_path / "report.html")
     chromium.run("choose('2', 2)")
-    assert "its base weight; the expected labels of all clients were zero" in chromium.text(
-        "because"
-    )
-    told = WORDS.left_out.fell_back.format(round=3)
+    assert "its base weight; the trust in all clients was zero" in chromium.text("because")
+    told = WORDS["left_out"]["fell_back"].format(round=3)
     assert chromium.text("excluded") == told
     assert chromium.errors() == []
 

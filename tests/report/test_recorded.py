@@ -81,13 +81,13 @@ def test_nodes_are_told_and_why_they_were_left_out(
     printed = capsys.readouterr().out
     for client in record.clients:
         assert str(NODE + client) in printed
-    assert "left out of the round" not in printed
+    assert "excluded from the round" not in printed
     explain(["explain", str(folder), "--round", "2", "--client", str(NODE + record.clients[1])])
     assert f"client {record.clients[1]}: weight" in capsys.readouterr().out
     explain(["explain", str(folder), "--round", "3"])
     printed = " ".join(capsys.readouterr().out.split())
     assert "the model stayed as it was: nobody was there" in printed
-    assert "left out of the round" in printed
+    assert "excluded from the round" in printed
     assert "17 <b>no data</b>" in printed
 
 

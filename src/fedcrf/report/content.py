@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.report.effects import Scale
-from fedcrf.report.words import WORDS, Words
+from fedcrf.report.words import WORDS
 
 Series = Sequence[float | None]
 
@@ -33,7 +34,7 @@ class RoundCauses:
     values: Mapping[str, Series]
     medians: Mapping[str, float | None]
     factors: Mapping[str, Series]
-    told: Sequence[Sequence[str]]
+    named: Sequence[Sequence[str]]
     scored: bool
     affinities: Sequence[Series] | None
     fell_back: bool
@@ -104,18 +105,18 @@ class Drawn:
 
     Attributes:
         runs: By run.
-        words: How a client's weight is told.
+        words: The words about a client's weight.
         terms: What each cause counts in the score of the reliability.
     """
 
     runs: Sequence[Charts]
-    words: Words
+    words: Mapping[str, Any]
     terms: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class RunContent:
-    """What is told about one run.
+    """What is shown of one run.
 
     Attributes:
         name: Of its folder.

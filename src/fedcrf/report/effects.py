@@ -33,7 +33,7 @@ MISSING = "missing"
 """Stands before the name of evidence that clients do not report."""
 
 OF_THIS_ROUND = ("response", "steadiness", "opposition", "norm")
-"""Causes whose evidence adds up in the exponent of the robust field, in the order of telling."""
+"""Causes whose evidence adds up in the exponent of the robust field, in the order of the tables."""
 
 EXPECTED = "expected_label"
 """What all causes lead to."""
@@ -41,10 +41,10 @@ EXPECTED = "expected_label"
 COUNTED, CLIP, VOTE, COPIES = "counted", "clip", "vote", "copies"
 
 LEAST = 0.05
-"""A cause that takes a smaller share is not told."""
+"""A cause that takes a smaller share is not named."""
 
 FEW_VOTES = 0.75
-"""A vote below so many medians is told of."""
+"""A vote below so many medians is named."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Scale:
     """What is known of a cause's evidence beyond its number.
 
     Attributes:
-        tolerance: What is nothing yet; the evidence begins above it.
+        tolerance: How much of what is measured is no evidence yet.
         limit: The most that the evidence can be.
         strength: How much evidence one more of what it measures is; above 0.
     """
@@ -78,7 +78,7 @@ class Effects:
         medians: By cause the median over the clients that were not excluded.
         factors: By cause what it made of each client's weight; of its update, for ``clip``. Empty
             of the paper's field, and where the rule is not known.
-        told: For each client the causes that are worth a word, the most effective first.
+        named: For each client the causes that are worth a word, the most effective first.
         scored: Whether the field is the paper's: causes add up, by `SCORE_TERMS`, to the score of
             a reliability, and affinities tie the clients.
         affinities: Row i of their matrix from column i + 1 on, where the record has them.
@@ -88,7 +88,7 @@ class Effects:
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
     medians: Mapping[str, float] = field(default_factory=dict)
     factors: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    told: Sequence[Sequence[str]] = ()
+    named: Sequence[Sequence[str]] = ()
     scored: bool = False
     affinities: Sequence[Sequence[float]] | None = None
     fell_back: bool = False
@@ -110,10 +110,10 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
     usable = [client not in record.excluded for client in record.clients]
     medians = {name: _median(np.asarray(seen)[usable]) for name, seen in values.items()}
     factors = {} if scored or reasons.fell_back else _factors(values, rule)
-    told = [
-        _told(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
+    named = [
+        _named(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
     ]
-    return Effects(values, medians, factors, told, scored, reasons.affinities, reasons.fell_back)
+    return Effects(values, medians, factors, named, scored, reasons.affinities, reasons.fell_back)
 
 
 def scales_of(rule: object) -> dict[str, Scale]:
@@ -192,20 +192,20 @@ def _of_the_field(
     return {"remembered": prior / unknown, **factors}
 
 
-def _told(
+def _named(
     i: int,
     values: Mapping[str, Sequence[float]],
     medians: Mapping[str, float],
     factors: Mapping[str, Sequence[float]],
 ) -> list[str]:
     lowering = [name for name in factors if factors[name][i] <= 1.0 - LEAST]
-    told = sorted(lowering, key=lambda name: factors[name][i])
+    named = sorted(lowering, key=lambda name: factors[name][i])
     if VOTE in values and values[VOTE][i] < FEW_VOTES * medians[VOTE]:
-        told.append(VOTE)
+        named.append(VOTE)
     for name, seen in values.items():
         if name.startswith(f"{REPORTED} ") and math.isnan(seen[i]):
-            told.append(f"{MISSING} {name.removeprefix(REPORTED).strip()}")
-    return told
+            named.append(f"{MISSING} {name.removeprefix(REPORTED).strip()}")
+    return named
 
 
 def _median(values: Vector) -> float:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, effects_of, scales_of
-from fedcrf.report.words import WORDS, Title
+from fedcrf.report.words import WORDS, title_of, wording
 from fedcrf.simulation.records import RoundRecord
 
 LARGEST_WRITTEN = 9999.0
@@ -67,9 +67,9 @@ class ClientCauses:
         return self.weight / self.base_weight if self.base_weight > 0 else math.nan
 
     @property
-    def told(self) -> Sequence[str]:
+    def named(self) -> Sequence[str]:
         """The causes of its weight that are worth a word, the most effective first."""
-        return self.effects.told[self.place] if self.effects else ()
+        return self.effects.named[self.place] if self.effects else ()
 
     def seen(self, cause: str) -> float:
         """Return what the field saw of a cause; NaN where that is not known."""
@@ -91,7 +91,7 @@ class ClientCauses:
 
 
 MOST_SENTENCES = 10
-"""Clients of one round that are told about in words."""
+"""Clients of one round that have a sentence."""
 
 NEAREST = 5
 """Neighbours that are listed."""
@@ -104,7 +104,7 @@ def causes_of(
 
     Args:
         record: The round.
-        rule: The server rule that made it; the CRF's labels tell what a client got by itself.
+        rule: The server rule that made it; the CRF's labels say what a client would get by itself.
         attackers: Of the run, where it had some.
     """
     effects, scales = effects_of(record, rule), scales_of(rule)
@@ -131,18 +131,17 @@ def causes_of(
 
 def sentence(causes: ClientCauses) -> str:
     """Return why a client of a round got its weight, as one sentence."""
-    numbers = {name: _value(causes, name) for name in WORDS.decimals}
-    values = {name: _number(numbers[name], digits) for name, digits in WORDS.decimals.items()}
-    for cause, wordings in WORDS.causes.items():
-        chosen = next((each.words for each in wordings if numbers[cause] < each.below), "")
-        values[cause] = chosen.replace("{}", values[cause])
-    values["told"] = "; ".join(phrases(causes)) or WORDS.nothing
+    numbers = {name: _value(causes, name) for name in WORDS["decimals"]}
+    values = {name: _number(numbers[name], digits) for name, digits in WORDS["decimals"].items()}
+    for cause, choices in WORDS["causes"].items():
+        values[cause] = wording(choices, numbers[cause]).replace("{}", values[cause])
+    values["phrases"] = "; ".join(phrases(causes)) or WORDS["nothing"]
     values["client"] = client_name(causes)
-    return _template(causes).format(**values)
+    return str(WORDS[_template(causes)].format(**values))
 
 
 def _value(causes: ClientCauses, name: str) -> float:
-    """Return a number that is told of a client: what it got, or what was seen of a cause."""
+    """Return what a client got, or what was seen of a cause."""
     if name in ("weight", "base_weight", "multiple"):
         return float(getattr(causes, name))
     return causes.seen(name)
@@ -150,53 +149,43 @@ def _value(causes: ClientCauses, name: str) -> float:
 
 def client_name(causes: ClientCauses) -> str:
     """Return a client's name, with whether it attacks."""
-    name = str(causes.client)
-    if causes.attacks:
-        return WORDS.attacks.format(client=name)
-    return WORDS.attacker.format(client=name) if causes.attacker else name
+    if not causes.attacks and not causes.attacker:
+        return str(causes.client)
+    return str(WORDS["attacks" if causes.attacks else "attacker"].format(client=causes.client))
 
 
 def phrases(causes: ClientCauses) -> list[str]:
     """Return the causes of a client's weight in words, the most effective first."""
-    return [_phrase(causes, cause) for cause in causes.told]
+    return [_phrase(causes, cause) for cause in causes.named]
 
 
 def _phrase(causes: ClientCauses, cause: str) -> str:
     kind, _, name = cause.partition(" ")
     value, scale = causes.seen(cause), causes.scales.get(cause, Scale())
-    wordings = WORDS.told[cause] if cause in WORDS.told else WORDS.told[kind]
-    number = _signed if cause in WORDS.signed else _number
-    chosen = next((each.words for each in wordings if value < each.below), wordings[-1].words)
+    chosen = wording(WORDS["phrases"].get(cause) or WORDS["phrases"][kind], value)
+    number = _signed if cause in WORDS["signed"] else _number
     return chosen.format(
-        value=number(scale.measured(value), 2) + (WORDS.or_more if value >= scale.limit else ""),
+        value=number(scale.measured(value), 2) + (WORDS["or_more"] if value >= scale.limit else ""),
         median=number(causes.median(cause), 2),
         name=name.replace("_", " "),
         factor=_factor(causes.factor(cause)),
     )
 
 
-def title_of(cause: str) -> Title:
-    """Return how tables and charts call a cause; one that is not known goes by its own name."""
-    kind, _, name = cause.partition(" ")
-    title = WORDS.titles.get(cause if not name else kind)
-    if title is None or bool(name) != ("{name}" in title.name):
-        return Title(cause, WORDS.unknown)
-    return replace(title, name=title.name.format(name=name.replace("_", " ")))
-
-
 def _template(causes: ClientCauses) -> str:
+    """Return which of the sentences is a client's."""
     effects = causes.effects
     if causes.excluded:
-        return WORDS.overflowed if causes.overflowed else WORDS.excluded
+        return "overflowed" if causes.overflowed else "excluded"
     if math.isnan(causes.weight):
-        return WORDS.weightless
+        return "weightless"
     if effects is None:
-        return WORDS.unexplained
+        return "unexplained"
     if effects.fell_back:
-        return WORDS.fell_back
+        return "fell_back"
     if effects.scored:
-        return WORDS.explained
-    return WORDS.traced if effects.factors else WORDS.untraced
+        return "explained"
+    return "traced" if effects.factors else "untraced"
 
 
 def most_changed(causes: Sequence[ClientCauses]) -> list[ClientCauses]:
@@ -212,63 +201,50 @@ def most_changed(causes: Sequence[ClientCauses]) -> list[ClientCauses]:
 def clients_table(causes: Sequence[ClientCauses]) -> Table:
     """Return the weights of a round and their causes, a row for each client."""
     columns = columns_of(causes)
-    header = tuple(title_of(name).column or title_of(name).name for name in columns)
-    return Table(
-        "every client of the round",
-        header,
-        tuple(tuple(_written(each, name) for name in columns) for each in causes),
-    )
+    header = tuple(title_of(name).column for name in columns)
+    rows = tuple(tuple(_written(each, name) for name in columns) for each in causes)
+    return Table("every client of the round", header, rows)
 
 
 def left_out_table(record: RoundRecord) -> Table:
     """Return which nodes of another framework have no part in a round, and why."""
     rows = tuple((str(each.node), each.reason) for each in record.left_out or ())
-    return Table("left out of the round", (WORDS.node_column, "because it"), rows)
+    return Table("excluded from the round", (WORDS["node_column"], "because it"), rows)
 
 
 def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
-    """Return what a table of clients tells, by the names of `Words.titles`."""
+    """Return the columns of a table of clients, by the names of the titles in `WORDS`."""
     attacked = any(each.attacker or each.attacks for each in causes)
-    client, *columns = WORDS.client_columns
+    client, *columns = WORDS["client_columns"]
     return [
         client,
-        *((WORDS.node_column,) if any(each.node is not None for each in causes) else ()),
+        *([WORDS["node_column"]] if any(each.node is not None for each in causes) else []),
         *columns,
         *_shown(causes[0].effects if causes else None),
-        *((WORDS.attacker_column,) if attacked else ()),
+        *([WORDS["attacker_column"]] if attacked else []),
     ]
 
 
 def _shown(effects: Effects | None) -> list[str]:
     """Return the causes that tables show; not those that say how much of another one counts."""
     seen = effects.values if effects else ()
-    return [name for name in seen if name not in WORDS.particulars]
+    return [name for name in seen if name not in WORDS["particulars"]]
 
 
-def columns_told(columns: Sequence[str]) -> str:
+def columns_explained(columns: Sequence[str]) -> str:
     """Return what the columns of a table of clients are about, as one sentence."""
-    titles = [title_of(name) for name in columns]
-    told = [
-        WORDS.column.format(title=title.column or title.name, about=title.about)
-        for title in titles
-        if title.about
-    ]
-    return f"{'; '.join(told)}."
+    titles = [title for title in map(title_of, columns) if title.about]
+    lines = [WORDS["column"].format(title=each.column, about=each.about) for each in titles]
+    return f"{'; '.join(lines)}."
 
 
 def _written(causes: ClientCauses, name: str) -> str:
-    """Return what a table of clients tells of one in a column."""
-    if name in ("client", WORDS.node_column, "num_examples"):
+    """Return a client's entry in a column of a table."""
+    if name in ("client", WORDS["node_column"], "num_examples"):
         return str(getattr(causes, name))
-    if name == WORDS.attacker_column:
-        return _attacking(causes)
+    if name == WORDS["attacker_column"]:
+        return "attacks" if causes.attacks else "not now" if causes.attacker else ""
     return _number(_value(causes, name), title_of(name).digits)
-
-
-def _attacking(causes: ClientCauses) -> str:
-    if causes.attacks:
-        return "attacks"
-    return "not now" if causes.attacker else ""
 
 
 def causes_table(causes: ClientCauses) -> Table:
@@ -329,7 +305,7 @@ def neighbours_table(causes: ClientCauses) -> Table:
 def _neighbours(
     clients: Sequence[int], rows: Sequence[Sequence[float]] | None, i: int
 ) -> tuple[tuple[int, float], ...]:
-    """Return those that have an affinity by it; row i is told from column i + 1 on."""
+    """Return those that have an affinity, the largest first; row i begins at column i + 1."""
     if rows is None:
         return ()
     values = [

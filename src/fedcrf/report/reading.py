@@ -422,7 +422,7 @@ def _round_causes(effects: Effects | None) -> RoundCauses | None:
         values={name: _series(values) for name, values in effects.values.items()},
         medians=dict(medians),
         factors={name: _series(values) for name, values in effects.factors.items()},
-        told=effects.told,
+        named=effects.named,
         scored=effects.scored,
         affinities=None if rows is None else [_series(row, digits=3) for row in rows],
         fell_back=effects.fell_back,

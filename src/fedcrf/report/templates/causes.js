@@ -105,16 +105,16 @@ function causeSummary(cell, cause, values) {
   const lowered = [];
   for (const round of cell.rounds)
     round.clients.forEach((client, i) => {
-      if (round.causes?.told[i].includes(cause)) lowered.push(client);
+      if (round.causes?.named[i].includes(cause)) lowered.push(client);
     });
   const counts = [...new Set(lowered)]
     .sort((a, b) => a - b)
     .map((client) => `${client} (${lowered.filter((each) => each === client).length})`);
-  const told = counts.length
-    ? ` Told of clients ${counts.slice(0, 20).join(", ")}, in so many rounds each.`
+  const named = counts.length
+    ? ` Named for clients (in how many rounds): ${counts.slice(0, 20).join(", ")}.`
     : "";
   const title = causeTitle(cause);
-  return `${title[0].toUpperCase()}${title.slice(1)}: ${range}.${told}`;
+  return `${title[0].toUpperCase()}${title.slice(1)}: ${range}.${named}`;
 }
 
 function memory(cell, place, client) {
@@ -159,7 +159,7 @@ function memory(cell, place, client) {
     hovermode: "closest",
     legend: LEGEND,
     xaxis: { title: { text: "round" } },
-    yaxis: { title: { text: "remembered label" }, rangemode: "tozero" },
+    yaxis: { title: { text: "remembered trust" }, rangemode: "tozero" },
     shapes: [roundMark(rounds[place])],
   };
   const last = cell.rounds.at(-1);
@@ -170,7 +170,7 @@ function memory(cell, place, client) {
     .slice(0, 3)
     .map(([each, value]) => `client ${each} (${text(value, 2)})`);
   const summary =
-    "What the rounds before say of each client as a round begins; a new client is not remembered." +
+    "The trust in each client that a round begins with, from earlier ones; a new client has none." +
     (least.length ? ` Least in round ${last.round}: ${least.join(", ")}.` : "");
   draw("memory", traces, layout, summary);
 }

@@ -68,7 +68,7 @@ function course(cell, place, client) {
   };
   if (reasoned)
     layout.yaxis2 = {
-      title: { text: traces.some(({ name }) => name === "reliability") ? "ρ, label" : "label" },
+      title: { text: traces.some(({ name }) => name === "reliability") ? "ρ, trust" : "trust" },
       rangemode: "tozero",
       domain: [0, 0.42],
     };

@@ -1,4 +1,4 @@
-// The chosen round: all its clients, their affinities, and who was left out.
+// The chosen round: all its clients, their affinities, and who was excluded.
 
 const FEW_CLIENTS = 12; // all their affinities can be drawn
 const MANY_CLIENTS = 30; // too many to name in the graph
@@ -7,7 +7,7 @@ function roundTable(cell, round, chosen) {
   const columns = roundColumns(cell, round);
   const rows = round.clients.map((_, i) => columns.map((name) => written(cell, round, name, i)));
   at("round-table").replaceChildren(table(columns.map(columnName), rows, chosen));
-  at("round-table-text").textContent = columnsTold(columns);
+  at("round-table-text").textContent = columnsExplained(columns);
 }
 
 function roundColumns(cell, { causes, nodes }) {
@@ -31,13 +31,13 @@ function written(cell, round, name, i) {
   return text((round[name] ?? [])[i] ?? causeValue(round, name, i), titleOf(name).digits);
 }
 
-function columnsTold(columns) {
-  const told = columns
+function columnsExplained(columns) {
+  const explained = columns
     .filter((name) => titleOf(name).about)
     .map((name) =>
       filled(DATA.words.column, { title: columnName(name), about: titleOf(name).about }),
     );
-  return `${told.join("; ")}.`;
+  return `${explained.join("; ")}.`;
 }
 
 function affinity({ affinities }, i, j) {
@@ -131,7 +131,7 @@ function circles(round, chosen, near) {
   const shares = round.weight.map((weight) => weight ?? 0);
   const heaviest = largest(shares, 1e-12);
   const side = (x) => (Math.abs(x) < 0.3 ? "center" : x > 0 ? "right" : "left");
-  const told = (i) => {
+  const hover = (i) => {
     const closest = near[i].slice(0, 3).map((j) => `client ${round.clients[j]}`);
     return [text(round.weight[i], 3), closest.join(", ")];
   };
@@ -142,7 +142,7 @@ function circles(round, chosen, near) {
     y: places.map(([, y]) => y),
     text: round.clients.map(String),
     textposition: places.map(([x, y]) => `${y >= 0 ? "top" : "bottom"} ${side(x)}`),
-    customdata: round.clients.map((_, i) => told(i)),
+    customdata: round.clients.map((_, i) => hover(i)),
     hovertemplate:
       "client %{text}, weight %{customdata[0]}<br>nearest: %{customdata[1]}<extra></extra>",
     cliponaxis: false,
@@ -177,8 +177,8 @@ function leftOut(cell) {
   for (const each of cell.rounds) {
     const { round } = each;
     for (const client of each.excluded) {
-      const told = each.overflowed.includes(client) ? words.overflowed : words.client;
-      lines.push(filled(told, { round, client }));
+      const line = each.overflowed.includes(client) ? words.overflowed : words.client;
+      lines.push(filled(line, { round, client }));
     }
     for (const node of each.left_out) lines.push(filled(words.node, { round, node }));
     if (each.stayed) lines.push(filled(words.kept_model, { round, reason: each.stayed }));

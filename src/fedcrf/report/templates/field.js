@@ -3,8 +3,10 @@
 const SMALLEST_FACTOR = 0.001;
 
 const filled = (template, shown) => template.replace(/\{(\w+)\}/g, (_, name) => shown[name]);
-const wording = (wordings, value) =>
-  wordings.find((each) => each.below === null || value < each.below).words;
+const wording = (choices, value) =>
+  typeof choices === "string"
+    ? choices
+    : (choices.find(([bound]) => bound !== null && value < bound) ?? choices.at(-1))[1];
 const signed = (value, digits) => (known(value) && value >= 0 ? "+" : "") + text(value, digits);
 
 function factorText(value) {
@@ -14,7 +16,7 @@ function factorText(value) {
 }
 
 function phrases(cell, round, i) {
-  return (round.causes?.told[i] ?? []).map((cause) => phrase(cell, round.causes, i, cause));
+  return (round.causes?.named[i] ?? []).map((cause) => phrase(cell, round.causes, i, cause));
 }
 
 function phrase(cell, causes, i, cause) {
@@ -24,7 +26,7 @@ function phrase(cell, causes, i, cause) {
   const value = causes.values[cause]?.[i] ?? null;
   const number = words.signed.includes(cause) ? signed : text;
   const more = scale.limit !== null && known(value) && value >= scale.limit;
-  return filled(wording(words.told[cause] ?? words.told[kind], value ?? Infinity), {
+  return filled(wording(words.phrases[cause] ?? words.phrases[kind], value ?? NaN), {
     value: number(known(value) ? scale.tolerance + value / scale.strength : null, 2) + (more ? words.or_more : ""),
     median: number(causes.medians[cause], 2),
     name: rest.join(" ").replaceAll("_", " "),
@@ -37,14 +39,12 @@ function titleOf(cause) {
   const [kind, ...rest] = cause.split(" ");
   const title = DATA.words.titles[kind];
   if (title === undefined || rest.length > 0 !== title.name.includes("{name}"))
-    return { name: cause, about: DATA.words.unknown, column: "", digits: 2 };
-  return { ...title, name: filled(title.name, { name: rest.join(" ").replaceAll("_", " ") }) };
+    return { name: cause, about: DATA.words.unknown, column: cause, digits: 2 };
+  const name = filled(title.name, { name: rest.join(" ").replaceAll("_", " ") });
+  return { about: "", column: name, digits: 2, ...title, name };
 }
 
-function columnName(cause) {
-  const { column, name } = titleOf(cause);
-  return column || name;
-}
+const columnName = (cause) => titleOf(cause).column;
 
 function clientName(cell, round, client) {
   if (round.attackers.includes(client)) return filled(DATA.words.attacks, { client });

@@ -82,12 +82,9 @@ function sentence(cell, round, i) {
     values[name] = (round[name] ?? causes?.values[name])?.[i];
     shown[name] = text(values[name], digits);
   }
-  for (const [cause, wordings] of Object.entries(words.causes)) {
-    const value = values[cause];
-    const chosen = known(value) ? wording(wordings, value) : "";
-    shown[cause] = chosen.replace("{}", shown[cause]);
-  }
-  shown.told = phrases(cell, round, i).join("; ") || words.nothing;
+  for (const [cause, choices] of Object.entries(words.causes))
+    shown[cause] = wording(choices, values[cause] ?? NaN).replace("{}", shown[cause]);
+  shown.phrases = phrases(cell, round, i).join("; ") || words.nothing;
   let template = words.traced;
   if (round.overflowed.includes(round.clients[i])) template = words.overflowed;
   else if (round.excluded.includes(round.clients[i])) template = words.excluded;

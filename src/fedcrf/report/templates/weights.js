@@ -163,7 +163,7 @@ function excludedMarks(cell) {
     y: all.map(([, client]) => String(client)),
     marker: { symbol: "x", color: colour("ink"), size: 7 },
     showlegend: false,
-    hovertemplate: "client %{y}, round %{x}: left out<extra></extra>",
+    hovertemplate: "client %{y}, round %{x}: excluded<extra></extra>",
   };
 }
 
