@@ -257,9 +257,9 @@ def test_the_causes_of_other_fields_are_drawn(
     write_page(read_report([attacked]), attacked / "report.html")
     chromium.open(attacked / "report.html", dark=dark, width=width)
     for method, cause, remembers in (
-        ("CRF-robust", "answer", True),
+        ("CRF-robust", "curvature response", True),
         ("CRF-evidence", "reported residual loss", False),
-        ("CRF-robust-evidence", "remembered", True),
+        ("CRF-robust-evidence", "remembered trust", True),
         ("CRF-FedAvg", "distance", False),
     ):
         choose(chromium, "trust-method", method)
@@ -323,7 +323,11 @@ def test_a_cause_and_the_memory_are_drawn_as_recorded(chromium: Browser, attacke
     chromium.open(attacked / "report.html")
     choose(chromium, "trust-method", "CRF-robust")
     records = find_rounds(attacked, "crf-robust", 0).records
-    for title, cause in (("answer", "response"), ("remembered", "remembered"), ("vote", "vote")):
+    for title, cause in (
+        ("curvature response", "response"),
+        ("remembered trust", "remembered"),
+        ("vote", "vote"),
+    ):
         choose(chromium, "cause", title)
         drawn = chromium.run("return at('cause-map').data[0].z")
         for place, record in enumerate(records):

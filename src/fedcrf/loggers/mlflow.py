@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from fedcrf.experiments.settings import flat
 from fedcrf.loggers.base import LoggedCell
 
 IDENTITY = "fedcrf.cell"
@@ -36,8 +37,8 @@ class MlflowLogger:
         tags = {IDENTITY: logged.identity, "fedcrf.folder": str(logged.folder)}
         run = self._client.create_run(experiment, tags=tags, run_name=logged.cell.name)
         self._run = run.info.run_id
-        described = _flat(logged.cell.describe())
-        self._client.log_batch(self._run, params=[Param(*item) for item in described.items()])
+        params = [Param(key, str(value)) for key, value in flat(logged.cell.describe())]
+        self._client.log_batch(self._run, params=params)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Take the numbers of a round; see `CellLogger.log`."""
@@ -49,14 +50,3 @@ class MlflowLogger:
         """Take the result; see `CellLogger.finish`."""
         self.log(result, 0)
         self._client.set_terminated(self._run, "FINISHED" if result else "FAILED")
-
-
-def _flat(described: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return ``section.key`` and the value as text, for every setting."""
-    flat: dict[str, str] = {}
-    for key, value in described.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = str(value)
-    return flat

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,11 +18,13 @@ from fedcrf.experiments.spec import CellSpec
 from fedcrf.extras import mend
 from fedcrf.loggers.base import CellLogger, LoggedCell, MakeLogger, result_values, round_values
 
+CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
+
 
 class LoggingObserver:
     """An observer of the runner that logs every cell to some tools.
 
-    A tool that fails is told about once and left alone from then on: no run ends for its log.
+    A tool that fails is named once and then left alone: no run ends because of its log.
 
     Args:
         makers: The loggers by name.
@@ -40,41 +41,30 @@ class LoggingObserver:
         self._makers = dict(makers)
         self._folders = folders
         self._say = say
-        self._open: dict[CellSpec, dict[str, CellLogger]] = {}
+        self._open: dict[tuple[CellSpec, str], CellLogger] = {}
 
     def __call__(self, event: Event) -> None:
         """Log one event."""
-        match event:
-            case CellStarted(cell, rounds_done):
-                logged = LoggedCell(self._folders[cell], cell, rounds_done)
-                self._open[cell] = {}
-                for name in list(self._makers):
-                    self._attempt(name, partial(self._make, name, logged))
-            case RoundFinished(cell, record):
-                values = round_values(record)
-                self._each(cell, lambda logger: logger.log(values, record.round))
-            case CellFinished(cell, summary):
-                result = result_values(summary)
-                self._each(cell, lambda logger: logger.finish(result))
-                self._open.pop(cell, None)
-            case CellFailed(cell, _):
-                self._each(cell, lambda logger: logger.finish({}))
-                self._open.pop(cell, None)
+        if not isinstance(event, CellEvent):
+            return
+        for name in list(self._makers):
+            try:
+                self._log(name, event)
+            except Exception as error:  # whatever a tool of others raises
+                del self._makers[name]
+                self._say(f"{name}: {type(error).__name__}: {error}; nothing more is logged to it")
 
-    def _make(self, name: str, logged: LoggedCell) -> None:
-        self._open[logged.cell][name] = self._makers[name](logged)
-
-    def _each(self, cell: CellSpec, do: Callable[[CellLogger], None]) -> None:
-        for name, logger in list(self._open.get(cell, {}).items()):
-            if name in self._makers:
-                self._attempt(name, partial(do, logger))
-
-    def _attempt(self, name: str, do: Callable[[], None]) -> None:
-        try:
-            do()
-        except Exception as error:  # whatever a tool of others raises
-            del self._makers[name]
-            self._say(f"{name}: {type(error).__name__}: {error}; nothing more is logged to it")
+    def _log(self, name: str, event: CellEvent) -> None:
+        """Pass an event on to one cell's logger, which begins and ends with the cell."""
+        place = (event.cell, name)
+        if isinstance(event, CellStarted):
+            logged = LoggedCell(self._folders[event.cell], event.cell, event.rounds_done)
+            self._open[place] = self._makers[name](logged)
+        elif place in self._open and isinstance(event, RoundFinished):
+            self._open[place].log(round_values(event.record), event.record.round)
+        elif place in self._open:
+            result = result_values(event.summary) if isinstance(event, CellFinished) else {}
+            self._open.pop(place).finish(result)
 
 
 def find_loggers(names: Sequence[str], known: Mapping[str, MakeLogger]) -> dict[str, MakeLogger]:
