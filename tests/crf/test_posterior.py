@@ -68,6 +68,25 @@ def flat(value: Any) -> np.ndarray:
     return np.concatenate([as_numpy(part).astype(np.float64).reshape(-1) for part in parts])
 
 
+@pytest.mark.parametrize("crf", CRFS, ids=lambda crf: type(crf).__name__)
+def test_every_crf_has_the_same_posterior(crf: Any) -> None:
+    given = rows()
+    posterior = crf.infer(given, [10, 20, 30, 40, 50, 60])
+    m, labels = posterior.marginals.shape
+    assert posterior.unary.shape == (m, labels)
+    for values in (posterior.weights, posterior.base_weights, posterior.trust, posterior.clip):
+        assert values.shape == (m,)
+        assert not values.flags.writeable
+    for values in posterior.causes.values():
+        assert values.shape == (m,)
+    assert posterior.expected_label is posterior.trust
+    assert ((posterior.trust >= 0) & (posterior.trust <= 1)).all()
+    assert posterior.excluded.tolist() == [False] * 3 + [True] + [False] * 2
+    assert posterior.coefficients[3] == 0.0
+    assert (posterior.affinity is None) == (not isinstance(crf, ClientCRF))
+    assert bool(posterior.memory) == isinstance(crf, RobustCRF)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("crf", CRFS, ids=lambda crf: type(crf).__name__)
 def test_updates_of_any_form_are_combined_in_it(crf: Any, form: str) -> None:

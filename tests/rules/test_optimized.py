@@ -280,6 +280,24 @@ class Counting(Rule):
         return replace(result, memory={"round.s": np.asarray(done)})
 
 
+@dataclass(frozen=True)
+class Beginning(Counting):
+    """The same, but it counts from ten on."""
+
+    def begin(self) -> Memory:
+        return {"round.s": np.array(10)}
+
+
+def test_a_rule_begins_with_a_memory_of_its_own() -> None:
+    start = random_state(np.random.default_rng(13), "float64")
+    rule, reports = Optimized(Beginning(), Adam()), random_rounds(14)[0]
+    assert FedAvg().begin() == {}
+    assert dict(rule.begin()) == {"rule.round.s": 10}
+    first = rule.aggregate(rule.begin(), start, reports)
+    assert first.memory["rule.round.s"] == 11
+    assert rule.aggregate(first.memory, start, reports).memory["rule.round.s"] == 12
+
+
 def test_a_rule_that_remembers_itself_keeps_its_memory() -> None:
     start = random_state(np.random.default_rng(13), "float64")
     rounds = random_rounds(14)

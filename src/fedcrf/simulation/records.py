@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from fedcrf.crf.potentials import Pairs
 from fedcrf.rules import AggregationResult, ClientReport, reported_evidence
+from fedcrf.rules.base import num_examples
 
 LARGEST_AFFINITY = 100
 """Clients up to which the whole affinity matrix is kept: 4,950 numbers a round."""
@@ -195,6 +196,33 @@ def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
     """
     finite = [record for record in records if math.isfinite(record.validation.loss)]
     return min(finite, key=lambda record: record.validation.loss) if finite else records[-1]
+
+
+def decided(
+    reports: Sequence[ClientReport], clients: Sequence[int], result: AggregationResult | None
+) -> dict[str, Any]:
+    """Return what of a `RoundRecord` the reports and the rule's decision settle.
+
+    Args:
+        reports: Those that the rule saw.
+        clients: What the record calls their clients.
+        result: The decision; None where there was nothing to decide on.
+    """
+    seen: dict[str, Any] = {
+        "clients": list(clients),
+        "num_examples": num_examples(reports),
+        "evidence": evidence_of(reports),
+    }
+    if result is None:
+        return {**seen, "weight": [], "base_weight": []}
+    return {
+        **seen,
+        "weight": brief(result.weights),
+        "base_weight": brief(result.base_weights),
+        "excluded": [client for client, out in zip(clients, result.excluded, strict=True) if out],
+        "overflowed": overflowed_of(result, clients),
+        "reasons": reasons_of(result),
+    }
 
 
 def overflowed_of(result: AggregationResult, clients: Sequence[int]) -> list[int] | None:

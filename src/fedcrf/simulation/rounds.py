@@ -33,9 +33,7 @@ from fedcrf.simulation.records import (
     RoundRecord,
     Seconds,
     brief,
-    evidence_of,
-    overflowed_of,
-    reasons_of,
+    decided,
 )
 from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.stopping import EarlyStopping
@@ -218,25 +216,16 @@ class Simulation(Settings):
             test=test,
             held_out=held_out,
             everyone=everyone,
-            clients=[report.client for report in reports],
-            num_examples=num_examples(reports),
             client_training_loss=brief(losses),
-            evidence=evidence_of(reports),
-            weight=brief(result.weights),
-            base_weight=brief(result.base_weights),
-            excluded=[
-                report.client for report, out in zip(reports, result.excluded, strict=True) if out
-            ],
-            overflowed=overflowed_of(result, [report.client for report in reports]),
             attackers=attackers,
             kept_model=not result.weights.any(),
             kept_reason=result.kept_reason,
-            reasons=reasons_of(result),
             seconds=Seconds(
                 training=trained - started,
                 aggregation=aggregated - attacked,
                 evaluation=evaluated - aggregated,
             ),
+            **decided(reports, [report.client for report in reports], result),
         )
         after = RunState(
             number,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -1044,7 +1045,8 @@ def test_a_memory_whose_nodes_are_damaged_is_refused(changed: dict[Any, Any]) ->
 
 
 def test_what_is_no_rule_or_no_names_is_refused() -> None:
-    for rule in (CRFRobust, "crf-robust", None):
+    duck = SimpleNamespace(aggregate=lambda *_: None)  # it has to derive from Rule
+    for rule in (CRFRobust, "crf-robust", None, duck):
         with pytest.raises(FedcrfError, match=r"give a server rule, such as CRFRobust\(\)$"):
             RuleStrategy(rule)  # type: ignore[arg-type]
     for odd in ({"residual_loss": 3}, {"evaluation_loss": ()}, {"partition_id": ("a", "b")}):

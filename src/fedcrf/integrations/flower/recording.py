@@ -29,9 +29,7 @@ from fedcrf.simulation.records import (
     RoundRecord,
     Seconds,
     brief,
-    evidence_of,
-    overflowed_of,
-    reasons_of,
+    decided,
 )
 
 
@@ -107,9 +105,6 @@ class Recorder:
             now: When the next model was.
         """
         assert self._run is not None
-        replies, result = decision.replies, decision.result
-        counts = [reply.num_examples for reply in replies]
-        clients = small_numbers(decision.reports)
         unknown = Metrics(loss=math.nan, accuracy=math.nan)
         record = RoundRecord(
             round=current.number,
@@ -118,26 +113,17 @@ class Recorder:
             test=ClientMetrics(
                 loss=math.nan, accuracy=math.nan, client_mean=math.nan, worst_client=math.nan
             ),
-            clients=clients,
-            nodes=[reply.node for reply in replies],
-            num_examples=counts,
+            nodes=[reply.node for reply in decision.replies],
             client_training_loss=brief(losses),
-            evidence=evidence_of(decision.reports),
-            weight=[] if result is None else brief(result.weights),
-            base_weight=[] if result is None else brief(result.base_weights),
-            excluded=[]
-            if result is None
-            else [client for client, out in zip(clients, result.excluded, strict=True) if out],
-            overflowed=None if result is None else overflowed_of(result, clients),
             left_out=[
                 LeftOutRecord(node=each.node, reason=each.reason) for each in decision.left_out
             ],
             kept_model=decision.kept_reason is not None,
             kept_reason=decision.kept_reason,
-            reasons=None if result is None else reasons_of(result),
             seconds=Seconds(
                 training=arrived - current.started, aggregation=now - arrived, evaluation=math.nan
             ),
+            **decided(decision.reports, small_numbers(decision.reports), decision.result),
         )
         self._run.append(record)
         self._trained_at = now
