@@ -88,6 +88,17 @@ def test_what_a_page_shows_runs(
         assert words(sample) in words(" ".join(said))
 
 
+def test_a_study_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    for language, code in blocks("experiments"):
+        if language == "python":
+            exec(code, scope)
+    assert scope["failed"] == []
+    assert len(scope["cells"]) == 4
+    assert scope["cells"].complete.all()
+
+
 def commands(page: str) -> list[list[str]]:
     """Return the commands of a page, a comment behind them left out."""
     lines = [

@@ -203,10 +203,14 @@ def _cell_result(store: RunStore, cell: CellSpec) -> CellResult:
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows as a table with all `COLUMNS`, in their order, and the others behind them."""
+    """Return rows as a table with all `COLUMNS`, in their order, and the others behind them.
+
+    What is None in a row is as good as missing.
+    """
     import pandas as pd
 
-    whole = [{**COLUMNS, **row} for row in rows]
+    said = ({key: value for key, value in row.items() if value is not None} for row in rows)
+    whole = [{**COLUMNS, **row} for row in said]
     found = pd.DataFrame(whole, columns=None if whole else list(COLUMNS))
     return found.astype({"complete": bool})  # of no rows too
 
@@ -255,9 +259,9 @@ def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[d
             "method": cell.method.name,
             "seed": cell.seed,
             "dataset": cell.data.dataset,
-            "attack": cell.attack_name or "",
-            "stale": each.stale or "",
-            "damage": each.damage or "",
+            "attack": cell.attack_name,
+            "stale": each.stale,
+            "damage": each.damage,
             "folder": str(folder),
             **_measured(each),
             **at,
@@ -269,21 +273,11 @@ def _measured(each: CellResult) -> dict[str, Any]:
     summary = each.summary
     if summary is None:
         return {"rounds": len(each.records)}
-    held_out = summary.held_out_accuracy
-    found = {
+    found = summary.model_dump(include=COLUMNS.keys() - {"method", "seed"})
+    found |= {
         "complete": True,
         "accuracy": summary.test_accuracy,
-        "validation_loss": summary.validation_loss,
-        "best_round": summary.best_round,
-        "rounds": summary.rounds,
-        "worst_client": summary.worst_client,
-        "client_mean": summary.client_mean,
-        "held_out_accuracy": math.nan if held_out is None else held_out,
-        "seconds_per_round": summary.seconds_per_round,
-        "aggregation_share": summary.aggregation_share,
-        "images_per_second": summary.images_per_second,
-        "commit": summary.provenance.commit or "",
-        "fingerprint": summary.fingerprint,
+        "commit": summary.provenance.commit,
     }
     if each.records:
         reported = reported_round(each.records)
@@ -314,16 +308,5 @@ def suite_rows(suite: Ledger) -> Iterator[dict[str, Any]]:
 
 def score_row(score: Score) -> dict[str, Any]:
     """Return what a suite's line says of a cell."""
-    return {
-        "method": score.method,
-        "seed": score.seed,
-        "partition": score.partition,
-        "condition": score.condition,
-        "accuracy": score.accuracy,
-        "everyone_accuracy": math.nan if score.everyone is None else score.everyone,
-        "worst_client": math.nan if score.worst_client is None else score.worst_client,
-        "separation": score.separation,
-        "last_rounds": score.last_rounds,
-        "commit": score.provenance.commit or "",
-        "fingerprint": score.fingerprint,
-    }
+    said = score.model_dump(include=set(COLUMNS))
+    return {**said, "everyone_accuracy": score.everyone, "commit": score.provenance.commit}

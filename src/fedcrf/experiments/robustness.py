@@ -278,11 +278,23 @@ def run_suite(
             points.setdefault(cells[point], []).append(point)
         first = [same[0] for same in points.values()]
         of_seeds = [_runs(suite, ledger, first, seed) for seed in dict.fromkeys(suite.seeds)]
-        with observer_of([run for runs in of_seeds for run in runs]) as observer:
+        every = [run for runs in of_seeds for run in runs]
+        stores = {cell: store for spec, store in every for cell in spec.cells()}
+        scored: list[Point] = []
+        with observer_of(every) as observer:
+
+            def keep(event: Event) -> None:
+                """Keep the score of a finished cell, and tell the observer."""
+                if isinstance(event, CellFinished):
+                    records = stores[event.cell].cell(event.cell).records()
+                    for point in points[event.cell]:
+                        ledger.append(_score(suite, point, event, records))
+                        scored.append(point)
+                observer(event)
+
             for runs in filter(None, of_seeds):
-                keeper = _Keeper(suite, ledger, runs, points, observer)
-                failed += run_grids(runs, workplace, keeper)
-                ledger.pack(keeper.scored, points.values())
+                failed += run_grids(runs, workplace, keep)
+                ledger.pack(scored, points.values())
     return failed
 
 
@@ -296,30 +308,6 @@ def _runs(suite: Suite, ledger: Ledger, points: Iterable[Point], seed: int) -> R
         (suite.spec(*place, names, [seed]), ledger.run(*place, seed))
         for place, names in methods.items()
     ]
-
-
-class _Keeper:
-    """An observer that keeps the score of every finished cell, and tells another."""
-
-    def __init__(
-        self,
-        suite: Suite,
-        ledger: Ledger,
-        runs: Runs,
-        points: Mapping[CellSpec, Sequence[Point]],
-        observer: Observer,
-    ) -> None:
-        self._suite, self._ledger, self._points, self._observer = suite, ledger, points, observer
-        self._stores = {cell: store for spec, store in runs for cell in spec.cells()}
-        self.scored: list[Point] = []
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, CellFinished):
-            records = self._stores[event.cell].cell(event.cell).records()
-            for point in self._points[event.cell]:
-                self._ledger.append(_score(self._suite, point, event, records))
-                self.scored.append(point)
-        self._observer(event)
 
 
 def _score(
