@@ -35,7 +35,7 @@ SMALL_CLIENT = 10
 
 
 class RunDisplay:
-    """Shows the events of a run; a context manager and an observer of the runner.
+    """Shows the events of a run; a context manager and an observer of the grid.
 
     Args:
         runs: What is run, and where the results go.

@@ -316,8 +316,7 @@ def sweep(
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
     workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
     from fedcrf.experiments.settings import read_run_file, setting
-    from fedcrf.experiments.study import Study, parse_axis
-    from fedcrf.experiments.sweep import sweep_table, write_sweep
+    from fedcrf.experiments.study import Study, parse_axis, sweep_table, write_sweep
 
     flags = {
         "methods": names_if_given("--methods", methods),

@@ -11,6 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.analysis.tables import (
+    UNDER_ATTACK,
+    Table,
+    check_not_emptier,
+    settings_grid,
+    settings_table,
+    value_text,
+)
+from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.results import RunResults, frame, read_results, run_rows
 from fedcrf.experiments.settings import Options
 from fedcrf.experiments.spec import RunSpec, check_used, resolve
@@ -149,6 +158,44 @@ def product(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Any], list[Options
     for chosen in itertools.product(*(axis.layers for axis in axes)):
         named = zip(axes, chosen, strict=True)
         yield {axis.name: value for axis, (value, _) in named}, [layer for _, layer in chosen]
+
+
+def sweep_table(study: Study, results: pd.DataFrame) -> Table:
+    """Return the test accuracy at every point, and its paired difference to the default's.
+
+    Args:
+        study: Whose axes are settings.
+        results: Its table.
+    """
+    attacked = any(point.spec.threat is not None for point in study.points)
+    names, defaults = [axis.name for axis in study.axes], study.default_values()
+    return settings_table(results, names, defaults, UNDER_ATTACK if attacked else "")
+
+
+def write_sweep(study: Study, results: pd.DataFrame) -> list[Path]:
+    """Write the table, and a heat map for each method where two settings vary.
+
+    Raises:
+        FedcrfError: The folder's table shows more, and nothing is stale; nothing is written.
+    """
+    from fedcrf.experiments.analysis.figures import heat_map_figure, save
+
+    table = sweep_table(study, results)
+    stale = bool((results["stale"] != "").any())
+    check_not_emptier(study.folder / "sweep.md", table.as_markdown(), stale)
+    paths = table.write(study.folder / "sweep")
+    if len(study.axes) != 2:
+        return paths
+    axes = {axis.name: axis.values for axis in study.axes}
+    down, across = map(value_text, study.default_values())
+    for method in dict.fromkeys(results[results["complete"]]["method"]):
+        figure = heat_map_figure(
+            settings_grid(results, method, axes),
+            f"{method_title(method)}: mean test accuracy",
+            default=(down, across),
+        )
+        paths += save(figure, study.folder / f"heat-map-{method}")
+    return paths
 
 
 def parse_axis(text: str) -> Axis:

@@ -1,4 +1,4 @@
-"""Sweeps: what varies, where the runs go, and how they are compared with the default."""
+"""Studies: what varies, where the runs go, and how settings are compared with the default."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments.analysis.tables import UNDER_ATTACK
 from fedcrf.experiments.grid import Workplace, run_grids
-from fedcrf.experiments.study import Axis, Study, parse_axis
-from fedcrf.experiments.sweep import sweep_table, write_sweep
+from fedcrf.experiments.study import Axis, Study, parse_axis, sweep_table, write_sweep
 from fedcrf.rules import Adam
 
 SMALL = {
