@@ -203,7 +203,7 @@ class ResponseEvidence(LinearPart):
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies, and by ``response`` r and by ``unresponsive`` the evidence."""
-        response = seen.curvature_response
+        response = seen.measured.get(self.cause)
         if response is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(response)
@@ -253,7 +253,7 @@ class SteadinessEvidence(LinearPart):
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies, and by ``steadiness`` c and by ``unsteady`` the evidence."""
-        steadiness = seen.update_consistency
+        steadiness = seen.measured.get(self.cause)
         if steadiness is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(steadiness)

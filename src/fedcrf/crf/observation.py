@@ -37,9 +37,8 @@ class Observation:
             whether they are finite alone.
         num_examples: (m,) training examples n_i; only their ratios count.
         evidence: By name (m,) numbers that the clients report; NaN where one does not.
-        curvature_response: (m,) in [−1, 1], the cosine of how a client's update changed since it
-            last took part with what the global model moved since then. NaN where not known.
-        update_consistency: (m,) the cosine of a client's update with its last one. NaN likewise.
+        measured: By cause (m,) numbers that a part of the field asks for and that are not in
+            ``updates``, such as those of earlier rounds; NaN where a client's is not known.
         before: (m, L) marginals of the round that a client last took part in; a row is NaN where
             there was none. None where nothing is remembered.
         credit: (m,) in [0, 1], what part of a client's word counts where it speaks against others;
@@ -54,8 +53,7 @@ class Observation:
     updates: Statistics | Presence
     num_examples: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    curvature_response: NDArray[np.float64] | None = None
-    update_consistency: NDArray[np.float64] | None = None
+    measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     before: NDArray[np.float64] | None = None
     credit: NDArray[np.float64] | None = None
     trust_ratio: NDArray[np.float64] | None = None

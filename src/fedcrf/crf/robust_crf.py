@@ -372,8 +372,14 @@ class RobustCRF(Settings):
         seen = Observation(
             statistics,
             num_examples=counted,
-            curvature_response=curvature_response(sketches - last_sketches, here - last_positions),
-            update_consistency=update_consistency(sketches.astype(np.float64), last_sketches),
+            measured={
+                ResponseEvidence.cause: curvature_response(
+                    sketches - last_sketches, here - last_positions
+                ),
+                SteadinessEvidence.cause: update_consistency(
+                    sketches.astype(np.float64), last_sketches
+                ),
+            },
             before=before,
             credit=reported.expected_label,
             trust_ratio=trust_ratio(trusted, unknown),
