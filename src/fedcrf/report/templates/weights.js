@@ -190,8 +190,8 @@ function weightSummary(cell, clients) {
   if (means.length < 2) return "This rule gives no client a weight of its own.";
   const [least, most] = [means[0], means.at(-1)];
   return (
-    `Over all rounds client ${least[0]} got least, ${least[1].toFixed(2)} times its FedAvg ` +
-    `weight, and client ${most[0]} most, ${most[1].toFixed(2)} times. ` +
+    `Over all rounds client ${least[0]} got the least, ${least[1].toFixed(2)} times its FedAvg ` +
+    `weight, and client ${most[0]} the most, ${most[1].toFixed(2)} times. ` +
     "Choose a client and a round by clicking, or above."
   );
 }
