@@ -82,7 +82,7 @@ def test_every_cell_of_a_suite_keeps_its_rounds(whole: tuple[Path, Log]) -> None
 def told(record: RoundRecord) -> Sequence[Sequence[str]]:
     found = effects_of(record, CRFRobust())
     assert found is not None
-    return found.told
+    return found.named
 
 
 def test_few_digits_are_enough_for_the_reasons(whole: tuple[Path, Log]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ class RunSpec:
     attack: Options = field(default_factory=dict)
     attacks: Mapping[str, Options] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def threat(self) -> Threat | None:
         """The attack, who and when; None where all clients are honest."""
         if not self.attack:
@@ -198,7 +199,7 @@ class RunSpec:
             data=self.data,
             partition=self.partition,
             model_name=self.model["name"],
-            model=build(MODELS[self.model["name"]], without_name(self.model), "model"),
+            model=self._plan,
             objective=_named("objectives", self.objectives, method.objective),
             rule=self._informed(_named("rules", self.rules, method.rule), seed),
             server_optimizer=_named(
@@ -211,6 +212,11 @@ class RunSpec:
             attack_name=self.attack.get("name"),
             threat=self.threat,
         )
+
+    @cached_property
+    def _plan(self) -> ModelPlan:
+        plan: ModelPlan = build(MODELS[self.model["name"]], without_name(self.model), "model")
+        return plan
 
     def _informed(self, rule: Rule, seed: int) -> Rule:
         """Return a rule that knows of this run what it is to know."""

@@ -46,12 +46,15 @@ class UnderConditions:
     cells: pd.DataFrame
 
     @cached_property
-    def _places(self) -> Mapping[tuple[str, str], pd.DataFrame]:
-        """By partition and method the complete cells, which have columns by condition and seed."""
+    def _grids(self) -> Mapping[tuple[str, str, str], pd.DataFrame]:
+        """By partition, method and column the complete cells' numbers; see `grid`."""
         complete = self.cells[self.cells["complete"]]
+        numbers = ("accuracy", "separation")  # of which there are tables
         return {
-            place: own.pivot(index="condition", columns="seed")
+            (*place, column): own.pivot(index="condition", columns="seed", values=column)
             for place, own in complete.groupby(["partition", "method"])
+            for column in numbers
+            if column in own
         }
 
     def grid(self, partition: str, method: str, column: str = "accuracy") -> pd.DataFrame:
@@ -61,8 +64,8 @@ class UnderConditions:
         """
         import pandas as pd
 
-        found = self._places.get((partition, method))
-        return pd.DataFrame() if found is None else found[column]
+        found = self._grids.get((partition, method, column))
+        return pd.DataFrame() if found is None else found
 
     def accuracies(self, partition: str, condition: str, method: str) -> pd.Series:
         """Return the accuracy by seed."""
