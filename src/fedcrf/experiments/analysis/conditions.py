@@ -49,7 +49,7 @@ class UnderConditions:
     def _grids(self) -> Mapping[tuple[str, str, str], pd.DataFrame]:
         """By partition, method and column the complete cells' numbers; see `grid`."""
         complete = self.cells[self.cells["complete"]]
-        numbers = ("accuracy", "separation")  # of which there are tables
+        numbers = ("accuracy", "separation", *ALL_CLIENTS)  # of which there are tables
         return {
             (*place, column): own.pivot(index="condition", columns="seed", values=column)
             for place, own in complete.groupby(["partition", "method"])
