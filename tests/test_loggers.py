@@ -23,8 +23,7 @@ from fedcrf.experiments.grid import (
     run_grid,
 )
 from fedcrf.experiments.store import RunStore
-from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
-from fedcrf.loggers.base import LoggedCell, round_values
+from fedcrf.loggers import LOGGERS, LoggedCell, LoggingObserver, find_loggers, round_values
 from fedcrf.simulation.records import Reasons
 
 CELL = small_spec(methods=["crf-fedavg"], seeds=[0]).cells()[0]

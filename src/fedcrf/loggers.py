@@ -1,0 +1,298 @@
+"""Loggers: a run's numbers to the tools that people already watch their runs with.
+
+A logger is a class with the two methods of `CellLogger`, and a line in `LOGGERS`. It imports its
+tool when it is made, and names it in ``package``, so that a missing tool is named before the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import tomli_w
+
+from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.grid import (
+    CellFailed,
+    CellFinished,
+    CellStarted,
+    Event,
+    RoundFinished,
+)
+from fedcrf.experiments.settings import flat
+from fedcrf.experiments.spec import CellSpec
+from fedcrf.experiments.store import CellSummary
+from fedcrf.extras import mend
+from fedcrf.simulation.records import LARGEST_AFFINITY, RoundRecord
+
+CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
+
+
+@dataclass(frozen=True)
+class LoggedCell:
+    """The cell that a logger is made for.
+
+    Attributes:
+        folder: Of the run.
+        cell: What is run.
+        rounds_done: Rounds of an earlier execution, after which it goes on.
+    """
+
+    folder: Path
+    cell: CellSpec
+    rounds_done: int = 0
+
+    @property
+    def identity(self) -> str:
+        """The same whenever this cell of this folder goes on, and different for any other."""
+        place = f"{self.folder.resolve()}/{self.cell.name}"
+        return hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
+class CellLogger(Protocol):
+    """Takes the numbers of one cell. Several exist at once where several cells run at once."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Take the finite numbers of a round by name; ``step`` is the round."""
+        ...
+
+    def finish(self, result: Mapping[str, float]) -> None:
+        """Take the cell's result, empty where it failed; nothing comes after it."""
+        ...
+
+
+class MakeLogger(Protocol):
+    """Begins to log a cell.
+
+    Raises:
+        ImportError: The tool is not installed.
+    """
+
+    def __call__(self, logged: LoggedCell) -> CellLogger:
+        """Return the logger of one cell."""
+        ...
+
+
+def round_values(record: RoundRecord) -> dict[str, float]:
+    """Return the finite numbers of a round by name; those of clients where they are few."""
+    values = {
+        "training/loss": record.training_loss,
+        "validation/loss": record.validation.loss,
+        "validation/accuracy": record.validation.accuracy,
+        "test/accuracy": record.test.accuracy,
+        "test/client_mean": record.test.client_mean,
+        "test/worst_client": record.test.worst_client,
+        "seconds/round": record.seconds.total,
+        "seconds/aggregation": record.seconds.aggregation,
+        "clients/excluded": float(len(record.excluded)),
+    }
+    if record.held_out is not None:
+        values["held_out/accuracy"] = record.held_out.accuracy
+    if len(record.clients) <= LARGEST_AFFINITY:
+        by_client = {"weight": record.weight}
+        if record.reasons is not None:
+            by_client["reliability"] = record.reasons.reliability
+            by_client["trust"] = record.reasons.expected_label
+        for name, numbers in by_client.items():
+            if numbers:  # a field past the paper's infers no reliability
+                for client, number in zip(record.clients, numbers, strict=True):
+                    values[f"{name}/client_{client}"] = number
+    return _finite(values)
+
+
+def result_values(summary: CellSummary) -> dict[str, float]:
+    """Return the finite numbers of a cell's result by name."""
+    values = {
+        "result/test_accuracy": summary.test_accuracy,
+        "result/validation_loss": summary.validation_loss,
+        "result/worst_client": summary.worst_client,
+        "result/best_round": float(summary.best_round),
+    }
+    return _finite(values)
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+class TensorBoardLogger:
+    """TensorBoard, for ``tensorboard --logdir RUN``: event files in ``RUN/tensorboard/CELL``.
+
+    Steps of lost rounds are written over.
+    """
+
+    package: ClassVar[str] = "tensorboard"
+
+    def __init__(self, logged: LoggedCell) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        done = logged.rounds_done
+        self._last = done
+        self._writer = SummaryWriter(
+            str(logged.folder / "tensorboard" / logged.cell.name),
+            purge_step=done + 1 if done else None,
+        )
+        description = tomli_w.dumps(logged.cell.describe()).replace("\n", "\n    ")
+        self._writer.add_text("description", f"    {description}", global_step=done)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Take the numbers of a round; see `CellLogger.log`."""
+        self._last = step
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, global_step=step)
+        self._writer.flush()
+
+    def finish(self, result: Mapping[str, float]) -> None:
+        """Take the result; see `CellLogger.finish`."""
+        self.log(result, self._last)
+        self._writer.close()
+
+
+class WandbLogger:
+    """Weights & Biases: a run of the project ``fedcrf`` (or ``WANDB_PROJECT``), grouped by folder.
+
+    ``WANDB_MODE=offline`` keeps all on this machine.
+    """
+
+    package: ClassVar[str] = "wandb"
+
+    def __init__(self, logged: LoggedCell) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "fedcrf"),
+            group=logged.folder.name,
+            name=logged.cell.name,
+            id=logged.identity,
+            resume="allow",
+            config=logged.cell.describe(),
+            dir=str(logged.folder),
+            reinit="create_new",
+        )
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Take the numbers of a round; see `CellLogger.log`."""
+        self._run.log(dict(values), step=step)
+
+    def finish(self, result: Mapping[str, float]) -> None:
+        """Take the result; see `CellLogger.finish`."""
+        self._run.summary.update(dict(result))
+        self._run.finish(exit_code=0 if result else 1)
+
+
+class MlflowLogger:
+    """MLflow: a run of the experiment ``fedcrf`` (or ``MLFLOW_EXPERIMENT_NAME``).
+
+    ``MLFLOW_TRACKING_URI`` names the store.
+    """
+
+    package: ClassVar[str] = "mlflow"
+    identity_tag: ClassVar[str] = "fedcrf.cell"
+
+    def __init__(self, logged: LoggedCell) -> None:
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, Param
+
+        self._metric = Metric
+        self._client = MlflowClient()
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedcrf")
+        found = self._client.get_experiment_by_name(name)
+        experiment = self._client.create_experiment(name) if found is None else found.experiment_id
+        earlier = self._client.search_runs(
+            [experiment], f"tags.`{self.identity_tag}` = '{logged.identity}'", max_results=1
+        )
+        if earlier and logged.rounds_done:
+            self._run = earlier[0].info.run_id
+            return
+        tags = {self.identity_tag: logged.identity, "fedcrf.folder": str(logged.folder)}
+        run = self._client.create_run(experiment, tags=tags, run_name=logged.cell.name)
+        self._run = run.info.run_id
+        params = [Param(key, str(value)) for key, value in flat(logged.cell.describe())]
+        self._client.log_batch(self._run, params=params)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Take the numbers of a round; see `CellLogger.log`."""
+        now = int(time.time() * 1000)
+        metrics = [self._metric(name, value, now, step) for name, value in values.items()]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def finish(self, result: Mapping[str, float]) -> None:
+        """Take the result; see `CellLogger.finish`."""
+        self.log(result, 0)
+        self._client.set_terminated(self._run, "FINISHED" if result else "FAILED")
+
+
+LOGGERS: Mapping[str, MakeLogger] = {
+    "tensorboard": TensorBoardLogger,
+    "wandb": WandbLogger,
+    "mlflow": MlflowLogger,
+}
+
+
+class LoggingObserver:
+    """An observer of the runner that logs every cell to some tools.
+
+    A tool that fails is named once and then left alone: no run ends because of its log.
+
+    Args:
+        makers: The loggers by name.
+        folders: The run's folder of each cell.
+        say: Takes a line for the user.
+    """
+
+    def __init__(
+        self,
+        makers: Mapping[str, MakeLogger],
+        folders: Mapping[CellSpec, Path],
+        say: Callable[[str], None],
+    ) -> None:
+        self._makers = dict(makers)
+        self._folders = folders
+        self._say = say
+        self._open: dict[tuple[CellSpec, str], CellLogger] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Log one event."""
+        if not isinstance(event, CellEvent):
+            return
+        for name in list(self._makers):
+            try:
+                self._log(name, event)
+            except Exception as error:  # whatever a tool of others raises
+                del self._makers[name]
+                self._say(f"{name}: {type(error).__name__}: {error}; nothing more is logged to it")
+
+    def _log(self, name: str, event: CellEvent) -> None:
+        """Pass an event on to one cell's logger, which begins and ends with the cell."""
+        place = (event.cell, name)
+        if isinstance(event, CellStarted):
+            logged = LoggedCell(self._folders[event.cell], event.cell, event.rounds_done)
+            self._open[place] = self._makers[name](logged)
+        elif place in self._open and isinstance(event, RoundFinished):
+            self._open[place].log(round_values(event.record), event.record.round)
+        elif place in self._open:
+            result = result_values(event.summary) if isinstance(event, CellFinished) else {}
+            self._open.pop(place).finish(result)
+
+
+def find_loggers(names: Sequence[str], known: Mapping[str, MakeLogger]) -> dict[str, MakeLogger]:
+    """Return the loggers of those names.
+
+    Raises:
+        FedcrfError: No such logger, or its tool is not installed.
+    """
+    for name in names:
+        if name not in known:
+            raise unknown_name("logger", name, known)
+        package = getattr(known[name], "package", None)
+        if package is not None and find_spec(package) is None:
+            missing = ModuleNotFoundError(name=package)
+            raise FedcrfError(f"--log {name}: {mend(missing)}")
+    return {name: known[name] for name in names}
