@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar, Literal, get_args
@@ -142,13 +143,11 @@ Deviation = Literal["unit", "sign", "std"]
 
 
 @dataclass(frozen=True)
-class MinMax(Attack):
-    """Sends g + γp, no further off than honest clients are (Shejwalkar and Houmansadr, NDSS 2021).
+class _AsFarAs(Attack):
+    """Sends g + γp with the largest γ that a bound on its distances to honest updates leaves.
 
-    γ is the largest with max_i ‖g + γp − u_i‖ ≤ max_{i,j} ‖u_i − u_j‖: no honest client is further
-    from it than from another. It is the paper's aggregation-agnostic attack that knows the honest
-    updates. The paper halves steps until γ is near; here it is the root of a quadratic for each
-    client.
+    The paper's aggregation-agnostic attacks, which know the honest updates. The paper halves steps
+    until γ is near; here it is the root of a quadratic.
 
     Attributes:
         deviation: The direction p: ``unit``, ``sign`` or ``std``.
@@ -163,48 +162,53 @@ class MinMax(Attack):
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
-        updates = scene.honest_updates
-        direction = deviation_of(updates, self.deviation)
-        offsets = scene.honest_mean - updates
-        gammas = [
-            largest_step(float(direction @ direction), offset @ direction, offset @ offset, bound)
-            for bound in [squared_distances(updates).max()]
-            for offset in offsets
-        ]
-        return scene.honest_mean + min(gammas) * direction
+        direction = deviation_of(scene.honest_updates, self.deviation)
+        return scene.honest_mean + self._step(scene, direction) * direction
+
+    @abstractmethod
+    def _step(self, scene: Scene, direction: Vector) -> float:
+        """Return γ, 0 or more, in the direction p, (d,)."""
 
 
 @dataclass(frozen=True)
-class MinSum(Attack):
-    """Sends g + γp as min-max, by sums of squares (Shejwalkar and Houmansadr, NDSS 2021).
+class MinMax(_AsFarAs):
+    """Sends g + γp, no further off than honest clients are (Shejwalkar and Houmansadr, NDSS 2021).
 
-    γ is the largest with Σ_i ‖g + γp − u_i‖² ≤ max_i Σ_j ‖u_i − u_j‖²: its squared distances sum to
-    no more than an honest client's. It is the paper's aggregation-agnostic attack that knows the
-    honest updates. γ is the root of a quadratic.
+    γ is the largest with max_i ‖g + γp − u_i‖ ≤ max_{i,j} ‖u_i − u_j‖: no honest client is further
+    from it than from another. There is a quadratic for each client.
 
     Attributes:
         deviation: The direction p: ``unit``, ``sign`` or ``std``.
     """
 
-    deviation: Deviation = "unit"
+    def _step(self, scene: Scene, direction: Vector) -> float:
+        square, bound = float(direction @ direction), squared_distances(scene.honest_updates).max()
+        offsets = scene.honest_mean - scene.honest_updates
+        return min(
+            largest_step(square, offset @ direction, offset @ offset, bound) for offset in offsets
+        )
 
-    fewest_honest: ClassVar[int] = 1
 
-    def __post_init__(self) -> None:
-        check_choice("deviation", self.deviation, get_args(Deviation))
+@dataclass(frozen=True)
+class MinSum(_AsFarAs):
+    """Sends g + γp as min-max, by sums of squares (Shejwalkar and Houmansadr, NDSS 2021).
 
-    def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+    γ is the largest with Σ_i ‖g + γp − u_i‖² ≤ max_i Σ_j ‖u_i − u_j‖²: its squared distances sum to
+    no more than an honest client's.
+
+    Attributes:
+        deviation: The direction p: ``unit``, ``sign`` or ``std``.
+    """
+
+    def _step(self, scene: Scene, direction: Vector) -> float:
         updates = scene.honest_updates
-        direction = deviation_of(updates, self.deviation)
         offsets = scene.honest_mean - updates
-        gamma = largest_step(
+        return largest_step(
             len(updates) * float(direction @ direction),
             offsets.sum(axis=0) @ direction,
             (offsets * offsets).sum(),
             squared_distances(updates).sum(axis=1).max(),
         )
-        return scene.honest_mean + gamma * direction
 
 
 def deviation_of(updates: Vector, kind: Deviation) -> Vector:
