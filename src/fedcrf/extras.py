@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import requires
+from importlib.util import find_spec
+
+from fedcrf.errors import FedcrfError
 
 _DISTRIBUTIONS = {
     "PIL": "pillow",
@@ -13,6 +16,12 @@ _DISTRIBUTIONS = {
 """Packages that are not imported by the name under which they are installed."""
 
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+).*extra == ['\"](?P<extra>[\w-]+)['\"]")
+
+
+def check_installed(package: str, wanted_by: str = "") -> None:
+    """Raise a `FedcrfError` where a package is not installed; ``wanted_by`` begins its message."""
+    if find_spec(package) is None:
+        raise FedcrfError(f"{wanted_by}{mend(ModuleNotFoundError(name=package))}")
 
 
 def mend(missing: ModuleNotFoundError) -> str:

@@ -12,13 +12,12 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 import tomli_w
 
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import unknown_name
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -29,7 +28,7 @@ from fedcrf.experiments.grid import (
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import CellSummary
-from fedcrf.extras import mend
+from fedcrf.extras import check_installed
 from fedcrf.simulation.records import LARGEST_AFFINITY, RoundRecord
 
 CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
@@ -292,7 +291,6 @@ def find_loggers(names: Sequence[str], known: Mapping[str, MakeLogger]) -> dict[
         if name not in known:
             raise unknown_name("logger", name, known)
         package = getattr(known[name], "package", None)
-        if package is not None and find_spec(package) is None:
-            missing = ModuleNotFoundError(name=package)
-            raise FedcrfError(f"--log {name}: {mend(missing)}")
+        if package is not None:
+            check_installed(package, f"--log {name}: ")
     return {name: known[name] for name in names}

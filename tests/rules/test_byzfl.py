@@ -582,7 +582,7 @@ def test_where_all_distances_overflow_the_rule_is_named(byzfl: SimpleNamespace, 
 def test_without_the_package_one_line_says_how_to_install_it(
     without_byzfl: None, tmp_path: Path
 ) -> None:
-    mend = r"^ByzFL is not installed: pip install 'fedcrf\[byzfl\]'$"
+    mend = r"^byzfl is not installed: pip install 'fedcrf\[byzfl\]'$"
     with pytest.raises(FedcrfError, match=mend):
         find_rule("byzfl-median")().aggregate({}, *a_round(3))
     with pytest.raises(FedcrfError, match=mend):

@@ -36,8 +36,9 @@ from fedcrf.experiments.store import (
     StaleCellError,
     partition_record,
 )
+from fedcrf.extras import check_installed, mend
 from fedcrf.processes import Child, in_child, one_thread
-from fedcrf.rules.byzfl import ByzFLRule, check_byzfl
+from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import RoundRecord, reported_round
 from fedcrf.simulation.rounds import Simulation
@@ -105,8 +106,8 @@ def executor_at(place: str) -> Executor:
         )
     try:
         from distributed import Client
-    except ImportError:
-        raise FedcrfError("--executor dask needs Dask: pip install 'fedcrf[dask]'") from None
+    except ModuleNotFoundError as missing:
+        raise FedcrfError(f"--executor dask: {mend(missing)}") from None
     try:
         client = Client(address, timeout=10)
     except (OSError, ValueError) as error:
@@ -234,7 +235,7 @@ def _check(spec: RunSpec, store: RunStore, workplace: Workplace) -> _Checked:
     cells = spec.cells()
     cells[0].model.build(dataset.image_shape, dataset.num_classes)
     if any(isinstance(cell.rule, ByzFLRule) for cell in cells):
-        check_byzfl()
+        check_installed("byzfl")
     splits = {
         seed: client_splits(dataset.train.labels, spec.partition, seed) for seed in spec.seeds
     }

@@ -4,14 +4,14 @@
 The clients' code does not change.
 """
 
+from fedcrf.extras import mend
+
 try:
     import flwr  # noqa: F401
 except ModuleNotFoundError as error:
     if error.name != "flwr":
         raise
-    raise ModuleNotFoundError(
-        "Flower is not installed: pip install 'fedcrf[flower]'", name=error.name
-    ) from None
+    raise ModuleNotFoundError(mend(error), name=error.name) from None
 
 from fedcrf.integrations.flower.strategy import CRFAvg, RuleStrategy
 from fedcrf.integrations.replies import MetricNames

@@ -7,7 +7,7 @@ of them aggregates, and not before.
 """
 
 from fedcrf.rules.byzfl.catalogue import AGGREGATORS, BYZFL_RULES, PRE_AGGREGATORS, PREFIX, Part
-from fedcrf.rules.byzfl.package import byzfl_aggregators, check_byzfl
+from fedcrf.rules.byzfl.package import byzfl_aggregators
 from fedcrf.rules.byzfl.rule import ByzFLRule, bucket_size, byzfl_rule
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "bucket_size",
     "byzfl_aggregators",
     "byzfl_rule",
-    "check_byzfl",
 ]

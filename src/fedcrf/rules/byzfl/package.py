@@ -7,18 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
 import numpy as np
 
-from fedcrf.errors import FedcrfError
-
-
-def check_byzfl() -> None:
-    """Raise a `FedcrfError` where the package is not installed."""
-    _byzfl_spec()
+from fedcrf.extras import check_installed
 
 
 @cache
@@ -31,21 +25,16 @@ def byzfl_aggregators() -> ModuleType:
     Raises:
         FedcrfError: It is not installed.
     """
-    spec = _byzfl_spec()
+    check_installed("byzfl")
     if "byzfl" in sys.modules:
         return import_module("byzfl.aggregators")
+    spec = find_spec("byzfl")
+    assert spec is not None
     sys.modules["byzfl"] = module_from_spec(spec)  # where its parts lie; it is not executed
     try:
         return import_module("byzfl.aggregators")
     finally:
         del sys.modules["byzfl"]  # for others the whole package is still to be imported
-
-
-def _byzfl_spec() -> ModuleSpec:
-    spec = find_spec("byzfl")
-    if spec is None:
-        raise FedcrfError("ByzFL is not installed: pip install 'fedcrf[byzfl]'")
-    return spec
 
 
 @contextmanager
