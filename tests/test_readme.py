@@ -150,7 +150,7 @@ def test_the_published_suites_follow_from_their_cells(
     partitions = list(dict.fromkeys(score.partition for score in ledger.scores()))
     asked = suite.chosen(methods=methods, seeds=[], partitions=partitions, conditions=[])
     findings = Findings.of(asked, ledger)
-    assert len(findings.by_point) == len(ledger.scores()), "a default has changed since"
+    assert len(findings.by_key) == len(ledger.scores()), "a default has changed since"
     write_findings(findings, tmp_path)
     for path in [*tmp_path.glob("*.md"), *tmp_path.glob("*.csv")]:
         assert path.read_text() == (folder / path.name).read_text()

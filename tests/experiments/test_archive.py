@@ -190,7 +190,7 @@ def test_rounds_outlast_a_cell_that_fails(tmp_path: Path, monkeypatch: pytest.Mo
     lost = run_suite(asked, Ledger(tmp_path), place, lambda _: nullcontext(Log()))
     assert {each.cell.method.name for each in lost} == {"crf-robust"}
     assert names(tmp_path) == ["fedavg-seed-0"]
-    assert {p.method for p in Findings.of(asked, Ledger(tmp_path)).by_point} == {"fedavg"}
+    assert {method for _, _, method, _ in Findings.of(asked, Ledger(tmp_path)).by_key} == {"fedavg"}
     assert all(isinstance(each, CellFailed) for each in lost)
 
 

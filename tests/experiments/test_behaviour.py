@@ -272,8 +272,8 @@ def test_stale_cells_of_a_suite_are_named_left_out_and_run_again(
     stale = Findings.of(suite(), Ledger(tmp_path))
     said = "rule krum has behaviour 2 now and had 1"
     assert set(stale.stale.values()) == {said}
-    assert {point.method for point in stale.stale} == {"krum"}
-    assert {point.method for point in stale.by_point} == {"fedavg"}
+    assert {method for _, _, method, _ in stale.stale} == {"krum"}
+    assert {method for _, _, method, _ in stale.by_key} == {"fedavg"}
     assert stale.results.difference("iid", "ipm-2", "krum") is None
     shown = CliRunner().invoke(app, ["show", str(tmp_path)])
     assert f"2 cells are stale: {said}" in " ".join(shown.output.split())
@@ -281,9 +281,9 @@ def test_stale_cells_of_a_suite_are_named_left_out_and_run_again(
     assert f"2 cells are stale and left out: {said}; " in (tmp_path / "tables.md").read_text()
     after, log = run(suite(), tmp_path)
     assert {event.cell.method.name for event in log.of(CellStarted)} == {"krum"}
-    assert after.by_point.keys() == suite().cells.keys()
+    assert after.by_key.keys() == suite().cells.keys()
     assert not after.stale
-    assert {s.method: s.behaviour for s in after.by_point.values()} == {
+    assert {s.method: s.behaviour for s in after.by_key.values()} == {
         "fedavg": None,
         "krum": {"rule": 2},
     }

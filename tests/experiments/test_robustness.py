@@ -32,9 +32,10 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.packed import Ledger, Score, digest
 from fedcrf.experiments.robustness import Findings, run_suite, separation, write_findings
-from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.suite import SUITES, Point, Suite, default_folder, read_suite
+from fedcrf.experiments.study import CellKey
+from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
 from fedcrf.simulation.records import RoundRecord
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
@@ -94,7 +95,9 @@ def test_every_condition_of_a_suite_can_be_run(name: str, dataset: str) -> None:
     assert len(names) == len(set(names))
     ideals = {each.ideal for each in suite.conditions.values()} - {None}
     assert all(
-        cell.method.name == "fedavg" for at, cell in suite.cells.items() if at.condition in ideals
+        cell.method.name == "fedavg"
+        for (_, condition, *_), cell in suite.cells.items()
+        if condition in ideals
     )
 
 
@@ -116,11 +119,11 @@ def test_peers_are_told_the_true_number_of_attackers_whatever_it_is(
     suite = whole.chosen(attackers=attackers, clients=clients, seeds=[0], partitions=["iid"])
     wrong, size = true
     rules = {}
-    for at, cell in suite.cells.items():
+    for cell in suite.cells.values():
         assert cell.threat is not None
         assert (cell.threat.schedule.attackers, cell.partition.num_clients) == true
-        rules.setdefault(at.method, cell.rule)
-        assert rules[at.method] == cell.rule
+        rules.setdefault(cell.method.name, cell.rule)
+        assert rules[cell.method.name] == cell.rule
     assert rules["krum"].num_byzantine == rules["multi-krum"].num_byzantine == wrong  # type: ignore[attr-defined]
     assert rules["trimmed-mean"].fraction * size == pytest.approx(wrong)  # type: ignore[attr-defined]
     assert suite.numbers == f"{wrong} of {size} clients"
@@ -131,23 +134,23 @@ def test_peers_are_told_the_true_number_of_attackers_whatever_it_is(
 def test_peers_are_told_of_the_clients_that_there_are_however_that_is_said() -> None:
     crowd = [{"partition": {"num_clients": 20}, "rounds": {"clients_per_round": 10}}]
     suite = read_suite("noise", "digits").chosen(seeds=[0], settings=crowd)
-    rules = {at.method: cell.rule for at, cell in suite.cells.items()}
+    rules = {cell.method.name: cell.rule for cell in suite.cells.values()}
     assert rules["krum"].num_byzantine == 2  # type: ignore[attr-defined]
     assert rules["trimmed-mean"].fraction == 0.2  # type: ignore[attr-defined]
     told = {"rules": {"krum": {"num_byzantine": 1}}}
     suite = read_suite("attacks", "digits").chosen(methods=["krum"], seeds=[0], settings=[told])
-    cell = next(cell for at, cell in suite.cells.items() if at.method == "krum")
+    cell = next(cell for cell in suite.cells.values() if cell.method.name == "krum")
     assert cell.rule.num_byzantine == 1  # type: ignore[attr-defined]
     assert read_suite("noise", "digits").chosen(clients=20).numbers == "2 or 4 of 20 clients"
 
 
 def test_peers_are_told_a_condition_s_own_number() -> None:
     suite = read_suite("noise", "digits").chosen(seeds=[0], partitions=["iid"])
-    for at, cell in suite.cells.items():
-        if at.method == "krum":
+    for (_, condition, method, _), cell in suite.cells.items():
+        if method == "krum":
             true = 4 if cell.threat is None else cell.threat.schedule.attackers
-            assert cell.rule.num_byzantine == true, at.condition  # type: ignore[attr-defined]
-        if at.method == "trimmed-mean" and at.condition == "noise-30-of-2":
+            assert cell.rule.num_byzantine == true, condition  # type: ignore[attr-defined]
+        if method == "trimmed-mean" and condition == "noise-30-of-2":
             assert cell.rule.fraction == 0.2  # type: ignore[attr-defined]
 
 
@@ -160,7 +163,7 @@ def test_the_title_of_a_group_stands_for_its_conditions() -> None:
 def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
     suite = small()
     findings = run(suite, tmp_path, log)
-    assert len(findings.by_point) == len(suite.cells) == 2 * 2 * 2 + 2
+    assert len(findings.by_key) == len(suite.cells) == 2 * 2 * 2 + 2
     assert not (tmp_path / "runs").exists()
     again = Log()
     assert run(suite, tmp_path, again).scores == findings.scores
@@ -168,7 +171,7 @@ def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
     # One more method and one more seed: only what is new is run.
     more = run(small(methods=["fedavg", "crf-robust", "krum"]), tmp_path, again)
     assert sorted(finished(again)) == ["krum-seed-0"] * 2 + ["krum-seed-1"] * 2
-    assert len(more.by_point) == 2 * 3 * 2 + 2
+    assert len(more.by_key) == 2 * 3 * 2 + 2
     place = ("iid", "ipm-2", "fedavg")
     assert findings.results.accuracies(*place).equals(more.results.accuracies(*place))
 
@@ -212,7 +215,8 @@ def test_only_what_is_finished_is_cleared_away(tmp_path: Path, log: Log) -> None
     beside = ledger.run("iid", "ipm-2", 0).path
     ledger.write([])
     for seed, methods in ((0, ["krum"]), (1, ["fedavg"])):  # begun by commands that were killed
-        spec = suite.spec("iid", "ipm-2", methods, [seed])
+        (point,) = (each for each in suite.study.points if each.at["condition"] == "ipm-2")
+        spec = resolve(point.spec.describe(), {"methods": methods, "seeds": [seed]})
         store = ledger.run("iid", "ipm-2", seed)
         store.path.mkdir(parents=True)
         store.write(spec)
@@ -240,13 +244,13 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
     findings = run(suite, tmp_path, log)
     last: dict[str, list[RoundRecord]] = {}
     for event in log.of(RoundFinished):
-        if event.cell == suite.cells[Point("iid", "none", event.cell.method.name, 0)]:
+        if event.cell == suite.cells["iid", "none", event.cell.method.name, 0]:
             last.setdefault(event.cell.method.name, []).append(event.record)
     row = {row[0]: row for row in summary_table(findings.results, "iid").rows}
     for method, title in (("fedavg", "FedAvg"), ("crf-robust", "CRF-robust")):
         everyone = [record.everyone for record in last[method]]
         worst = np.mean([each.worst_client for each in everyone if each is not None])
-        score = findings.by_point[Point("iid", "none", method, 0)]
+        score = findings.by_key["iid", "none", method, 0]
         assert score.everyone == pytest.approx(np.mean([e.accuracy for e in everyone if e]))
         assert score.worst_client == pytest.approx(worst)
         assert row[title][3:5] == (f"{score.everyone:.3f}", f"{worst:.3f}")
@@ -261,7 +265,7 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
         tmp_path / "noise",
         log,
     )
-    (score,) = clean.by_point.values()
+    (score,) = clean.by_key.values()
     assert score.everyone == score.accuracy
     assert score.worst_client is not None
     # Folders of old say nothing of them, and their tables stay what they were.
@@ -283,7 +287,7 @@ def test_tables_are_of_all_that_the_folder_holds(tmp_path: Path, log: Log) -> No
     assert suite.seeds == (0, 1)
     assert list(suite.partitions) == ["iid", "alpha-0.1"]
     assert list(suite.conditions) == ["none", "left-out", "ipm-2", "mimic"]
-    assert len(Findings.of(asked, Ledger(tmp_path)).by_point) == 10
+    assert len(Findings.of(asked, Ledger(tmp_path)).by_key) == 10
     ledger = Ledger(tmp_path)
     ledger.append(ledger.scores()[0].model_copy(update={"method": "no-longer"}))
     assert Findings.of(asked, ledger).suite.methods == ("krum", "fedavg", "crf-robust")
@@ -295,8 +299,8 @@ def test_a_changed_setting_is_a_cell_that_was_not_run(tmp_path: Path, log: Log) 
     changed = small(methods=["fedavg"], seeds=[0]).chosen(
         settings=[{"training": {"learning_rate": 0.5}}]
     )
-    assert len(findings.by_point) == 3
-    assert Findings(changed, findings.scores, findings.descriptions).by_point == {}
+    assert len(findings.by_key) == 3
+    assert Findings(changed, findings.scores, findings.descriptions).by_key == {}
 
 
 def test_what_is_not_of_the_suite_is_named_and_replaces_no_table(tmp_path: Path, log: Log) -> None:
@@ -330,16 +334,16 @@ def test_another_number_of_attackers_is_run_anew_and_not_mixed(tmp_path: Path, l
     three = run(small(**parts), tmp_path, log)
     again = Log()
     one = small(**parts).chosen(attackers=1)
-    assert len(run(one, tmp_path, again).by_point) == len(finished(again)) == len(one.cells)
+    assert len(run(one, tmp_path, again).by_key) == len(finished(again)) == len(one.cells)
     for suite, said in ((small(**parts), "3 of 10 clients"), (one, "1 of 10 clients")):
         findings = Findings.of(suite, Ledger(tmp_path))
-        assert len(findings.scores) == 2 * len(findings.by_point) == 2 * len(suite.cells)
+        assert len(findings.scores) == 2 * len(findings.by_key) == 2 * len(suite.cells)
         write_findings(findings, tmp_path)
         titles = [line for line in (tmp_path / "tables.md").read_text().splitlines() if ":" in line]
         assert f"Rules under attack: digits, iid, {said}" in titles
         assert f"digits, iid, {said}: mean accuracy" in titles
         assert f"digits, iid, {said}: Δ to FedAvg [95 %]" in titles
-    assert Findings.of(small(**parts), Ledger(tmp_path)).by_point == three.by_point
+    assert Findings.of(small(**parts), Ledger(tmp_path)).by_key == three.by_key
 
 
 def test_a_suite_that_cannot_be_leaves_no_folder(tmp_path: Path, log: Log) -> None:
@@ -352,13 +356,13 @@ def test_the_mean_of_other_rounds_is_another_score(tmp_path: Path, log: Log) -> 
     suite = small(methods=["fedavg"], seeds=[0])
     one = replace(suite, last_rounds=1)
     of_all, of_one = run(suite, tmp_path, log), run(one, tmp_path, log)
-    assert len(of_one.scores) == 2 * len(of_one.by_point) == 2 * len(suite.cells)
+    assert len(of_one.scores) == 2 * len(of_one.by_key) == 2 * len(suite.cells)
     place = ("iid", "ipm-2", "fedavg")
     one, all_rounds = (each.results.accuracies(*place) for each in (of_one, of_all))
     assert len(one) == len(all_rounds) == 1
     assert not one.equals(all_rounds)
     again = Findings(suite, of_one.scores, of_one.descriptions)
-    assert again.by_point == of_all.by_point
+    assert again.by_key == of_all.by_key
 
 
 def test_a_setting_that_is_new_since_has_its_default(tmp_path: Path, log: Log) -> None:
@@ -367,10 +371,10 @@ def test_a_setting_that_is_new_since_has_its_default(tmp_path: Path, log: Log) -
     older = {name: dict(each) for name, each in findings.descriptions.items()}
     for each in older.values():
         each["rule"] = {k: v for k, v in each["rule"].items() if k != "steadiness_share"}
-    assert Findings(suite, findings.scores, older).by_point == findings.by_point
+    assert Findings(suite, findings.scores, older).by_key == findings.by_key
     for each in older.values():
         each["rule"] = {**each["rule"], "no_longer": 1.0}
-    assert Findings(suite, findings.scores, older).by_point == {}
+    assert Findings(suite, findings.scores, older).by_key == {}
 
 
 def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
@@ -381,7 +385,7 @@ def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
     lines = tmp_path / "cells.jsonl"
     whole = lines.read_text()
     lines.write_text(whole[:-20])
-    assert run(suite, tmp_path, log).by_point.keys() == findings.by_point.keys()
+    assert run(suite, tmp_path, log).by_key.keys() == findings.by_key.keys()
     for damaged in (
         "{}",
         *(
@@ -430,7 +434,7 @@ def test_a_description_that_is_not_what_was_run_is_named(
     with pytest.raises(FedcrfError, match=rf"does not describe 1 of the finished cells \('{name}'"):
         run(suite, tmp_path, log)
     (tmp_path / "cells.jsonl").write_text("")  # as it says: their lines out, and they are run anew
-    assert run(suite, tmp_path, log).by_point
+    assert run(suite, tmp_path, log).by_key
     assert run(suite, tmp_path, log).descriptions == descriptions
 
 
@@ -446,7 +450,7 @@ def test_other_data_of_the_same_name_are_not_mixed(tmp_path: Path, log: Log) -> 
         run(small(methods=["fedavg", "krum"], seeds=[0]), tmp_path, log)
     assert lines.read_bytes() == before
     fewer = small(methods=["fedavg"], seeds=[0]).chosen(settings=[{"data": {"limit": 500}}])
-    assert len(run(fewer, tmp_path, log).by_point) == len(fewer.cells)
+    assert len(run(fewer, tmp_path, log).by_key) == len(fewer.cells)
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path, log: Log) -> None:
@@ -486,12 +490,13 @@ def made_up(
     suite = small(**{"conditions": ["ipm-2", "mimic"], "seeds": seeds, **chosen})
     ledger: list[dict[str, object]] = []
     described: dict[str, dict[str, object]] = {}
-    for point, cell in suite.cells.items():
-        values = accuracies.get((point.condition, point.method), [])
-        if point.seed < len(values):
+    for key, cell in suite.cells.items():
+        _, condition, method, seed = key
+        values = accuracies.get((condition, method), [])
+        if seed < len(values):
             ledger.append(
                 {
-                    **vars_of(point), "accuracy": values[point.seed], "separation": [1.0, 0.5],
+                    **place_of(key), "accuracy": values[seed], "separation": [1.0, 0.5],
                     "description": str(len(described)), "fingerprint": "f",
                     "provenance": PROVENANCE,
                 }
@@ -506,8 +511,8 @@ PROVENANCE = {
 }  # fmt: skip
 
 
-def vars_of(point: object) -> dict[str, object]:
-    return {name: getattr(point, name) for name in ("partition", "condition", "method", "seed")}
+def place_of(key: CellKey) -> dict[str, object]:
+    return dict(zip(("partition", "condition", "method", "seed"), key, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -617,10 +622,10 @@ def test_an_oracle_has_the_objective_and_the_optimizer_of_the_methods_beside_it(
     methods = ["fedadam", "crf-robust+adam", "crf-fedprox", "krum+proximal+adam", "krum"]
     suite = small(methods=methods, seeds=[0])
     assert suite.oracles == ("fedadam", "fedprox", "fedavg+proximal+adam", "fedavg")
-    asked = [at.method for at in suite.cells if at.condition == "left-out"]
+    asked = [method for _, condition, method, _ in suite.cells if condition == "left-out"]
     assert asked == list(suite.oracles)
-    for at, cell in suite.cells.items():
-        if at.condition == "left-out" and "adam" in at.method:
+    for (_, condition, method, _), cell in suite.cells.items():
+        if condition == "left-out" and "adam" in method:
             assert cell.method.server_optimizer == "adam"
     shown = {("left-out", "fedadam"): [0.8] * 3, ("none", "fedadam"): [0.9] * 3}
     findings = made_up(shown | {("ipm-2", "fedadam"): [0.1] * 3}, methods=["fedadam"])
@@ -633,11 +638,11 @@ def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Pa
     suite = small(methods=["krum+adam"], seeds=[0])
     ledger = Ledger(tmp_path)
     ledger.describe(suite.cells.values())
-    for point, cell in suite.cells.items():
+    for key, cell in suite.cells.items():
         ledger.append(
             Score.model_validate(
                 {
-                    **vars_of(point),
+                    **place_of(key),
                     "accuracy": 0.5,
                     "description": digest(cell),
                     "fingerprint": "f",
@@ -647,7 +652,7 @@ def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Pa
         )
     findings = Findings.of(suite, ledger)
     assert findings.suite.methods == ("krum+adam",)
-    assert len(findings.by_point) == len(suite.cells) == 3
+    assert len(findings.by_key) == len(suite.cells) == 3
 
 
 @pytest.mark.parametrize(
@@ -759,8 +764,8 @@ def test_only_what_is_chosen_may_say_its_own_numbers(tmp_path: Path) -> None:
     path.write_text(OWN.replace("[groups]", few + "[groups]") + any_number)
     suite = read_suite(str(path))
     said = {
-        at.condition: cell.threat.schedule.attackers
-        for at, cell in suite.chosen(
+        condition: cell.threat.schedule.attackers
+        for (_, condition, *_), cell in suite.chosen(
             attackers=3, clients=9, conditions=["any"], partitions=["iid"]
         ).cells.items()
         if cell.threat is not None
@@ -784,7 +789,7 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
     path.write_text(OWN)
     suite = read_suite(str(path), "digits")
     assert suite.name == "mine"
-    assert [at.condition for at in suite.cells] == ["none", "flip"]
+    assert [condition for _, condition, *_ in suite.cells] == ["none", "flip"]
     assert suite.numbers == "2 of 10 clients"
     path.write_text(OWN.replace('"iid"\n', '"iid"\nnum_clients = 5\n'))
     suite = read_suite(str(path), "digits")
@@ -798,7 +803,7 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
         few = suite.chosen(clients=4, conditions=conditions)
         folder = Path("runs/robustness/mine-digits-2-of-4-clients")
         assert default_folder(suite, few) == folder
-    with pytest.raises(FedcrfError, match="condition four of mine: attackers 4: of 4 clients"):
+    with pytest.raises(FedcrfError, match="condition four: attackers 4: of 4 clients"):
         assert few.cells
     assert len(suite.chosen(clients=4, conditions=["flip"]).cells) == 2
     # What it leaves out is that of the package's suites.
@@ -821,7 +826,7 @@ def test_rules_of_a_suite_of_one_s_own_are_told_too(
     methods = ["krum", "byzfl-krum", "trimmed-mean"]
     suite = read_suite(str(path), "digits").chosen(methods=methods)
     for condition, told in {"none": quiet, "flip": (2, 2, 0.2)}.items():
-        rules = [suite.cells[Point("iid", condition, name, 0)].rule for name in methods]
+        rules = [suite.cells["iid", condition, name, 0].rule for name in methods]
         assert tuple(next(iter(vars(rule).values())) for rule in rules) == told, condition
 
 

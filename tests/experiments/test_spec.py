@@ -324,6 +324,8 @@ def test_description_is_complete() -> None:
         ({"rounds": {"clients_per_round": 2.5}}, ["rounds.clients_per_round", "2.5"]),
         ({"rounds": {"clients_per_round": 11}}, ["clients_per_round 11", "10 clients"]),
         ({"attack": {"name": "ipmm"}}, ["attack", "ipmm", "'ipm'"]),
+        ({"attack": {"name": "none", "every": 2}}, ["nobody attacks", "attack.every"]),
+        ({"attack": {"name": "none", "attackers": 0}}, ["[attack]", "attackers 0"]),
         ({"attack": {"name": ["ipm"]}}, ["attack", "ipm"]),
         ({"attack": {"attackers": 3}}, ["[attack]", "--attack"]),
         ({"attack": {"name": "ipm", "atackers": 3}}, ["[attack]", "atackers", "'attackers'"]),
@@ -525,6 +527,31 @@ def test_rules_are_told_how_many_attack_unless_the_run_says_otherwise(
     assert resolve(spec.describe()).cells() == spec.cells()
     said = spec.describe()["rules"]
     assert {name: said[name] for name in said if said[name]} == layers.get("rules", {})
+
+
+def test_where_nobody_attacks_rules_may_be_informed_of_attackers() -> None:
+    base = {"methods": ["krum", "byzfl-krum", "trimmed-mean", "crf-robust"], "seeds": [0, 1]}
+    quiet, ready = (
+        resolve(base, {"attack": {"name": "none", **attackers}})
+        for attackers in ({}, {"attackers": 3})
+    )
+    assert quiet == resolve(base)
+    assert ready.threat is None
+    said = ready.describe()
+    assert "attack" not in said, "their settings say it, and nothing else"
+    assert said["rules"] == {
+        **quiet.describe()["rules"],
+        "krum": {"num_byzantine": 3},
+        "byzfl-krum": {"attackers": 3},
+        "trimmed-mean": {"fraction": 0.3},
+    }
+    assert resolve(said).cells() == ready.cells()
+    one = resolve(base, {"attack": {"name": "none", "attackers": 3}, "rules": said["rules"]})
+    assert one.cells() == ready.cells()
+    other = {"rules": {"krum": {"num_byzantine": 1}}}
+    assert resolve(base, {"attack": {"name": "none", "attackers": 3}}, other).rules["krum"] == {
+        "num_byzantine": 1
+    }
 
 
 def test_an_attack_has_a_results_folder_of_its_own() -> None:

@@ -11,7 +11,9 @@ from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments.analysis.tables import UNDER_ATTACK
 from fedcrf.experiments.grid import Workplace, run_grids
-from fedcrf.experiments.study import Axis, Study, parse_axis, sweep_table, write_sweep
+from fedcrf.experiments.results import table
+from fedcrf.experiments.study import Axis, Study, parse_axis
+from fedcrf.experiments.sweep import sweep_table, write_sweep
 from fedcrf.rules import Adam
 
 SMALL = {
@@ -47,7 +49,7 @@ def test_what_is_no_axis(text: str) -> None:
 
 
 def test_a_key_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    sweep = Study(tmp_path, (SMALL,), (parse_axis("rules.crf.bandwith=1"),))
+    sweep = Study((SMALL,), (parse_axis("rules.crf.bandwith=1"),))
     with pytest.raises(FedcrfError, match="did you mean 'bandwidth'"):
         _ = sweep.points
 
@@ -55,20 +57,20 @@ def test_a_key_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_what_a_rule_is_told_is_its_default(tmp_path: Path) -> None:
     attack = {"methods": ["krum"], "attack": {"name": "ipm", "attackers": 1}}
     axis = parse_axis("rules.krum.num_byzantine=0,1")
-    assert Study(tmp_path, (SMALL, {"methods": ["krum"]}), (axis,)).default_values() == (0,)
-    sweep = Study(tmp_path, (SMALL, attack), (axis,))
+    assert Study((SMALL, {"methods": ["krum"]}), (axis,)).default_values() == (0,)
+    sweep = Study((SMALL, attack), (axis,))
     assert sweep.default_values() == (1,)
-    run_grids(sweep.runs, Workplace(device="cpu"), Log())
-    table = sweep_table(sweep, sweep.table())
-    assert [row[-1] == "default" for row in table.rows] == [False, True]
-    assert table.note == UNDER_ATTACK
+    run_grids(sweep.runs(tmp_path), Workplace(device="cpu"), Log())
+    shown = sweep_table(sweep, table(tmp_path, sweep))
+    assert [row[-1] == "default" for row in shown.rows] == [False, True]
+    assert shown.note == UNDER_ATTACK
 
 
 def test_a_server_optimizer_s_settings_vary_where_a_method_has_it(tmp_path: Path) -> None:
     axis = parse_axis("server_optimizers.adam.learning_rate=0.01,0.1")
     with pytest.raises(FedcrfError, match="none of the methods uses 'adam'"):
-        _ = Study(tmp_path, (SMALL,), (axis,)).points
-    sweep = Study(tmp_path, (SMALL, {"server": {"optimizer": "adam"}}), (axis,))
+        _ = Study((SMALL,), (axis,)).points
+    sweep = Study((SMALL, {"server": {"optimizer": "adam"}}), (axis,))
     cells = [point.spec.cell("crf-fedavg+adam", 0) for point in sweep.points]
     assert [cell.server_optimizer for cell in cells] == [Adam(0.01), Adam(0.1)]
     assert sweep.default_values() == (0.01,)
@@ -87,34 +89,34 @@ def test_a_setting_has_one_axis_and_no_other_value(
 ) -> None:
     axes = tuple(parse_axis(f"rules.{text}") for text in over)
     with pytest.raises(FedcrfError, match=message):
-        _ = Study(tmp_path, (SMALL,), axes, (fixed,)).points
+        _ = Study((SMALL,), axes, (fixed,)).points
 
 
 @pytest.mark.usefixtures("quick_children")
 def test_a_sweep_of_two_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = (parse_axis("rules.crf.pairwise_strength=0,0.5"), parse_axis("rules.crf.iterations=1,5"))
-    sweep = Study(tmp_path, (SMALL,), axes)
+    sweep = Study((SMALL,), axes)
     points = sweep.points
-    runs = sweep.runs
+    runs = sweep.runs(tmp_path)
     assert [point.values for point in points] == [(0, 1), (0, 5), (0.5, 1), (0.5, 5)]
     assert sweep.default_values() == (0.5, 5)
     log = Log()
     assert run_grids(runs, Workplace(device="cpu", jobs=2), log) == []
 
-    rows = {row[:2]: row[2:] for row in sweep_table(sweep, sweep.table()).rows}
+    rows = {row[:2]: row[2:] for row in sweep_table(sweep, table(tmp_path, sweep)).rows}
     assert set(rows) == {("0", "1"), ("0", "5"), ("0.5", "1"), ("0.5", "5")}
     assert rows["0.5", "5"][2] == "default"
     # Without coupling the iterations change nothing, so two points are alike to the bit.
     assert rows["0", "1"] == rows["0", "5"]
-    names = {path.name for path in write_sweep(sweep, sweep.table())}
+    names = {path.name for path in write_sweep(sweep, table(tmp_path, sweep), tmp_path)}
     assert names == {
         "sweep.md", "sweep.csv", "heat-map-crf-fedavg.svg", "heat-map-crf-fedavg.png",
     }  # fmt: skip
 
     before = snapshot(tmp_path)
-    fewer = Study(tmp_path, (SMALL,), (axes[0], parse_axis("rules.crf.iterations=1")))
+    fewer = Study((SMALL,), (axes[0], parse_axis("rules.crf.iterations=1")))
     with pytest.raises(FedcrfError, match=r"sweep\.md is kept as it is"):
-        write_sweep(fewer, fewer.table())
+        write_sweep(fewer, table(tmp_path, fewer), tmp_path)
     assert snapshot(tmp_path) == before
 
     again = Log()

@@ -212,7 +212,7 @@ def demo(
     from fedcrf.report.reading import read_report
 
     shown = Demonstration(output)
-    failed, _ = _carry_out(shown.study.runs, workplace, None, brief=True)
+    failed, _ = _carry_out(shown.study.runs(output), workplace, None, brief=True)
     with _failing(failed):
         page = output / "report.html"
         write_page(read_report([output]), page)
@@ -315,8 +315,10 @@ def sweep(
 ) -> None:
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
     workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
+    from fedcrf.experiments.results import table
     from fedcrf.experiments.settings import read_run_file, setting
-    from fedcrf.experiments.study import Study, parse_axis, sweep_table, write_sweep
+    from fedcrf.experiments.study import Study, parse_axis
+    from fedcrf.experiments.sweep import sweep_table, write_sweep
 
     flags = {
         "methods": names_if_given("--methods", methods),
@@ -326,12 +328,12 @@ def sweep(
     described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_run_file(run_file)]
     chosen = tuple(setting(text) for text in settings or [])
     axes = tuple(parse_axis(text) for text in over)
-    study = Study(output, (*described, given(flags)), axes, chosen)
-    failed, _ = _carry_out(study.runs, workplace, log)
-    results = study.table()
+    study = Study((*described, given(flags)), axes, chosen)
+    failed, _ = _carry_out(study.runs(output), workplace, log)
+    results = table(output, study)
     print_table(sweep_table(study, results))
     with _failing(failed):
-        list_files(write_sweep(study, results))
+        list_files(write_sweep(study, results, output))
 
 
 def robustness(

@@ -54,16 +54,14 @@ class Demonstration:
                 "folder with --output"
             )
         suite = self._suite
-        attacked = ((name, suite.sections(condition)) for name, condition in ATTACKED.items())
+        attacked = ((name, suite.layer(condition)) for name, condition in ATTACKED.items())
         shared = {
             "partition": suite.partitions[PARTITION],
             "methods": list(METHODS),
             "seeds": list(SEEDS),
         }
         axis = Axis("condition", ((HONEST, {}), *attacked))
-        return Study(
-            self.folder, (*suite.layers, shared), (axis,), folder_name=lambda at: at["condition"]
-        )
+        return Study((*suite.layers, shared), (axis,), folder_name=lambda at: at["condition"])
 
     @cached_property
     def accuracies(self) -> Mapping[tuple[str, str], float]:
@@ -72,7 +70,7 @@ class Demonstration:
         found: dict[tuple[str, str], list[float]] = {}
         for point in self.study.points:
             for cell in point.spec.cells():
-                rounds = point.store.cell(cell).records()[-last:]
+                rounds = self.study.store(self.folder, point).cell(cell).records()[-last:]
                 accuracy = float(np.mean([each.test.accuracy for each in rounds]))
                 found.setdefault((point.at["condition"], cell.method.name), []).append(accuracy)
         return {key: float(np.mean(values)) for key, values in found.items()}

@@ -44,7 +44,7 @@ from fedcrf.experiments.store import (
     make_folder,
     read_lines,
 )
-from fedcrf.experiments.suite import Point
+from fedcrf.experiments.study import CellKey
 from fedcrf.files import append_line, atomic_write, write_text
 from fedcrf.simulation.records import Number, Record, RoundRecord
 
@@ -94,9 +94,9 @@ class Score(Record):
     provenance: Provenance
 
     @property
-    def point(self) -> Point:
-        """The cell of the suite's grid that it is of."""
-        return Point(self.partition, self.condition, self.method, self.seed)
+    def key(self) -> CellKey:
+        """The cell of the suite's study that it is of."""
+        return (self.partition, self.condition, self.method, self.seed)
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Ledger:
         """Return the folder of the archives of a condition, one a seed."""
         return self.path / "rounds" / partition / condition
 
-    def pack(self, scored: Iterable[Point], same: Iterable[Sequence[Point]] = ()) -> None:
+    def pack(self, scored: Iterable[CellKey], same: Iterable[Sequence[CellKey]] = ()) -> None:
         """Move the rounds of finished cells from their working folders into archives.
 
         Args:
@@ -265,17 +265,17 @@ class Ledger:
         Raises:
             FedcrfError: The records of such a cell are damaged.
         """
-        scored, places = set(scored), {points[0]: points for points in same}
+        scored, places = set(scored), {keys[0]: keys for keys in same}
         for described in sorted(self._runs.glob("*/*/seed-*/run.toml")):
             folder = described.parent
             store, (partition, condition) = RunStore(folder), folder.parts[-3:-1]
             packed: dict[Path, list[CellSpec]] = {}
             for cell in store.read().cells():
-                point = Point(partition, condition, cell.method.name, cell.seed)
-                if point not in scored or store.cell(cell).summary() is None:
+                key = (partition, condition, cell.method.name, cell.seed)
+                if key not in scored or store.cell(cell).summary() is None:
                     continue
-                for each in places.get(point, [point]):
-                    place = self.rounds(each.partition, each.condition)
+                for each in places.get(key, [key]):
+                    place = self.rounds(each[0], each[1])
                     packed.setdefault(place / f"seed-{cell.seed}{SUFFIX}", []).append(cell)
             for path, cells in packed.items():
                 add(path, store, cells)

@@ -36,6 +36,8 @@ from fedcrf.simulation.records import RoundRecord, reported_round
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedcrf.experiments.study import Study
+
 COLUMNS: Mapping[str, Any] = {
     "method": "",
     "seed": -1,
@@ -215,14 +217,25 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return found.astype({"complete": bool})  # of no rows too
 
 
-def table(folder: Path) -> pd.DataFrame:
+def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     """Return what a folder holds: a run, runs in folders of their own, or a suite's cells.
 
     Of several runs the settings in which they differ are columns, by their keys in a run file.
 
+    Args:
+        folder: The folder.
+        study: Whose runs are looked at, and no others; its axes are the columns then.
+
     Raises:
         FedcrfError: It holds none of these, or its descriptions are damaged.
     """
+    if study is not None:
+        return frame(
+            row
+            for point in study.points
+            for store in [study.store(folder, point)]
+            for row in run_rows(read_results(store), store.path, point.at)
+        )
     if (suite := Ledger(folder)).exists():
         return frame(suite_rows(suite))
     stores = [RunStore(folder)]

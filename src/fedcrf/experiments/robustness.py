@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -36,7 +36,8 @@ from fedcrf.experiments.results import frame, score_row
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.suite import Point, Suite
+from fedcrf.experiments.study import CellKey
+from fedcrf.experiments.suite import Suite
 from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord
 
@@ -109,17 +110,17 @@ class Findings:
         )
 
     @cached_property
-    def by_point(self) -> Mapping[Point, Score]:
+    def by_key(self) -> Mapping[CellKey, Score]:
         """The finished cells; settings that are new since they were run have their defaults."""
-        return {j.score.point: j.score for j in self._judged if j.why is None and not j.changed}
+        return {j.score.key: j.score for j in self._judged if j.why is None and not j.changed}
 
     @cached_property
-    def stale(self) -> Mapping[Point, str]:
+    def stale(self) -> Mapping[CellKey, str]:
         """Cells that are only there as other code made them, and what has changed since."""
         return {
-            judged.score.point: "; ".join(judged.changed)
+            judged.score.key: "; ".join(judged.changed)
             for judged in self._judged
-            if judged.changed and judged.score.point not in self.by_point
+            if judged.changed and judged.score.key not in self.by_key
         }
 
     @property
@@ -136,7 +137,7 @@ class Findings:
         return [
             judged.score
             for judged in self._judged
-            if not judged.changed or judged.score.point in self.stale
+            if not judged.changed or judged.score.key in self.stale
         ]
 
     @property
@@ -155,35 +156,34 @@ class Findings:
         settings: dict[tuple[str, str], str | None] = {}
         judged = []
         for score in self.scores:
-            point = score.point
-            place = f"{point.partition}/{point.condition}/{point.method}"
+            place = f"{score.partition}/{score.condition}/{score.method}"
             changed: Sequence[str] = ()
-            if point not in cells:
+            if score.key not in cells:
                 why: str | None = f" of {place}"
             elif score.last_rounds != rounds:
                 why = f", means of the last {score.last_rounds} rounds, not of {rounds}"
             else:
                 key = score.description, place
                 if key not in settings:
-                    description = {**self.descriptions[score.description], "seed": point.seed}
-                    settings[key] = _other_settings(description, cells[point])
+                    description = {**self.descriptions[score.description], "seed": score.seed}
+                    settings[key] = _other_settings(description, cells[score.key])
                 why = settings[key]
                 if why is None:
                     kept, device = score.behaviour or {}, score.provenance.device
-                    changed = changes(cells[point], kept, device)
+                    changed = changes(cells[score.key], kept, device)
             judged.append(_Judged(score, why, changed))
         return judged
 
     @cached_property
     def results(self) -> UnderConditions:
         """What they show."""
-        cells = frame({**score_row(each), "complete": True} for each in self.by_point.values())
+        cells = frame({**score_row(each), "complete": True} for each in self.by_key.values())
         return UnderConditions(self.suite, cells)
 
     @property
     def made_with(self) -> str:
         """How many cells there are, by which machines and commits, in a line."""
-        provenances = [score.provenance for score in self.by_point.values()]
+        provenances = [score.provenance for score in self.by_key.values()]
         commits = sorted({commit or "–" for each in provenances for commit in each.every_commit})
         machines = sorted({f"{each.processor}, torch {each.torch}" for each in provenances})
         made = f" {'; '.join(machines)}; commit {', '.join(commits)}." if provenances else ""
@@ -264,64 +264,65 @@ def run_suite(
     with ledger.locked():
         known = ledger.scores()
         findings = Findings(suite, known, ledger.descriptions(known))
-        done = findings.by_point
+        done = findings.by_key
         ledger.write(findings.lasting)  # without a last line that a kill cut off
         ledger.pack(done)  # whose command was killed before it did
-        missing = [point for point in cells if point not in done]
+        missing = [key for key in cells if key not in done]
         if not missing:
             return failed
         cell = cells[missing[0]]  # all have the suite's data
         ledger.check_data(cell, workplace.load(cell.data).fingerprint, known)
-        ledger.describe(cells[point] for point in missing)
-        points: dict[CellSpec, list[Point]] = {}
-        for point in missing:  # with other settings, conditions may come to the same
-            points.setdefault(cells[point], []).append(point)
-        first = [same[0] for same in points.values()]
+        ledger.describe(cells[key] for key in missing)
+        same: dict[CellSpec, list[CellKey]] = {}
+        for key in missing:  # with other settings, conditions may come to the same
+            same.setdefault(cells[key], []).append(key)
+        first = [keys[0] for keys in same.values()]
         of_seeds = [_runs(suite, ledger, first, seed) for seed in dict.fromkeys(suite.seeds)]
         every = [run for runs in of_seeds for run in runs]
         stores = {cell: store for spec, store in every for cell in spec.cells()}
-        scored: list[Point] = []
+        scored: list[CellKey] = []
         with observer_of(every) as observer:
 
             def keep(event: Event) -> None:
                 """Keep the score of a finished cell, and tell the observer."""
                 if isinstance(event, CellFinished):
                     records = stores[event.cell].cell(event.cell).records()
-                    for point in points[event.cell]:
-                        ledger.append(_score(suite, point, event, records))
-                        scored.append(point)
+                    for key in same[event.cell]:
+                        ledger.append(_score(suite, key, event, records))
+                        scored.append(key)
                 observer(event)
 
             for runs in filter(None, of_seeds):
                 failed += run_grids(runs, workplace, keep)
-                ledger.pack(scored, points.values())
+                ledger.pack(scored, same.values())
     return failed
 
 
-def _runs(suite: Suite, ledger: Ledger, points: Iterable[Point], seed: int) -> Runs:
+def _runs(suite: Suite, ledger: Ledger, keys: Iterable[CellKey], seed: int) -> Runs:
     """Return the runs of those cells that have a seed, and their working folders."""
-    methods: dict[tuple[str, str], list[str]] = {}
-    for point in points:
-        if point.seed == seed:
-            methods.setdefault((point.partition, point.condition), []).append(point.method)
-    return [
-        (suite.spec(*place, names, [seed]), ledger.run(*place, seed))
-        for place, names in methods.items()
-    ]
+    wanted = set(keys)
+    runs = []
+    for point in suite.study.points:
+        methods = [name for name in point.spec.methods if (*point.values, name, seed) in wanted]
+        if methods:
+            spec = replace(point.spec, methods=tuple(methods), seeds=(seed,))
+            runs.append((spec, ledger.run(point.at["partition"], point.at["condition"], seed)))
+    return runs
 
 
 def _score(
-    suite: Suite, point: Point, finished: CellFinished, records: Sequence[RoundRecord]
+    suite: Suite, key: CellKey, finished: CellFinished, records: Sequence[RoundRecord]
 ) -> Score:
+    partition, condition, method, seed = key
     last = records[-suite.last_rounds :]
     everyone = [record.everyone or record.test for record in last]
     separations = [separation(record) for record in records]
     inferred = any(record.reasons is not None for record in records)
     return Score(
-        partition=point.partition,
-        condition=point.condition,
-        method=point.method,
-        seed=point.seed,
+        partition=partition,
+        condition=condition,
+        method=method,
+        seed=seed,
         accuracy=float(np.mean([record.test.accuracy for record in last])),
         everyone=float(np.mean([each.accuracy for each in everyone])),
         worst_client=float(np.mean([each.worst_client for each in everyone])),

@@ -78,6 +78,9 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 OTHERS: Mapping[str, Mapping[str, Any]] = {"model": {"name": "resnet9"}}
 """For any other data set."""
 
+NOBODY = "none"
+"""The attack of a run in which nobody attacks, and rules may be informed of ``attackers``."""
+
 
 @dataclass(frozen=True)
 class CellSpec:
@@ -294,6 +297,8 @@ def resolve(*layers: Options) -> RunSpec:
     dataset = given.get("data", {}).get("dataset", DataSettings.dataset)
     preset = PRESETS.get(str(dataset), OTHERS)
     merged = merge(preset, given)
+    attack = _checked_attack(merged.get("attack", {}))
+    nobody = attack.get("name") == NOBODY
     model = merged["model"]
     if model["name"] != preset["model"]["name"]:
         model = given["model"]  # the preset's settings are for another model
@@ -312,7 +317,7 @@ def resolve(*layers: Options) -> RunSpec:
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
         rules=merged.get("rules", {}),
         objectives=merged.get("objectives", {}),
-        attack=_checked_attack(merged.get("attack", {})),
+        attack={} if nobody else attack,
         attacks=merged.get("attacks", {}),
         server_optimizers=merged.get("server_optimizers", {}),
     )
@@ -331,7 +336,7 @@ def resolve(*layers: Options) -> RunSpec:
         cell = spec.cell(method, spec.seeds[0])
         check_evidence(cell.rule.wanted_evidence)
         cell.rule.check_clients(spec.rounds.clients_per_round or spec.partition.num_clients)
-    return spec
+    return _ready(spec, attack) if nobody else spec
 
 
 def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
@@ -456,12 +461,36 @@ def _said_of_each(given: Options) -> dict[str, Any]:
 
 
 def _checked_attack(options: Options) -> Options:
-    """Return a section of the attack whose name is one; empty where there is none."""
+    """Return a section of the attack whose name is one, or `NOBODY`; empty where there is none."""
     if options and "name" not in options:
         raise FedcrfError("[attack] has no name: say which one, with --attack or attack.name")
-    if options and str(options["name"]) not in ATTACKS:
+    if options.get("name") == NOBODY:
+        for key in options:
+            if key not in ("name", "attackers"):
+                raise FedcrfError(f"nobody attacks: leave attack.{key} out, or name an attack")
+    elif options and str(options["name"]) not in ATTACKS:
         raise unknown_name("attack", str(options["name"]), ATTACKS)
     return options
+
+
+def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
+    """Return a run without an attack, its rules informed as if there were so many attackers.
+
+    Their settings say it from then on, and nothing else in the description does.
+
+    Args:
+        spec: The run.
+        nobody: Its section of the attack, with or without a number of attackers.
+    """
+    if "attackers" not in nobody:
+        return spec
+    quiet = spec.told_rules
+    attacked = replace(spec, attack={**nobody, "name": "not-finite"}).told_rules
+    told = {
+        rule: {key: value for key, value in settings.items() if value != quiet[rule].get(key)}
+        for rule, settings in attacked.items()
+    }
+    return replace(spec, rules=merge(spec.rules, told))
 
 
 def _registered(section: str, name: str) -> type[Any]:

@@ -5,28 +5,16 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.tables import (
-    UNDER_ATTACK,
-    Table,
-    check_not_emptier,
-    settings_grid,
-    settings_table,
-    value_text,
-)
-from fedcrf.experiments.methods import method_title
-from fedcrf.experiments.results import RunResults, frame, read_results, run_rows
 from fedcrf.experiments.settings import Options
-from fedcrf.experiments.spec import RunSpec, check_used, resolve
+from fedcrf.experiments.spec import CellSpec, RunSpec, check_used, resolve
 from fedcrf.experiments.store import RunStore
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -54,18 +42,21 @@ class Axis:
         return tuple(value for value, _ in self.layers)
 
     @property
-    def short_name(self) -> str:
-        """The last part of the name."""
-        return self.name.rpartition(".")[2]
+    def is_setting(self) -> bool:
+        """Whether it is that of a setting, and its values are no names."""
+        return "." in self.name
+
+
+CellKey = tuple[Any, ...]
+"""A cell of a study: its value on each axis, its method and its seed."""
 
 
 @dataclass(frozen=True)
-class StudyRun:
-    """One combination of the axes' values: a run of methods × seeds, and its folder."""
+class Point:
+    """One combination of the axes' values: a run of methods × seeds."""
 
     at: Mapping[str, Any]
     spec: RunSpec
-    store: RunStore
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -83,21 +74,19 @@ class Study:
     """A base run and named axes.
 
     Attributes:
-        folder: Holds one run's folder for each combination of the axes' values.
         base: The description that all runs share, as for `resolve`.
         axes: What varies, beside methods and seeds.
         settings: Further layers, of what no axis may vary.
         folder_name: Returns the name of a combination's folder.
     """
 
-    folder: Path
     base: tuple[Options, ...]
     axes: tuple[Axis, ...] = ()
     settings: tuple[Options, ...] = ()
     folder_name: Callable[[Mapping[str, Any]], str] = setting_folder
 
     @cached_property
-    def points(self) -> list[StudyRun]:
+    def points(self) -> list[Point]:
         """Every combination of the axes' values.
 
         Raises:
@@ -110,38 +99,35 @@ class Study:
                 raise FedcrfError(f"--over {key} is said twice: give all its values at once")
             if any(setting_at(layer, key) is not None for layer in self.settings):
                 raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
-        points = [
-            StudyRun(at, resolve(*self.base, *self.settings, *layers), self._store(at))
-            for at, layers in product(self.axes)
-        ]
-        varied = [axis.layers[0][1] for axis in self.axes]
+        points = [Point(at, self._resolved(at, layers)) for at, layers in product(self.axes)]
+        varied = [axis.layers[0][1] for axis in self.axes if axis.is_setting]
         check_used([*self.settings, *varied], [each.spec for each in points])
         return points
 
-    @property
-    def runs(self) -> list[tuple[RunSpec, RunStore]]:
-        """What is run, and where the results go."""
-        return [(point.spec, point.store) for point in self.points]
-
-    def results(self) -> list[tuple[StudyRun, RunResults]]:
-        """Return how far the run at every point is.
+    @cached_property
+    def cells(self) -> Mapping[CellKey, CellSpec]:
+        """Every cell of every point.
 
         Raises:
-            FedcrfError: A run was not begun, or its description is damaged.
+            FedcrfError: As of `points`.
         """
-        return [(point, read_results(point.store)) for point in self.points]
+        return {
+            (*point.values, cell.method.name, cell.seed): cell
+            for point in self.points
+            for cell in point.spec.cells()
+        }
 
-    def table(self) -> pd.DataFrame:
-        """Return the study's results, a row a cell; see `fedcrf.experiments.results`.
+    def runs(self, folder: Path) -> list[tuple[RunSpec, RunStore]]:
+        """Return what is run, and where in a folder the results go: a run's folder for each point.
 
         Raises:
-            FedcrfError: A run was not begun, or its description is damaged.
+            FedcrfError: As of `points`.
         """
-        return frame(
-            row
-            for point, run in self.results()
-            for row in run_rows(run, point.store.path, point.at)
-        )
+        return [(each.spec, self.store(folder, each)) for each in self.points]
+
+    def store(self, folder: Path, point: Point) -> RunStore:
+        """Return where in a folder the results of a point go."""
+        return RunStore(folder / self.folder_name(point.at))
 
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the axes, axis by axis."""
@@ -149,8 +135,24 @@ class Study:
         described = {**spec.describe(), "rules": spec.told_rules}
         return tuple(setting_at(described, axis.name) for axis in self.axes)
 
-    def _store(self, at: Mapping[str, Any]) -> RunStore:
-        return RunStore(self.folder / self.folder_name(at))
+    def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
+        """Return the run at a point; the error of one that cannot be names what is at fault."""
+        try:
+            return resolve(*self.base, *self.settings, *layers)
+        except FedcrfError as error:
+            raise FedcrfError(f"{self._at_fault(at, layers)}{error}") from None
+
+    def _at_fault(self, at: Mapping[str, Any], layers: Sequence[Options]) -> str:
+        """Return which value has to go for a point to be; empty where an error says it itself.
+
+        That is where what all runs share cannot be, and where it is the value of a setting.
+        """
+        for number, axis in enumerate(self.axes):
+            others = [*layers[:number], *layers[number + 1 :]]
+            with suppress(FedcrfError):
+                resolve(*self.base, *self.settings, *others)
+                return "" if axis.is_setting else f"{axis.name} {at[axis.name]}: "
+        return ""
 
 
 def product(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Any], list[Options]]]:
@@ -158,44 +160,6 @@ def product(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Any], list[Options
     for chosen in itertools.product(*(axis.layers for axis in axes)):
         named = zip(axes, chosen, strict=True)
         yield {axis.name: value for axis, (value, _) in named}, [layer for _, layer in chosen]
-
-
-def sweep_table(study: Study, results: pd.DataFrame) -> Table:
-    """Return the test accuracy at every point, and its paired difference to the default's.
-
-    Args:
-        study: Whose axes are settings.
-        results: Its table.
-    """
-    attacked = any(point.spec.threat is not None for point in study.points)
-    names, defaults = [axis.name for axis in study.axes], study.default_values()
-    return settings_table(results, names, defaults, UNDER_ATTACK if attacked else "")
-
-
-def write_sweep(study: Study, results: pd.DataFrame) -> list[Path]:
-    """Write the table, and a heat map for each method where two settings vary.
-
-    Raises:
-        FedcrfError: The folder's table shows more, and nothing is stale; nothing is written.
-    """
-    from fedcrf.experiments.analysis.figures import heat_map_figure, save
-
-    table = sweep_table(study, results)
-    stale = bool((results["stale"] != "").any())
-    check_not_emptier(study.folder / "sweep.md", table.as_markdown(), stale)
-    paths = table.write(study.folder / "sweep")
-    if len(study.axes) != 2:
-        return paths
-    axes = {axis.name: axis.values for axis in study.axes}
-    down, across = map(value_text, study.default_values())
-    for method in dict.fromkeys(results[results["complete"]]["method"]):
-        figure = heat_map_figure(
-            settings_grid(results, method, axes),
-            f"{method_title(method)}: mean test accuracy",
-            default=(down, across),
-        )
-        paths += save(figure, study.folder / f"heat-map-{method}")
-    return paths
 
 
 def parse_axis(text: str) -> Axis:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,8 @@ from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.methods import averaging_method
 from fedcrf.experiments.settings import wanted
-from fedcrf.experiments.spec import CellSpec, RunSpec, check_used, resolve
+from fedcrf.experiments.spec import NOBODY, CellSpec, check_used, resolve
+from fedcrf.experiments.study import Axis, CellKey, Study, product
 
 LAST_ROUNDS = 5
 """A cell's score is the mean over so many rounds where the suite does not say it."""
@@ -70,16 +70,6 @@ class Condition(BaseModel):
     attack: dict[str, Any] = {}
     attacks: dict[str, dict[str, Any]] = {}
     ideal: str | None = None
-
-
-@dataclass(frozen=True)
-class Point:
-    """One cell of a suite's grid: a method with a seed on a partition under a condition."""
-
-    partition: str
-    condition: str
-    method: str
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -148,87 +138,53 @@ class Suite:
         Conditions that cannot be, such as 4 attackers of 4 clients, do not count.
         """
         specs = []
-        for partition, condition in itertools.product(self.partitions, self.conditions):
+        one = {"methods": [BASELINE], "seeds": [0]}
+        for _, layers in product(self.study.axes):
             with suppress(FedcrfError):  # `cells` says it of those that are to be run
-                specs.append(self.spec(partition, condition, [BASELINE], [0]))
+                specs.append(resolve(*self.layers, *layers, one))
         threats = [(spec.threat, spec.partition.num_clients) for spec in specs]
         clients = f"{_either({size for _, size in threats})} clients"
         wrong = {threat.schedule.count(size) for threat, size in threats if threat is not None}
         return f"{_either(wrong)} of {clients}" if wrong else clients
 
-    def sections(self, condition: str) -> dict[str, Any]:
-        """Return the sections of a run file that a condition says."""
-        chosen = self.conditions[condition]
-        shared = {"attackers": self.attackers} if chosen.attack and self.attackers else {}
-        return {"attack": {**shared, **chosen.attack}, "attacks": chosen.attacks}
+    @cached_property
+    def study(self) -> Study:
+        """The base run of methods × seeds on the data set, and the partitions and conditions."""
+        return Study(
+            (*self.layers, {"methods": list(self.methods), "seeds": list(self.seeds)}),
+            (
+                Axis("partition", tuple((k, {"partition": v}) for k, v in self.partitions.items())),
+                Axis("condition", tuple((name, self.layer(name)) for name in self.conditions)),
+            ),
+        )
 
-    def spec(
-        self, partition: str, condition: str, methods: Sequence[str], seeds: Sequence[int]
-    ) -> RunSpec:
-        """Return the run of some methods and seeds on a partition under a condition.
+    def layer(self, condition: str) -> dict[str, Any]:
+        """Return what a condition says of a run.
 
-        Raises:
-            FedcrfError: It cannot be, or its methods would be others.
+        Where it leaves the wrong clients out, only the oracles are asked.
         """
         chosen = self.conditions[condition]
-        try:
-            spec = resolve(
-                {"rules": {} if chosen.attack else self._told(partition, methods)},
-                *self.layers,
-                {"partition": self.partitions[partition]},
-                self.sections(condition),
-                {"methods": list(methods), "seeds": list(seeds)},
-            )
-        except FedcrfError as error:
-            if "attackers" in chosen.attack:  # others have the number that is said for all
-                raise FedcrfError(f"condition {condition} of {self.name}: {error}") from None
-            raise
-        for method in spec.methods:
-            if method not in methods:
+        shared = {} if self.attackers is None else {"attackers": self.attackers}
+        attack = {**shared, **(chosen.attack or {"name": NOBODY})}
+        asked = {"methods": list(self.oracles)} if condition in self.ideals else {}
+        return {"attack": attack, "attacks": chosen.attacks, **asked}
+
+    @cached_property
+    def cells(self) -> Mapping[CellKey, CellSpec]:
+        """The cells of the study: of each partition, condition, method and seed.
+
+        Raises:
+            FedcrfError: Some cell cannot be, such as one with more attackers than clients, or its
+                method would be another.
+        """
+        cells = self.study.cells
+        for _, _, method, _ in cells:
+            if method not in (*self.methods, *self.oracles):
                 raise FedcrfError(
                     f"suite {self.name} compares methods by name, and server.optimizer makes one "
                     f"{method}: leave it out, and name that method"
                 )
-        return spec
-
-    def _told(self, partition: str, methods: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return by rule what those that are told how many attack are told where nobody does.
-
-        It is what they would be told of the suite's attackers.
-        """
-        if self.attackers is None:
-            return {}
-        quiet = resolve(
-            *self.layers,
-            {"partition": self.partitions[partition], "methods": list(methods)},
-        )
-        attacked = replace(quiet, attack={"name": "not-finite", "attackers": self.attackers})
-        without, told = quiet.told_rules, attacked.told_rules
-        return {
-            rule: {key: value for key, value in settings.items() if value != without[rule].get(key)}
-            for rule, settings in told.items()
-        }
-
-    @cached_property
-    def cells(self) -> Mapping[Point, CellSpec]:
-        """The whole grid.
-
-        Where a condition leaves the wrong clients out, only the oracles are asked.
-
-        Raises:
-            FedcrfError: Some cell cannot be, such as one with more attackers than clients.
-        """
-        return {
-            Point(partition, condition, cell.method.name, cell.seed): cell
-            for partition in self.partitions
-            for condition in self.conditions
-            for cell in self.spec(
-                partition,
-                condition,
-                self.oracles if condition in self.ideals else self.methods,
-                self.seeds,
-            ).cells()
-        }
+        return cells
 
     def chosen(
         self,
@@ -300,8 +256,7 @@ class Suite:
             attackers=self.attackers if attackers is None else attackers,
         )
         if settings:
-            partition = next(iter(chosen))
-            check_used(settings, [suite.spec(partition, name, suite.methods, [0]) for name in kept])
+            check_used(settings, [point.spec for point in replace(suite, seeds=(0,)).study.points])
         return suite
 
     def _named(self, name: str) -> Sequence[str]:
