@@ -151,7 +151,11 @@ def test_show_prints_the_run_s_table(
     assert table in ran.out, "the run printed the same table when it ended"
     markdown = command_line("show", folder, "--markdown")
     assert markdown.out.startswith((folder / "results.md").read_text(encoding="utf-8"))
+    latex = command_line("show", folder, "--latex")
+    assert latex.out.count(r"\begin{tabular}") == markdown.out.count("| --- |") == 2
+    assert r"CRF-FedAvg & 2 & 0." in latex.out
     assert snapshot(folder) == before, "showing writes nothing"
+    is_one_clear_line(command_line("show", folder, "--latex", "--markdown"), ("--latex",))
 
 
 def test_a_second_run_does_nothing_new(
@@ -755,6 +759,9 @@ def test_a_run_that_diverges_is_an_error(command_line: CommandLine, tmp_path: Pa
     is_one_clear_line(
         result, ("fedavg-seed-0", "training diverged by round 2", "--learning-rate, here 1e+30")
     )
+    shown = command_line("show", tmp_path / "run")
+    assert "fedavg-seed-0: training diverged by round 2: no client's update was " in shown.out
+    assert "not finished" not in shown.out
 
 
 def test_describe_prints_a_run_file_and_runs_nothing(

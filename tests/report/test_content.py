@@ -155,12 +155,12 @@ def mix_commits(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "remark", "damaged", "cells"),
     [
-        (unfinish, f"{CELL} is not finished: 3 rounds so far", False, 4),
-        (not_start, f"{CELL} is not finished: not started", False, 3),
-        (break_record, f"{CELL} is shown up to round 3: ", True, 4),
-        (shorten_list, f"{CELL} is shown up to round 2: ", True, 4),
+        (unfinish, f"{CELL}: not finished, 3 rounds so far, validation accuracy 0.", False, 4),
+        (not_start, f"{CELL}: not finished, not started", False, 3),
+        (break_record, f"{CELL}: shown up to round 3: ", True, 4),
+        (shorten_list, f"{CELL}: shown up to round 2: ", True, 4),
         (break_affinity, "line 3, is not a round's record", True, 4),
-        (break_first_record, f"{CELL} is left out: ", True, 3),
+        (break_first_record, f"{CELL}: left out: ", True, 3),
         (break_record_and_swap_summary, "holds the result of another description", True, 3),
         (break_summary, "is not a cell's summary", True, 3),
         (swap_summary, "holds the result of another description", True, 3),
@@ -192,7 +192,7 @@ def test_the_rounds_before_a_damaged_one_are_shown(finished: Path, line: int) ->
     path.write_bytes(b"\n".join(lines) + b"\n")
     report = read_report([finished])
     (remark,) = report.runs[0].remarks
-    assert f"{CELL} is shown up to round {line - 1}: " in remark
+    assert f"{CELL}: shown up to round {line - 1}: " in remark
     assert f"rounds.jsonl, line {line}, is not a round's record" in remark
     (run,) = page_data(render(report))["runs"]
     (cell,) = [c for c in run["cells"] if (c["method"], c["seed"]) == ("CRF-FedAvg", 1)]
@@ -246,7 +246,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
     RunStore(tmp_path).write(resolve({"methods": ["fedavg"], "seeds": [0]}))
     report = read_report([tmp_path])
-    assert report.all_remarks() == [f"{tmp_path.name}: fedavg-seed-0 is not finished: not started"]
+    assert report.all_remarks() == [f"{tmp_path.name}: fedavg-seed-0: not finished, not started"]
     assert "No cell of this run is finished yet." in render(report)
 
 

@@ -414,7 +414,7 @@ def test_several_runs_are_chosen_and_told_apart(chromium: Browser, several: Path
         "return [...document.querySelectorAll('.remarks')].map((each) => each.textContent).join()"
     )
     assert "missing could not be read" in remarks
-    assert "crf-fedavg-seed-1 is shown up to round 3: " in remarks
+    assert "crf-fedavg-seed-1: shown up to round 3: " in remarks
     assert chromium.run("return [chosenName(at('trust-run')), trustRun().cells.length]") == [
         "<i>damaged", 4
     ]  # fmt: skip

@@ -29,7 +29,15 @@ from fedcrf.cli.flags import (
     given,
     partition_section,
 )
-from fedcrf.cli.output import list_entries, list_files, print_table, print_tables, say
+from fedcrf.cli.output import (
+    TableForm,
+    list_entries,
+    list_files,
+    print_table,
+    print_tables,
+    say,
+)
+from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
     from fedcrf.experiments.recorded import RecordedRun
@@ -38,17 +46,21 @@ if TYPE_CHECKING:
 
 def show(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's results folder.")],
-    markdown: Annotated[bool, typer.Option(help="Print the table in Markdown.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print the tables in Markdown.")] = False,
+    latex: Annotated[bool, typer.Option(help="Print the tables in LaTeX, with booktabs.")] = False,
     figures: Annotated[
         bool, typer.Option(help="Write tables and figures into the folder anew.")
     ] = False,
 ) -> None:
-    """Show the table of a finished or running run; of a suite, how many cells it has."""
+    """Show the tables of a finished or running run; of a suite, how many cells it has."""
     from fedcrf.experiments.recorded import recorded_runs
 
+    if markdown and latex:
+        raise FedcrfError("--markdown and --latex: give one of them")
+    form: TableForm = "markdown" if markdown else "latex" if latex else "terminal"
     runs = recorded_runs(folder)
     if runs:
-        _show_recorded(folder, runs, markdown=markdown, figures=figures)
+        _show_recorded(folder, runs, form, figures=figures)
         return
     from fedcrf.experiments.packed import Ledger
 
@@ -62,23 +74,10 @@ def show(
 
     store = open_run(folder)
     run_so_far = read_results(store)
-    if markdown:
-        print("\n".join(table.as_markdown() for table in run_so_far.tables()), end="")
-    else:
-        print_tables(run_so_far)
+    print_tables(run_so_far.tables(), form)
     for each in run_so_far.cells:
-        if each.damage:
-            say(f"{each.cell.name}: {each.damage_told}")
-        elif each.stale_told:
-            say(f"{each.cell.name}: {each.stale_told}")
-        elif each.summary is None:
-            last = each.records[-1] if each.records else None
-            done = (
-                f"round {last.round}, validation accuracy {last.validation.accuracy:.4f}"
-                if last
-                else "not started"
-            )
-            say(f"{each.cell.name}: not finished, {done}")
+        if each.told:
+            say(f"{each.cell.name}: {each.told}")
     if figures:
         list_files(write_results(store, folder))
     if any(each.damage for each in run_so_far.cells):
@@ -86,17 +85,13 @@ def show(
 
 
 def _show_recorded(
-    folder: Path, runs: Mapping[str, RecordedRun], *, markdown: bool, figures: bool
+    folder: Path, runs: Mapping[str, RecordedRun], form: TableForm, *, figures: bool
 ) -> None:
     """Show runs that another framework carried out."""
     from fedcrf.experiments.recorded import readable, recorded_table, write_recorded_figures
 
     runs, lines = readable(runs)
-    table = recorded_table(runs)
-    if markdown:
-        print(table.as_markdown(), end="")
-    else:
-        print_table(table)
+    print_tables([recorded_table(runs)], form)
     if figures:
         list_files(write_recorded_figures(folder, runs))
     damages = {name: run.sound_records()[1] for name, run in runs.items()}

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
 if TYPE_CHECKING:
     from fedcrf.experiments.analysis.tables import Table
-    from fedcrf.experiments.results import RunResults
+
+TableForm = Literal["terminal", "markdown", "latex"]
 
 # In a pipe lines are as long as they need to be, unless COLUMNS says otherwise.
 console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
@@ -37,11 +39,17 @@ def list_entries(title: str, entries: dict[str, str]) -> None:
         say(f"  {name:<{width}}  {line}")
 
 
-def print_tables(run_so_far: RunResults) -> None:
-    """Print the tables of a run that have rows."""
-    for table in run_so_far.tables():
-        if table.rows:
+def print_tables(tables: Sequence[Table], form: TableForm = "terminal") -> None:
+    """Print the tables that have rows, one after the other."""
+    texts = []
+    for table in tables:
+        if not table.rows:
+            continue
+        if form == "terminal":
             print_table(table)
+        else:
+            texts.append(table.as_markdown() if form == "markdown" else table.as_latex())
+    print("\n".join(texts), end="")
 
 
 def print_table(table: Table) -> None:

@@ -196,7 +196,7 @@ def run(
 
     store = RunStore(output or default_folder(spec))
     failed, _ = _carry_out([(spec, store)], workplace, log)
-    print_tables(read_results(store))
+    print_tables(read_results(store).tables())
     with _failing(failed):
         list_files(write_results(store))
 

@@ -32,6 +32,7 @@ from fedcrf.experiments.store import (
     runs_below,
 )
 from fedcrf.simulation.records import RoundRecord, reported_round
+from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,6 +92,30 @@ class CellResult:
     summary: CellSummary | None
     damage: str | None = None
     stale: str | None = None
+
+    @property
+    def diverged(self) -> str | None:
+        """That its training has diverged, and by which round; None where it has not."""
+        rounds = self.cell.rounds
+        stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
+        for record in self.records:
+            stopping = stopping.observe(record.round, record.validation.loss)
+            lost = lost_rounds(lost, record, self.cell.threat)
+        done = len(self.records)
+        return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
+
+    @property
+    def told(self) -> str | None:
+        """Why it has no result, or none that counts, and how far it is; None where all is well."""
+        if self.damage is not None:
+            return self.damage_told
+        if self.stale is not None or self.summary is not None:
+            return self.stale_told
+        if not self.records:
+            return "not finished, not started"
+        done, accuracy = len(self.records), self.records[-1].validation.accuracy
+        so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
+        return self.diverged or so_far
 
     @property
     def stale_told(self) -> str | None:

@@ -307,16 +307,7 @@ def _commits(made: Provenance) -> str:
 
 
 def _remarks(store: RunStore, run: RunResults) -> list[str]:
-    remarks = []
-    for each in run.cells:
-        name = each.cell.name
-        if each.damage is not None:
-            remarks.append(f"{name} is {each.damage_told}")
-        elif each.stale_told:
-            remarks.append(f"{name} is {each.stale_told}")
-        elif each.summary is None:
-            done = f"{len(each.records)} rounds so far" if each.records else "not started"
-            remarks.append(f"{name} is not finished: {done}")
+    remarks = [f"{each.cell.name}: {each.told}" for each in run.cells if each.told]
     strangers = store.strangers(run.spec)
     if strangers:
         remarks.append(f"not of this run and left out: {', '.join(strangers)}")

@@ -36,12 +36,9 @@ from fedcrf.simulation.records import (
     decided,
 )
 from fedcrf.simulation.round_memory import state_of
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
 from fedcrf.simulation.work import Work, check_evidence
 from fedcrf.simulation.worker_pool import engine_for
-
-DIVERGED = 3
-"""Rounds in a row without a finite update after which a run has diverged."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,7 @@ class RunState:
         stopping: What early stopping has seen.
         memory: What the rule keeps from round to round.
         attack_memory: What the attackers keep from round to round.
-        lost_rounds: How many rounds in a row, up to this one, no honest client had a finite update,
-            though nobody had attacked before them.
+        lost_rounds: As `fedcrf.simulation.stopping.lost_rounds` counts them.
     """
 
     round: int
@@ -158,19 +154,13 @@ class Simulation(Settings):
                 self._check_converging(state)
 
     def _check_converging(self, state: RunState) -> None:
-        """Raise a `FedcrfError` where the clients' training has left what numbers can hold.
-
-        A run that ends before that is certain has done so if it never had a finite update.
-        """
-        lost = state.lost_rounds
-        if lost < DIVERGED and not (lost and lost == state.round and self.finished(state)):
-            return
-        rounds = "a round" if lost == 1 else f"{lost} rounds in a row"
-        raise FedcrfError(
-            f"training diverged by round {state.round}: no client's update was finite for "
-            f"{rounds}; give a smaller learning rate (--learning-rate, here "
-            f"{self.training.learning_rate:g})"
-        )
+        """Raise a `FedcrfError` where the clients' training has diverged."""
+        diverged = divergence(state.lost_rounds, state.round, self.finished(state))
+        if diverged is not None:
+            raise FedcrfError(
+                f"{diverged}; give a smaller learning rate (--learning-rate, here "
+                f"{self.training.learning_rate:g})"
+            )
 
     @cached_property
     def _work(self) -> Work:
@@ -234,7 +224,7 @@ class Simulation(Settings):
             stopping,
             result.memory,
             attack_memory,
-            self._lost_rounds(state, record),
+            lost_rounds(state.lost_rounds, record, self.threat),
         )
         return after, record
 
@@ -245,21 +235,6 @@ class Simulation(Settings):
             return None
         owners = torch.cat([test.owners, set_aside.owners])
         return client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
-
-    def _lost_rounds(self, before: RunState, record: RoundRecord) -> int:
-        """Return `RunState.lost_rounds` after a round.
-
-        What an attack made of the model is a result, and so are honest updates from there.
-        """
-        honest = set(record.clients) - set(record.attackers or ())
-        if not honest:
-            return before.lost_rounds
-        attacked = self.threat is not None and any(
-            map(self.threat.schedule.active, range(1, record.round))
-        )
-        if not honest <= set(record.excluded) or (attacked and not before.lost_rounds):
-            return 0
-        return before.lost_rounds + 1
 
     def _attacked(
         self, number: int, state: RunState, reports: list[ClientReport]

@@ -1,10 +1,15 @@
-"""Early stopping on the validation loss."""
+"""When a run ends before its last round: early stopping, and divergence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fedcrf.attacks import Threat
 from fedcrf.checks import Settings
+from fedcrf.simulation.records import RoundRecord
+
+DIVERGED = 3
+"""Rounds in a row without a finite update after which a run has diverged."""
 
 
 @dataclass(frozen=True)
@@ -43,3 +48,38 @@ class EarlyStopping(Settings):
         if self.reference_loss - loss > self.min_improvement:
             return replace(after, reference_loss=loss, rounds_without=0)
         return replace(after, rounds_without=self.rounds_without + 1)
+
+
+def lost_rounds(before: int, record: RoundRecord, threat: Threat | None) -> int:
+    """Return how many rounds in a row, up to this one, no honest client had a finite update.
+
+    What an attack made of the model is a result, and so are honest updates from there: rounds count
+    only where nobody had attacked before the first of them.
+
+    Args:
+        before: The same of the round before; 0 of none.
+        record: The round.
+        threat: The attack on the run.
+    """
+    honest = set(record.clients) - set(record.attackers or ())
+    if not honest:
+        return before
+    attacked = threat is not None and any(map(threat.schedule.active, range(1, record.round)))
+    if not honest <= set(record.excluded) or (attacked and not before):
+        return 0
+    return before + 1
+
+
+def divergence(lost: int, done: int, ended: bool) -> str | None:
+    """Return that the clients' training has left what numbers can hold; None where it has not.
+
+    Args:
+        lost: Of the last round, as `lost_rounds` counts them.
+        done: Rounds done.
+        ended: Whether the run ends here. It is told where it never had a finite update, however
+            few its rounds.
+    """
+    if lost < DIVERGED and not (lost and lost == done and ended):
+        return None
+    rounds = "a round" if lost == 1 else f"{lost} rounds in a row"
+    return f"training diverged by round {done}: no client's update was finite for {rounds}"

@@ -144,6 +144,13 @@ def test_trust_where_no_client_had_weight(tmp_path: Path) -> None:
             is_whole(save(figure, tmp_path / "figure"))
 
 
+def test_a_band_ends_where_accuracies_do() -> None:
+    seeds = [[record(1, 1.0, accuracy=accuracy)] for accuracy in (0.7, 1.0)]
+    (band,) = accuracy_figure({"fedavg": seeds}, "t").axes[0].collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (pytest.approx(0.85 - 0.15 * 2**0.5), 1.0)
+
+
 @pytest.mark.parametrize(
     ("clients", "classes", "empty"),
     [(1, 1, False), (1, 1, True), (40, 10, False), (10, 100, False), (300, 2, True)],

@@ -136,6 +136,20 @@ def test_a_note_stands_below_the_table_but_for_spreadsheets() -> None:
     assert (noted.as_csv(), noted.as_latex()) == (TABLE.as_csv(), TABLE.as_latex())
 
 
+def test_latex() -> None:
+    table = Table("t", ("name", "Δ [95 %]"), ((r"a_b & c\d", "0.9 ± 0.1"), ("#1 {x}", "−1 × 2")))
+    assert table.as_latex().splitlines() == [
+        r"\begin{tabular}{lc}",
+        r"\toprule",
+        r"name & $\Delta$ [95 \%] \\",
+        r"\midrule",
+        r"a\_b \& c\textbackslash{}d & 0.9 $\pm$ 0.1 \\",
+        r"\#1 \{x\} & $-$1 $\times$ 2 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
 def test_a_bar_in_a_cell_of_markdown_ends_no_cell() -> None:
     lines = Table("t", ("name", "a|b"), (("x|y", "1"),)).as_markdown().splitlines()
     assert lines == [r"| name | a\|b |", "| --- | ---: |", r"| x\|y | 1 |"]

@@ -68,7 +68,7 @@ def save_run_figures(
 def accuracy_figure(records: Records, title: str) -> Figure:
     """Draw the validation accuracy over rounds: mean and ± one standard deviation over seeds."""
     return _progress(
-        records, title, "validation accuracy", lambda record: record.validation.accuracy
+        records, title, "validation accuracy", lambda record: record.validation.accuracy, most=1.0
     )
 
 
@@ -186,8 +186,13 @@ def heat_map_figure(
 
 
 def _progress(
-    records: Records, title: str, label: str, value: Callable[[RoundRecord], float]
+    records: Records,
+    title: str,
+    label: str,
+    value: Callable[[RoundRecord], float],
+    most: float = np.inf,
 ) -> Figure:
+    """Draw means over seeds with a band of one standard deviation, within 0 and ``most``."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axis: Axes = figure.subplots()
     for number, (method, seeds) in enumerate(records.items()):
@@ -202,8 +207,9 @@ def _progress(
             label=method_title(method),
         )  # fmt: skip
         if np.isfinite(sd).any():
+            low, high = np.clip(mean - sd, 0.0, most), np.clip(mean + sd, 0.0, most)
             axis.fill_between(
-                rounds, mean - sd, mean + sd, where=np.isfinite(sd), color=colour, alpha=0.12,
+                rounds, low, high, where=np.isfinite(sd), color=colour, alpha=0.12,
                 linewidth=0,
             )  # fmt: skip
     axis.set(xlabel="round (a run that has stopped keeps its best round's value)")

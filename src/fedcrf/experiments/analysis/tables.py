@@ -302,8 +302,19 @@ def interval_text(value: Estimate, form: str = ".3f") -> str:
 
 
 LATEX = str.maketrans(
-    {"±": r"$\pm$", "–": "--", "%": r"\%", "Δ": r"$\Delta$", "&": r"\&", "_": r"\_"}
+    {
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "Δ": r"$\Delta$",
+        "−": "$-$",
+        "–": "--",
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        **{sign: f"\\{sign}" for sign in "%&_#${}"},
+    }
 )
+"""What LaTeX has other signs for, or reads as its own."""
 
 
 def _latex_row(cells: Sequence[str]) -> str:

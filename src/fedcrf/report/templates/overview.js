@@ -33,17 +33,22 @@ function drawCurves(what, wanted, method) {
     .filter(([, values]) => values.length)
     .map(([label, values]) => `${label} ${best(...values).toFixed(3)}`);
   const summary = said.length ? `Best mean: ${said.join(", ")}.` : "No rounds yet.";
-  draw(what, shown.flatMap(curveTraces), layout, summary);
+  const bounds = what === "loss" ? [1e-9, Infinity] : [0, 1];
+  const traces = shown.flatMap((each) => curveTraces(each, bounds));
+  draw(what, traces, layout, summary);
 }
 
-// The band of one standard deviation, where there are several seeds, and the mean in it.
-function curveTraces({ curve, number, place, label }) {
+// The band of one standard deviation, where there are several seeds, and the mean in it. What is
+// measured lies within the bounds, so the band ends there.
+function curveTraces({ curve, number, place, label }, [least, most]) {
   const paint = palette()[place % palette().length];
   const common = { x: curve.mean.map((_, i) => i + 1), mode: "lines", legendgroup: label };
   const band = { ...common, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   const edge = (sign) =>
     curve.mean.map((mean, i) =>
-      known(mean) && known(curve.sd[i]) ? Math.max(1e-9, mean + sign * curve.sd[i]) : null,
+      known(mean) && known(curve.sd[i])
+        ? Math.min(most, Math.max(least, mean + sign * curve.sd[i]))
+        : null,
     );
   const bands = [
     { ...band, y: edge(-1) },
