@@ -14,6 +14,7 @@ from fedcrf.experiments.analysis.paper import PAPER_METHODS, PUBLISHED, publishe
 from fedcrf.experiments.reproduce import Column, columns, paper_tables, write_tables
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.suite import read_suite
 
 
 def fill(column: Column, accuracies: dict[str, list[float]]) -> None:
@@ -61,6 +62,7 @@ def test_what_is_no_column(table: str, datasets: list[str] | None, message: str)
 
 @pytest.mark.parametrize("column", columns(Path("any"), "all"), ids=lambda column: column.title)
 def test_a_column_is_run_in_the_papers_setting(column: Column) -> None:
+    assert read_suite("paper").methods == PAPER_METHODS
     spec = column.spec(PAPER_METHODS, [0])
     assert set(column.published) == set(PAPER_METHODS)
     assert published_column(spec) is column.published  # what `fedcrf show` puts beside it

@@ -12,14 +12,13 @@ from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.analysis.claims import claims_table
 from fedcrf.experiments.analysis.curves import accuracy_curves
 from fedcrf.experiments.analysis.paper import (
-    COLUMNS,
     PUBLISHED,
     SETTINGS,
     TITLES,
     Published,
+    column_run,
     column_table,
     differences_table,
-    paper_spec,
     paper_table,
 )
 from fedcrf.experiments.analysis.tables import Table, check_not_emptier
@@ -52,7 +51,7 @@ class Column:
 
     def spec(self, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
         """Return the run that fills this column, in the paper's setting."""
-        return paper_spec(self.dataset, self.setting, methods, seeds)
+        return column_run(self.dataset, self.setting, methods, seeds)
 
     @cached_property
     def run(self) -> RunResults | None:
@@ -102,10 +101,8 @@ def columns(folder: Path, table: str, datasets: Sequence[str] | None = None) -> 
             raise unknown_name("data set of the paper", dataset, TITLES)
     chosen = [
         Column(setting, dataset, RunStore(folder / f"{dataset}-{setting}"))
-        for setting in SETTINGS
-        if table in (setting, "all")
-        for dataset in COLUMNS[setting]
-        if datasets is None or dataset in datasets
+        for dataset, setting in PUBLISHED
+        if table in (setting, "all") and (datasets is None or dataset in datasets)
     ]
     if not chosen:
         raise FedcrfError(f"table {table} has no column for {', '.join(datasets or ())}")

@@ -37,7 +37,7 @@ BASELINE = "fedavg"
 
 
 SUITES = ("attacks", "noise")
-"""The suites that come with the package."""
+"""The suites that come with the package; beside them is ``paper``, of the paper's tables."""
 
 FOLDER_NAME = re.compile(r"\w[\w.\-]{0,99}")
 """What partitions and conditions may be called, as their cells have folders of these names."""
@@ -356,7 +356,7 @@ def default_folder(suite: Suite, chosen: Suite) -> Path:
 
 def _parsed(name: str) -> _SuiteFile:
     """Return the content of a suite's file, over what all suites share."""
-    if name in SUITES:
+    if name in (*SUITES, "paper"):
         text = _packaged(name)
     elif name.endswith(".toml"):
         try:

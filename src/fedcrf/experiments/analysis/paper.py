@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from fedcrf.experiments.analysis.pairs import Estimate, mean_accuracy, method_difference
 from fedcrf.experiments.analysis.tables import Table, difference_text, estimate_text
 from fedcrf.experiments.methods import find_method
-from fedcrf.experiments.spec import RunSpec, resolve
+from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.suite import read_suite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,18 +28,15 @@ class Published:
 
 
 SETTINGS = ("noniid", "iid")
-"""The paper's two settings: table 1, and table 2 of the appendix."""
-
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "noniid": ("mnist", "cifar10", "cifar100"),
-    "iid": ("mnist", "cifar10"),
-}
-"""The data sets of each table, in the paper's order, which is also that of their cost."""
+"""The paper's two settings, partitions of its study: table 1, and table 2 of the appendix."""
 
 TITLES: Mapping[str, str] = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+"""Its data sets in its order, which is also that of their cost."""
 
-NON_IID_ALPHA: Mapping[str, float] = {"mnist": 0.003, "cifar10": 0.1, "cifar100": 0.1}
-"""The Dirichlet concentration of the paper's non-IID setting."""
+_COLUMNS = (
+    ("mnist", "noniid"), ("cifar10", "noniid"), ("cifar100", "noniid"),
+    ("mnist", "iid"), ("cifar10", "iid"),
+)  # fmt: skip
 
 _ROWS: Mapping[str, tuple[tuple[float, float], ...]] = {
     "fedavg": ((0.890, 0.034), (0.538, 0.096), (0.404, 0.005), (0.975, 0.002), (0.844, 0.007)),
@@ -54,16 +52,14 @@ _ROWS: Mapping[str, tuple[tuple[float, float], ...]] = {
     "crf-fedavg": ((0.895, 0.020), (0.587, 0.062), (0.418, 0.012), (0.976, 0.002), (0.842, 0.013)),
     "crf-fedprox": ((0.898, 0.015), (0.595, 0.088), (0.409, 0.014), (0.976, 0.002), (0.845, 0.012)),
 }  # fmt: skip
-"""Tables 1 and 2 of the paper, a row a method, the columns in the order of `COLUMNS`."""
+"""Tables 1 and 2 of the paper, a row a method, the columns in the order of `_COLUMNS`."""
 
 PAPER_METHODS = tuple(_ROWS)
 """The rows of both tables, in the paper's order."""
 
 PUBLISHED: Mapping[tuple[str, str], Mapping[str, Published]] = {
     place: {method: Published(*row[column]) for method, row in _ROWS.items()}
-    for column, place in enumerate(
-        (dataset, setting) for setting in SETTINGS for dataset in COLUMNS[setting]
-    )
+    for column, place in enumerate(_COLUMNS)
 }
 """By data set and setting, then by method."""
 
@@ -73,36 +69,28 @@ PAIRS = (("crf-fedavg", "fedavg"), ("crf-fedprox", "fedprox"))
 NOT_RUN = "not run"
 
 
-def paper_spec(dataset: str, setting: str, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
-    """Return the run that fills one column of the paper's tables.
+def column_run(dataset: str, setting: str, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
+    """Return the run that fills one column of the paper's tables, from ``suites/paper.toml``.
 
     Args:
-        dataset: ``mnist``, ``cifar10`` or ``cifar100``; its preset is the paper's.
-        setting: ``noniid`` or ``iid``.
+        dataset: One of `TITLES`.
+        setting: One of `SETTINGS`.
         methods: The rows.
         seeds: The paper has three.
     """
-    partition = (
-        {"scheme": "iid"}
-        if setting == "iid"
-        else {"scheme": "label-skew", "alpha": NON_IID_ALPHA[dataset]}
-    )
-    return resolve(
-        {
-            "methods": list(methods),
-            "seeds": list(seeds),
-            "data": {"dataset": dataset},
-            "partition": {"num_clients": 10, **partition},
-        }
-    )
+    paper = read_suite("paper", dataset)
+    column = paper.chosen(methods=methods, seeds=seeds, partitions=[setting])
+    (point,) = column.study.points
+    return point.spec
 
 
 def published_column(spec: RunSpec) -> Mapping[str, Published]:
     """Return the paper's column for a run in just its setting; empty for any other run."""
     for (dataset, setting), column in PUBLISHED.items():
-        paper = paper_spec(dataset, setting, spec.methods, spec.seeds)
-        if spec.describe() == paper.describe():
-            return column
+        if spec.data.dataset == dataset:
+            paper = column_run(dataset, setting, spec.methods, spec.seeds)
+            if spec.describe() == paper.describe():
+                return column
     return {}
 
 
