@@ -235,7 +235,7 @@ def _attacks() -> Iterator[tuple[str, Case]]:
     robust = CRFRobust()
     for name, kind in ATTACKS.items():
         fewer: dict[str, Any] = {"evaluations": 4} if issubclass(kind, Adaptive) else {}
-        attack = kind(**fewer, **{"until": 5} if name == "flatterer" else {})
+        attack = kind(**fewer, **{"until": 5} if name == "sleeper" else {})
         if isinstance(attack, DataAttack):
             yield f"attack {name}", Case([attack], partial(_poisoned, attack))
         elif isinstance(attack, Adaptive):  # looks at the rule

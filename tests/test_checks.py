@@ -105,7 +105,7 @@ def test_a_misspelt_keyword_is_an_error_of_both_kinds(name: str) -> None:
     ("make", "nearest"),
     [
         (lambda: ClientCRF(bandwith=3), "bandwidth"),  # type: ignore[call-arg]
-        (lambda: replace(RobustCRF(), norm_treshold=1), "norm_threshold"),  # type: ignore[call-arg]
+        (lambda: replace(RobustCRF(), norm_tolerence=1), "norm_tolerance"),  # type: ignore[call-arg]
         (lambda: byzfl_rule("byzfl-mda")(atackers=1), "attackers"),
         (lambda: flower().CRFAvg(bandwith=3), "bandwidth"),
         (lambda: flower().CRFAvg(fraction_trian=0.5), "fraction_train"),

@@ -5,30 +5,81 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Iterable
+import warnings
+from abc import ABCMeta
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Self
+from typing import Any, ClassVar, TypeVar
 
-from fedcrf.errors import FedcrfError, KeywordError, unknown_name
+from fedcrf.errors import EarlierNameWarning, FedcrfError, KeywordError, unknown_name
 
 LARGEST = 1e100
 """Largest setting: squares of labels times a strength must not overflow."""
 
+T = TypeVar("T")
 
-class Settings:
+
+class _NamedSettings(ABCMeta):
+    """Looks at the keywords of a class of settings before the class does."""
+
+    def __call__(cls: type[T], *given: Any, **named: Any) -> T:
+        """Return the settings; earlier names are accepted, others are an error that helps."""
+        known = _keywords(cls)  # type: ignore[arg-type]  # classes are hashable
+        if not named.keys() <= known:
+            renamed: Mapping[str, str] = cls.renamed  # type: ignore[attr-defined]
+            named = current_names(named, renamed, cls.__name__)
+            for name in named:
+                if name not in known:
+                    raise KeywordError(unknown_name(f"setting of {cls.__name__}", name, known))
+        settings: T = super().__call__(*given, **named)  # type: ignore[misc]
+        return settings
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """What the class itself takes, for help and editors."""
+        _, *taken = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
+        return inspect.Signature(taken)
+
+
+class Settings(metaclass=_NamedSettings):
     """Base of classes whose settings are given by name: a misspelt one is an error that helps.
+
+    Attributes:
+        renamed: Settings by the names that they had in earlier versions, which are accepted.
 
     Raises:
         KeywordError: A keyword that is no setting; the nearest one is named.
     """
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
-        """Look at the names; the values are for ``__init__``."""
-        known = _keywords(cls)  # type: ignore[arg-type]  # classes are hashable
-        for name in given:
-            if name not in known:
-                raise KeywordError(unknown_name(f"setting of {cls.__name__}", name, known))
-        return super().__new__(cls)
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+
+def current_names(
+    given: Mapping[str, T], renamed: Mapping[str, str], where: str, *, notice: bool = True
+) -> dict[str, T]:
+    """Return settings, or what else is given by name, under the names of today.
+
+    Args:
+        given: By today's names, or by earlier ones.
+        renamed: Today's names by earlier ones.
+        where: What the names belong to, as the notice and the error call it.
+        notice: Whether an earlier name is to be noticed: by who wrote it, and not where a program
+            of an earlier version did.
+
+    Raises:
+        FedcrfError: Something is given by both of its names.
+    """
+    current: dict[str, T] = {}
+    for name, value in given.items():
+        now = renamed.get(name, name)
+        if now != name:
+            if now in given:
+                raise FedcrfError(f"{where}: {name} is the earlier name of {now}: leave {name} out")
+            if notice:
+                said = f"{where}: {name} is now called {now}"
+                warnings.warn(said, EarlierNameWarning, stacklevel=3)
+        current[now] = value
+    return current
 
 
 @cache

@@ -17,6 +17,10 @@ class KeywordError(FedcrfError, TypeError):
     """A keyword that is no setting; a `TypeError` too, as Python's own is."""
 
 
+class EarlierNameWarning(FutureWarning):
+    """Notice of a name that an earlier version had: it is accepted, and a new one is there."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
     """Build the error for a name that does not exist, naming the nearest one that does.
 

@@ -21,8 +21,8 @@ from attacks.scenes import (
     updates,
 )
 from fedcrf import FedcrfError
-from fedcrf.attacks import Adaptive, FalseAnswer, Flatterer, Opportunist, Opposed, Scene, Stealthy
-from fedcrf.attacks.answer import Recollection, least_steps, sketches_of
+from fedcrf.attacks import Adaptive, FalseResponse, Opportunist, Opposed, Scene, Sleeper, Stealthy
+from fedcrf.attacks.response import Recollection, least_steps, sketches_of
 from fedcrf.attacks.search import FAMILIES, Aim, asked, harm
 from fedcrf.rules import (
     CRF,
@@ -177,7 +177,7 @@ def test_the_patient_keep_their_trust() -> None:
     assert -0.3 <= furthest(5.0) < -0.05
 
 
-@pytest.mark.parametrize("kind", [Stealthy, FalseAnswer, Opportunist])
+@pytest.mark.parametrize("kind", [Stealthy, FalseResponse, Opportunist])
 @pytest.mark.parametrize("rule", [kind() for kind in RULES.values()], ids=list(RULES))
 def test_any_rule_can_be_attacked(rule: Any, kind: Any) -> None:
     round_ = scene(rule=rule)
@@ -198,7 +198,7 @@ def test_without_weights_there_is_no_trust_to_keep() -> None:
     assert_allclose(sent(Opportunist(), round_), sent(Adaptive(), scene(rule=CoordinateMedian())))
 
 
-# --- attackers that answer as honest clients do ---------------------------------------------------
+# --- attackers that respond as honest clients do --------------------------------------------------
 
 
 def played(attack: Any, rule: Any, rounds: int = 4, **changes: Any) -> list[tuple[Scene, Any]]:
@@ -231,8 +231,10 @@ def cosine(x: Any, y: Any) -> float:
     return float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
 
 
-def answers(shown: list[tuple[Scene, Any]], now: int, view: Any) -> tuple[list[float], list[float]]:
-    """Everybody's answers between two rounds, honest clients' and attackers', one by one."""
+def responses(
+    shown: list[tuple[Scene, Any]], now: int, view: Any
+) -> tuple[list[float], list[float]]:
+    """Everybody's responses between two rounds: honest clients', then attackers'."""
     (before, sent_before), (here, sent_now) = shown[now - 1], shown[now]
     moved = view(flat(here.global_state) - flat(before.global_state))
     honest = zip(honest_updates(here), honest_updates(before), strict=True)
@@ -246,17 +248,17 @@ def answers(shown: list[tuple[Scene, Any]], now: int, view: Any) -> tuple[list[f
 @pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize("sketched", [False, True])
 @pytest.mark.parametrize("family", ["opposed", "ipm", "all"])
-def test_a_false_answer_is_the_median_honest_client_s(
+def test_a_false_response_is_the_median_honest_client_s(
     family: Any, sketched: bool, share: float
 ) -> None:
     rule = CRFRobust(sketch_size=5, vote_power=8.0)
-    attack = FalseAnswer(family, answer=share, sketched=sketched)
+    attack = FalseResponse(family, faked_response=share, sketched=sketched)
     shown = played(attack, rule)
     view = (lambda row: rule.sketches([[row]])[0]) if sketched else (lambda row: row)
     above = []
     for now in (1, 2, 3):
-        honest, forged = answers(shown, now, view)
-        assert np.median(honest) < -0.05, "there is an answer to fake"
+        honest, forged = responses(shown, now, view)
+        assert np.median(honest) < -0.05, "there is a response to fake"
         above.append(max(forged) - share * np.median(honest))
     assert max(above) == pytest.approx(0.0, abs=1e-5), "no less, and no more than is needed"
 
@@ -268,36 +270,36 @@ def test_a_server_optimizer_does_not_hide_the_rule_s_sketches() -> None:
     assert np.array_equal(seen, rule.sketches([[row] for row in rows]))
 
 
-def test_without_a_false_answer_they_would_be_known_by_it() -> None:
-    honest, forged = answers(played(Adaptive("ipm"), FedAvg()), 2, lambda row: row)
+def test_without_a_false_response_they_would_be_known_by_it() -> None:
+    honest, forged = responses(played(Adaptive("ipm"), FedAvg()), 2, lambda row: row)
     assert min(forged) > 0.5 * np.median(honest)
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("answer", [0.0, -0.2, -0.9])
-def test_the_step_is_the_least_that_answers(answer: float, seed: int) -> None:
+@pytest.mark.parametrize("response", [0.0, -0.2, -0.9])
+def test_the_step_is_the_least_that_responds(response: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     changed, moved = rng.standard_normal((2, 7, 10))
-    for x, y, step in zip(changed, moved, least_steps(changed, moved, answer), strict=True):
+    for x, y, step in zip(changed, moved, least_steps(changed, moved, response), strict=True):
 
         def missing(c: float, x: Any = x, y: Any = y) -> float:
-            return cosine(x - c * y, y) - answer
+            return cosine(x - c * y, y) - response
 
         root = 0.0 if missing(0.0) <= 0.0 else optimize.brentq(missing, 0.0, 1e3, xtol=1e-12)
         assert step == pytest.approx(root, rel=1e-6)
 
 
-def test_who_is_new_or_meets_a_model_that_stood_still_owes_no_answer() -> None:
+def test_who_is_new_or_meets_a_model_that_stood_still_owes_no_response() -> None:
     x, y = np.ones((3, 4)), np.ones((3, 4))
     x[0], y[0], y[1] = np.nan, np.nan, 0.0
     assert_allclose(least_steps(x, y, 0.0), [0.0, 0.0, 1.0])
 
 
 def test_those_who_look_on_remember_what_they_sent() -> None:
-    quiet = played(FalseAnswer("ipm"), FedAvg(), rounds=1, active=False)
+    quiet = played(FalseResponse("ipm"), FedAvg(), rounds=1, active=False)
     round_, reports = quiet[0]
     assert reports == round_.own
-    memory = FalseAnswer("ipm").forge(round_).memory
+    memory = FalseResponse("ipm").forge(round_).memory
     kept = dict(zip(memory["clients"].tolist(), memory["updates"], strict=True))
     for report in (*round_.honest, *round_.own):
         assert_allclose(kept[report.client], updates(round_, [report])[0], rtol=1e-6)
@@ -306,14 +308,14 @@ def test_those_who_look_on_remember_what_they_sent() -> None:
 def test_the_absent_are_compared_with_when_they_last_took_part() -> None:
     """Client 2 and attacker 4 miss the second round; their change is over two rounds."""
     first = scene(seed=1)
-    start = replace(first, memory=FalseAnswer("ipm").forge(first).memory, round=2)
+    start = replace(first, memory=FalseResponse("ipm").forge(first).memory, round=2)
     absent = replace(
         scene(seed=2),
         honest=[each for each in scene(seed=2).honest if each.client != 2],
         own=[each for each in scene(seed=2).own if each.client != 4],
         memory=start.memory,
     )
-    third = replace(scene(seed=3), memory=FalseAnswer("ipm").forge(absent).memory)
+    third = replace(scene(seed=3), memory=FalseResponse("ipm").forge(absent).memory)
     past = Recollection.of(third.memory, 10)
     changed, moved = past.change(third, third.honest, honest_updates(third))
     for row, report in enumerate(third.honest):
@@ -333,17 +335,17 @@ def test_the_absent_are_compared_with_when_they_last_took_part() -> None:
     assert len(past.models) == 2, "models nobody is compared with any more are forgotten"
 
 
-# --- flatterers -----------------------------------------------------------------------------------
+# --- sleepers -------------------------------------------------------------------------------------
 
 
-def test_a_flatterer_copies_the_most_agreeable_and_then_strikes() -> None:
+def test_a_sleeper_copies_the_most_agreeable_and_then_strikes() -> None:
     early = scene(rule=CRF(), round=4)
     honest = honest_updates(early)
     mean = honest.mean(axis=0)
     cosine = honest @ mean / np.linalg.norm(honest, axis=1)
-    assert_allclose(sent(Flatterer(until=5), early), honest[np.argsort(-cosine)[:3]])
+    assert_allclose(sent(Sleeper(until=5), early), honest[np.argsort(-cosine)[:3]])
     late = scene(rule=CRF(), round=5)
-    struck = updates(late, Flatterer(until=5).forge(late).reports)
+    struck = updates(late, Sleeper(until=5).forge(late).reports)
     assert_allclose(struck, sent(Adaptive(), scene(rule=CRF(), round=5)))
 
 
@@ -388,8 +390,8 @@ def test_an_opportunist_strikes_when_its_trust_is_highest(
         )  # fmt: skip
         forgery = attack.forge(round_)
         memory = forgery.memory
-        flattered = np.allclose(updates(round_, forgery.reports), honest_updates(round_)[liked])
-        struck += [] if flattered else [number]
+        copied = np.allclose(updates(round_, forgery.reports), honest_updates(round_)[liked])
+        struck += [] if copied else [number]
     assert struck == strikes
 
 
@@ -419,9 +421,9 @@ def test_an_opportunist_copies_whom_it_knows_and_then_others() -> None:
         (Adaptive, {"stretch": 0.5}, "stretch 0.5: give a number of 1 or more"),
         (Adaptive, {"patience": -1.0}, "patience -1"),
         (Stealthy, {"least_kept": 1.5}, "least_kept 1.5: give a number from 0 to 1"),
-        (FalseAnswer, {"answer": -0.5}, "answer -0.5"),
-        (Flatterer, {"until": 0}, "until 0"),
-        (Flatterer, {"evaluations": 0}, "evaluations 0"),
+        (FalseResponse, {"faked_response": -0.5}, "faked_response -0.5"),
+        (Sleeper, {"until": 0}, "until 0"),
+        (Sleeper, {"evaluations": 0}, "evaluations 0"),
         (Opportunist, {"until": 0}, "until 0"),
         (Opportunist, {"tolerance": 2.0}, "tolerance 2"),
         (Opportunist, {"fallen": -1.0}, "fallen -1"),

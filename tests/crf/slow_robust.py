@@ -56,24 +56,24 @@ class SlowRobust:
     """One federation's server, with the defaults of the settings unless told otherwise."""
 
     labels: Sequence[float] = (0.0, 0.25, 1.0)
-    inclination: float = 2.0
+    prior_log_odds: float = 2.0
     persistence: float = 0.9
     opposition_strength: float = 2.0
     opposition_tolerance: float = 0.3
-    opposition_memory: float = 0.0
+    opposition_tolerance_growth: float = 0.0
     vote_power: float = 32.0
-    crowd: float = 10.0
+    large_round: float = 10.0
     copy_power: float = 100.0
     spread: float = 4.0
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
-    norm_threshold: float = 1.0
-    norm_memory: float = 0.0
-    response_strength: float = 10.0
-    response_share: float = 0.5
-    response_memory: float = 0.0
-    steadiness_strength: float = 10.0
-    steadiness_share: float = 0.5
+    norm_tolerance: float = 1.0
+    norm_tolerance_growth: float = 0.0
+    curvature_response_strength: float = 10.0
+    curvature_response_share: float = 0.5
+    curvature_response_tolerance_growth: float = 0.0
+    update_consistency_strength: float = 10.0
+    update_consistency_share: float = 0.5
     clip: float = 2.0
     count_cap: float = 3.0
     trust_floor: float = 0.15
@@ -105,7 +105,7 @@ class SlowRobust:
         )
         own = dict(zip(present, reported_trust([(reported or {}).get(c) for c in present])))  # noqa: B905
         credited = [c for c in present if own[c] >= 0.5]
-        prior = self._normalised([math.exp(self.inclination * q) for q in self.labels])
+        prior = self._normalised([math.exp(self.prior_log_odds * q) for q in self.labels])
         start, energy = {}, {}
         shrunk = self._shrunk(norms)
         long = self._norms(present, norms, examples, shrunk)
@@ -121,8 +121,8 @@ class SlowRobust:
             energy[c] = [
                 -math.log(p + 1e-12)
                 + self.norm_strength * q * long[c]
-                + self.response_strength * q * silent[c]
-                + self.steadiness_strength * q * turned[c]
+                + self.curvature_response_strength * q * silent[c]
+                + self.update_consistency_strength * q * turned[c]
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
         belief, few = dict(start), self._few(present)
@@ -133,7 +133,7 @@ class SlowRobust:
                 against = -alike[i, j] if alike[i, j] < 0 else -(1 - few) * alike[i, j]
                 met[i] += few * against * own[j] * vote[j] * trust[j]
             middle, deviation = usual(met[i] for i in credited)
-            settled = self.opposition_tolerance + self.opposition_memory * shrunk
+            settled = self.opposition_tolerance + self.opposition_tolerance_growth * shrunk
             tolerated = few * settled + (1 - few) * self.spread * deviation
             renewed = {}
             for i in present:
@@ -164,7 +164,9 @@ class SlowRobust:
         after = list(model)
         for c in present:
             self.last[c] = (belief[c], updates[c], model)
-            most = self.clip * median(norms.values()) * math.exp(self.norm_memory * shrunk)
+            most = (
+                self.clip * median(norms.values()) * math.exp(self.norm_tolerance_growth * shrunk)
+            )
             clip = min(1.0, most / norms[c]) if norms[c] else 1.0
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
@@ -172,7 +174,7 @@ class SlowRobust:
 
     def _few(self, present: list) -> float:
         """The share of what counts of one client; less than all of it in a crowd."""
-        return min(1.0, self.crowd / max(1, len(present)))
+        return min(1.0, self.large_round / max(1, len(present)))
 
     def _capped(self, counts: dict[Any, float]) -> dict[Any, float]:
         held = [count for count in counts.values() if count]
@@ -195,7 +197,9 @@ class SlowRobust:
             if examples[c] > 0
         }
         middle, deviation = usual(z.values())
-        tolerated = max(self.norm_threshold, self.spread * deviation) + self.norm_memory * shrunk
+        tolerated = (
+            max(self.norm_tolerance, self.spread * deviation) + self.norm_tolerance_growth * shrunk
+        )
         return {c: min(2.0, max(0.0, z.get(c, middle) - middle - tolerated)) for c in present}
 
     def _answers(self, present: list, model: Vector, updates: Mapping, shrunk: float) -> dict:
@@ -208,8 +212,10 @@ class SlowRobust:
                     self.response[c] = cosine(minus(updates[c], update), moved)
         middle, deviation = usual(self.response.values())
         typical, crowded = min(0.0, middle), 1 - self._few(present)
-        expected = max(self.response_share * typical, typical + crowded * self.spread * deviation)
-        doubt = self.response_memory * shrunk
+        expected = max(
+            self.curvature_response_share * typical, typical + crowded * self.spread * deviation
+        )
+        doubt = self.curvature_response_tolerance_growth * shrunk
         return {
             c: max(0.0, self.response[c] - expected - doubt * self._standing(c))
             if c in self.response
@@ -219,7 +225,7 @@ class SlowRobust:
 
     def _standing(self, c: Any) -> float:
         """How far a client was trusted last, as a share of what comes before evidence."""
-        factors = [math.exp(self.inclination * q) for q in self.labels]
+        factors = [math.exp(self.prior_log_odds * q) for q in self.labels]
         usually = dot(self._normalised(factors), self.labels)
         return min(1.0, dot(self.last[c][0], self.labels) / usually)
 
@@ -229,7 +235,7 @@ class SlowRobust:
         }
         middle, deviation = usual(-value for value in self.steadiness.values())
         crowded = 1 - self._few(present)
-        missing = (1 - self.steadiness_share) * (1 - crowded / 2) * abs(middle)
+        missing = (1 - self.update_consistency_share) * (1 - crowded / 2) * abs(middle)
         expected = -middle - max(missing, crowded * self.spread * deviation)
         return {
             c: max(0.0, expected - self.steadiness[c]) if c in self.steadiness else 0.0

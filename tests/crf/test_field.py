@@ -14,9 +14,10 @@ from fedcrf import ClientCRF, FedcrfError, exact_marginals
 from fedcrf.crf import (
     Attraction,
     Chain,
+    ConsistencyEvidence,
     Energy,
     Field,
-    Inclination,
+    LogOddsPrior,
     NormEvidence,
     Observation,
     Opposition,
@@ -24,7 +25,6 @@ from fedcrf.crf import (
     ReportedReliability,
     ResponseEvidence,
     RobustCRF,
-    SteadinessEvidence,
     mean_field,
 )
 from fedcrf.statistics import as_layers, update_statistics
@@ -62,7 +62,7 @@ def test_the_papers_parts_are_the_papers_crf():
 
 @pytest.mark.parametrize("damping", [0.0, 0.5, 0.9])
 def test_damping_does_not_change_where_mean_field_ends(damping):
-    parts = {"prior": Inclination(1.0), "pairwise": (Attraction(0.5), Opposition(0.5))}
+    parts = {"prior": LogOddsPrior(1.0), "pairwise": (Attraction(0.5), Opposition(0.5))}
     end = Field(LABELS, **parts, iterations=500, damping=damping).infer(observe(updates()))
     plain = Field(LABELS, **parts, iterations=500).infer(observe(updates()))
     assert_allclose(end.marginals, plain.marginals, atol=1e-9)
@@ -79,7 +79,7 @@ def test_weak_ties_are_inferred_as_by_brute_force():
 
 @pytest.mark.parametrize("strength", [-3.0, 0.0, 2.0, 800.0])
 def test_inclination(strength):
-    found = Inclination(strength).prior(observe(updates(2)), LABELS).probabilities
+    found = LogOddsPrior(strength).prior(observe(updates(2)), LABELS).probabilities
     factors = [math.exp(strength * (q - (strength > 0))) for q in LABELS]
     assert_allclose(found, [np.array(factors) / sum(factors)] * 2, rtol=1e-12)
 
@@ -138,7 +138,7 @@ def test_norm_evidence(spread):
     rows[0, 0] = np.nan
     rows[3] = 0.0
     rows[4] *= 4.0
-    part = NormEvidence(strength=3.0, exponent=0.5, threshold=0.5, limit=2.0, spread=spread)
+    part = NormEvidence(strength=3.0, exponent=0.5, tolerance=0.5, limit=2.0, spread=spread)
     found = part.energy(observe(rows, counts), LABELS)
     known = [i for i in range(7) if i not in (0, 2)]
     z = {
@@ -164,7 +164,7 @@ def test_norm_evidence(spread):
 )
 def test_response_evidence(response, spread, evidence):
     seen = observe(updates(5), measured={"response": np.array(response)})
-    part = ResponseEvidence(strength=4.0, share=0.5, spread=spread, crowd=2.5)
+    part = ResponseEvidence(strength=4.0, share=0.5, spread=spread, large_round=2.5)
     found = part.energy(seen, LABELS)
     assert_allclose(found.causes["unresponsive"], evidence, atol=1e-12)
     assert_allclose(found.values, 4.0 * np.outer(evidence, LABELS), atol=1e-12)
@@ -183,7 +183,7 @@ def test_response_evidence(response, spread, evidence):
 )
 def test_steadiness_evidence(steadiness, crowd, spread, evidence):
     seen = observe(updates(5), measured={"steadiness": np.array(steadiness)})
-    part = SteadinessEvidence(strength=4.0, share=0.5, spread=spread, crowd=crowd)
+    part = ConsistencyEvidence(strength=4.0, share=0.5, spread=spread, large_round=crowd)
     found = part.energy(seen, LABELS)
     assert_allclose(found.causes["unsteady"], evidence, atol=1e-12)
     assert_allclose(found.values, 4.0 * np.outer(evidence, LABELS), atol=1e-12)
@@ -195,7 +195,7 @@ def test_opposition(crowd):
     rows[2, 0] = np.nan
     rows[4] = 0.0
     belief = np.random.default_rng(1).dirichlet([1, 1, 1], m)
-    part = Opposition(1.5, 0.01, vote_power=4.0, crowd=crowd, spread=0.5)
+    part = Opposition(1.5, 0.01, vote_power=4.0, large_round=crowd, spread=0.5)
     found = part.message(observe(rows), LABELS)(belief)
     used = [i for i in range(m) if i != 2]
     met, share = np.zeros(m), min(1, crowd / 6)
@@ -240,7 +240,7 @@ def test_chain():
 @pytest.mark.parametrize("m", [1, 2])
 def test_the_smallest_rounds(m):
     field = Field(
-        LABELS, Inclination(), (NormEvidence(), ResponseEvidence()), (Opposition(),), Chain()
+        LABELS, LogOddsPrior(), (NormEvidence(), ResponseEvidence()), (Opposition(),), Chain()
     )
     found = field.infer(observe(updates(m)))
     assert np.isfinite(found.marginals).all()
@@ -255,7 +255,7 @@ class Distrusting:
 
 
 def test_a_part_of_ones_own():
-    found = Field(LABELS, Inclination(0.0), (Distrusting(),)).infer(observe(updates()))
+    found = Field(LABELS, LogOddsPrior(0.0), (Distrusting(),)).infer(observe(updates()))
     factors = np.exp(-np.outer(np.arange(7), LABELS))
     assert_allclose(found.marginals, factors / factors.sum(axis=1, keepdims=True))
     assert_array_equal(found.causes["place"], np.arange(7))
@@ -267,12 +267,12 @@ BAD: dict[str, Any] = {
     "labels 1": (lambda: Field((1.0,), Reliability()), "at least two"),
     "iterations": (lambda: Field(LABELS, Reliability(), iterations=-1), "iterations -1"),
     "damping": (lambda: Field(LABELS, Reliability(), damping=1.0), "damping 1.0"),
-    "inclination": (lambda: Inclination(math.nan), "strength nan"),
-    "norm": (lambda: NormEvidence(threshold=-1), "threshold -1"),
+    "prior_log_odds": (lambda: LogOddsPrior(math.nan), "strength nan"),
+    "norm": (lambda: NormEvidence(tolerance=-1), "tolerance -1"),
     "response": (lambda: ResponseEvidence(strength="x"), "strength 'x'"),
-    "steadiness": (lambda: SteadinessEvidence(share=-1), "share -1"),
+    "steadiness": (lambda: ConsistencyEvidence(share=-1), "share -1"),
     "steadier than most": (
-        lambda: SteadinessEvidence(share=1.5),
+        lambda: ConsistencyEvidence(share=1.5),
         r"share 1\.5: give a number in \[0, 1\]",
     ),
     "opposition": (lambda: Opposition(vote_power=0), "vote_power 0"),
@@ -304,4 +304,6 @@ def test_settings_out_of_range(make, message):
 
 @pytest.mark.parametrize("share", [0, 1])
 def test_the_ends_of_a_closed_range_belong_to_it(share):
-    assert SteadinessEvidence(share=share) in RobustCRF(steadiness_share=share).field.evidence
+    assert (
+        ConsistencyEvidence(share=share) in RobustCRF(update_consistency_share=share).field.evidence
+    )

@@ -13,7 +13,7 @@ from fedcrf import ClientCRF, EvidenceCRF, FedcrfError
 from fedcrf.crf import (
     Attraction,
     Field,
-    Inclination,
+    LogOddsPrior,
     NormEvidence,
     Observation,
     Opposition,
@@ -130,7 +130,7 @@ def test_a_round_in_which_nobody_is_finite_keeps_the_model(settings):
 def test_a_part_that_pulls_nobody_says_nothing():
     rows = updates()
     crowd = crowd_statistics(as_layers(rows), NeighbourSearch(2))
-    field = Field((0.0, 1.0), Inclination(), pairwise=(Attraction(0.0),))
+    field = Field((0.0, 1.0), LogOddsPrior(), pairwise=(Attraction(0.0),))
     found = field.infer(Observation(crowd, np.ones(9)))
     assert_allclose(found.expected_label, np.exp(2) / (1 + np.exp(2)), rtol=1e-9)
     assert label_distance(np.array([0.0, 1.0])).tolist() == [[0, 1], [1, 0]]
@@ -180,7 +180,7 @@ def test_records_hold_the_graph_of_few_clients_and_never_that_of_many():
 
 def test_a_part_that_asks_for_all_pairs_is_refused():
     crowd = crowd_statistics(as_layers(updates()), NeighbourSearch(2))
-    field = Field((0.0, 1.0), Inclination(), pairwise=(Opposition(),))
+    field = Field((0.0, 1.0), LogOddsPrior(), pairwise=(Opposition(),))
     with pytest.raises(FedcrfError, match=r"near neighbours alone.*update_statistics"):
         field.infer(Observation(crowd, np.ones(9)))
 
@@ -189,8 +189,8 @@ def test_a_part_that_asks_for_all_pairs_is_refused():
     "field",
     [
         Field((0.0, 1.0), Reliability()),
-        Field((0.0, 1.0), Inclination(), evidence=(NormEvidence(),)),
-        Field((0.0, 1.0), Inclination(), pairwise=(Opposition(),)),
+        Field((0.0, 1.0), LogOddsPrior(), evidence=(NormEvidence(),)),
+        Field((0.0, 1.0), LogOddsPrior(), pairwise=(Opposition(),)),
     ],
     ids=["reliability", "norms", "opposition"],
 )

@@ -75,10 +75,20 @@ def play(
     "settings",
     [
         {},
-        {"crowd": 2.5, "spread": 0.5, "response_share": 0.9, "steadiness_share": 0.99},
-        {"norm_threshold": 0.0, "spread": 0.0, "norm_memory": 0.7, "opposition_memory": 0.4},
-        {"crowd": 2.5, "opposition_tolerance": 0.0, "opposition_memory": 0.2},
-        {"response_share": 1.0, "response_memory": 0.05},
+        {
+            "large_round": 2.5,
+            "spread": 0.5,
+            "curvature_response_share": 0.9,
+            "update_consistency_share": 0.99,
+        },
+        {
+            "norm_tolerance": 0.0,
+            "spread": 0.0,
+            "norm_tolerance_growth": 0.7,
+            "opposition_tolerance_growth": 0.4,
+        },
+        {"large_round": 2.5, "opposition_tolerance": 0.0, "opposition_tolerance_growth": 0.2},
+        {"curvature_response_share": 1.0, "curvature_response_tolerance_growth": 0.05},
     ],
     ids=["no crowd", "crowd", "settling", "settling crowd", "settling answers"],
 )
@@ -296,7 +306,7 @@ def test_updates_are_clipped_to_so_many_median_norms(clip):
 @pytest.mark.parametrize("memory", [0.0, 0.4])
 def test_one_long_round_excuses_no_more_than_e_squared(memory):
     """Rows 0 to 4 agree, 5 and 6 oppose them; before, all had been longer by far or by e²."""
-    crf = replace(SMALL, opposition_memory=memory, norm_memory=1.0)
+    crf = replace(SMALL, opposition_tolerance_growth=memory, norm_tolerance_growth=1.0)
     rows = np.random.default_rng(0).normal(size=(7, D)) + 2.0
     rows[5:] = -rows[:2]
     rows[6] *= 5.0
@@ -310,7 +320,7 @@ def test_more_opposition_is_put_up_with_the_shorter_updates_become(shrunk):
     """The last of five has a cosine of −0.45 with each of four that are orthogonal."""
     rows = np.eye(5, D)
     rows[4, :4], rows[4, 4] = -0.45, math.sqrt(1 - 4 * 0.45**2)
-    crf = replace(SMALL, opposition_memory=0.4)
+    crf = replace(SMALL, opposition_tolerance_growth=0.4)
     found = crf.infer(rows, memory=crf.infer(math.exp(shrunk) * np.abs(rows)).memory)
     met = found.causes["opposition"]
     assert_allclose(
@@ -487,23 +497,29 @@ def test_calls_that_cannot_be(given, message):
     ("settings", "message"),
     [
         ({"labels": (1,)}, "labels"),
-        ({"inclination": math.nan}, "^inclination nan"),
+        ({"prior_log_odds": math.nan}, "^prior_log_odds nan"),
         ({"opposition_strength": -1}, "^opposition_strength -1"),
         ({"opposition_tolerance": "x"}, "^opposition_tolerance 'x'"),
         ({"norm_strength": -1}, "^norm_strength -1"),
         ({"norm_exponent": math.inf}, "^norm_exponent inf"),
-        ({"norm_threshold": -1}, "^norm_threshold -1"),
-        ({"norm_memory": 1.5}, r"^norm_memory 1\.5: give a number in \[0, 1\]"),
-        ({"opposition_memory": -1}, "^opposition_memory -1"),
-        ({"opposition_memory": math.inf}, "^opposition_memory inf"),
-        ({"response_memory": -1}, "^response_memory -1"),
-        ({"response_strength": -1}, "^response_strength -1"),
-        ({"response_share": None}, "^response_share None"),
-        ({"response_share": 5}, r"^response_share 5: give a number in \[0, 1\]"),
+        ({"norm_tolerance": -1}, "^norm_tolerance -1"),
+        ({"norm_tolerance_growth": 1.5}, r"^norm_tolerance_growth 1\.5: give a number in \[0, 1\]"),
+        ({"opposition_tolerance_growth": -1}, "^opposition_tolerance_growth -1"),
+        ({"opposition_tolerance_growth": math.inf}, "^opposition_tolerance_growth inf"),
+        ({"curvature_response_tolerance_growth": -1}, "^curvature_response_tolerance_growth -1"),
+        ({"curvature_response_strength": -1}, "^curvature_response_strength -1"),
+        ({"curvature_response_share": None}, "^curvature_response_share None"),
+        (
+            {"curvature_response_share": 5},
+            r"^curvature_response_share 5: give a number in \[0, 1\]",
+        ),
         ({"evidence": 3}, "^evidence 3: give its name"),
-        ({"steadiness_strength": -1}, "^steadiness_strength -1"),
-        ({"steadiness_share": math.nan}, "^steadiness_share nan"),
-        ({"steadiness_share": 1.5}, r"^steadiness_share 1\.5: give a number in \[0, 1\]"),
+        ({"update_consistency_strength": -1}, "^update_consistency_strength -1"),
+        ({"update_consistency_share": math.nan}, "^update_consistency_share nan"),
+        (
+            {"update_consistency_share": 1.5},
+            r"^update_consistency_share 1\.5: give a number in \[0, 1\]",
+        ),
         ({"evidence_threshold": -1}, "^evidence_threshold -1"),
         ({"evidence_softening": 0}, "^evidence_softening 0"),
         ({"evidence_strength": math.nan}, "^evidence_strength nan"),

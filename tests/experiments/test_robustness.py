@@ -370,7 +370,7 @@ def test_a_setting_that_is_new_since_has_its_default(tmp_path: Path, log: Log) -
     findings = run(suite, tmp_path, log)
     older = {name: dict(each) for name, each in findings.descriptions.items()}
     for each in older.values():
-        each["rule"] = {k: v for k, v in each["rule"].items() if k != "steadiness_share"}
+        each["rule"] = {k: v for k, v in each["rule"].items() if k != "update_consistency_share"}
     assert Findings(suite, findings.scores, older).by_key == findings.by_key
     for each in older.values():
         each["rule"] = {**each["rule"], "no_longer": 1.0}

@@ -166,7 +166,7 @@ TESTED: list[Rule] = [
     CRFRobust(),
     CRFRobust(
         labels=(0.0, 1.0),
-        inclination=1.0,
+        prior_log_odds=1.0,
         opposition_strength=5.0,
         opposition_tolerance=0.0,
         vote_power=2.0,
@@ -174,7 +174,7 @@ TESTED: list[Rule] = [
         spread=0.5,
         norm_strength=3.0,
         norm_exponent=0.1,
-        norm_threshold=0.2,
+        norm_tolerance=0.2,
         clip=1.1,
         count_cap=1.2,
         iterations=4,

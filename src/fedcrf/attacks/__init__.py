@@ -6,7 +6,7 @@ its settings, and a run's description may set them by name. Any of them can slee
 
 from collections.abc import Mapping
 
-from fedcrf.attacks.adaptive import Adaptive, FalseAnswer, Flatterer, Opportunist, Stealthy
+from fedcrf.attacks.adaptive import Adaptive, FalseResponse, Opportunist, Sleeper, Stealthy
 from fedcrf.attacks.base import Attack, DataAttack, Forgery, Scene
 from fedcrf.attacks.data import FeatureNoise, LabelFlip, LabelNoise
 from fedcrf.attacks.simple import (
@@ -49,21 +49,24 @@ ATTACKS: Mapping[str, type[Attack]] = {
     "feature-noise": FeatureNoise,
     "adaptive": Adaptive,
     "stealthy": Stealthy,
-    "false-answer": FalseAnswer,
-    "flatterer": Flatterer,
+    "false-response": FalseResponse,
+    "sleeper": Sleeper,
     "opportunist": Opportunist,
 }
+
+RENAMED: Mapping[str, str] = {"false-answer": "false-response", "flatterer": "sleeper"}
+"""Attacks by the names that they had in earlier versions, which are accepted."""
 
 __all__ = [
     "ALIE",
     "ATTACKS",
+    "RENAMED",
     "Adaptive",
     "Attack",
     "DataAttack",
     "Drift",
-    "FalseAnswer",
+    "FalseResponse",
     "FeatureNoise",
-    "Flatterer",
     "Forgery",
     "FreeRider",
     "GaussianNoise",
@@ -81,6 +84,7 @@ __all__ = [
     "Scene",
     "Schedule",
     "SignFlip",
+    "Sleeper",
     "StaleFreeRider",
     "Stealthy",
     "Threat",

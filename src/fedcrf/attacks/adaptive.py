@@ -6,15 +6,15 @@ Some of them earn trust before they strike.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.attacks.answer import Recollection, answering
 from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, unit
+from fedcrf.attacks.response import Recollection, responding
 from fedcrf.attacks.search import (
     FAMILIES,
     Aim,
@@ -46,18 +46,20 @@ class Adaptive(Attack):
             shorter; with 1 it is left at its own.
         least_kept: Share of the weight for honest reports that the attackers want to keep.
         patience: How much harm, in honest steps, all their trust is worth to them.
-        answer: Share of the median honest client's answer to the model's movement that they fake,
-            by a step against the movement on top of what is tried; 0 for none. See
-            `fedcrf.attacks.answer.answering`.
-        sketched: Whether they fake it for the rule's sketches, where it makes some.
+        faked_response: Share of the median honest client's curvature response that they fake, by a
+            step against the model's on top of what is tried; 0 for none. See
+            `fedcrf.attacks.response.responding`.
+        sketched: Whether they fake it in the rule's sketches, where it makes some.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"answer": "faked_response"}
 
     family: FamilyName = "all"
     evaluations: int = 12
     stretch: float = 1.0
     least_kept: float = 0.0
     patience: float = 0.0
-    answer: float = 0.0
+    faked_response: float = 0.0
     sketched: bool = False
 
     fewest_honest: ClassVar[int] = 1
@@ -69,12 +71,12 @@ class Adaptive(Attack):
         check_number("stretch", self.stretch, 1.0)
         check_number("least_kept", self.least_kept, 0.0, 1.0)
         check_number("patience", self.patience, 0.0)
-        check_number("answer", self.answer, 0.0)
+        check_number("faked_response", self.faked_response, 0.0)
         check_truth("sketched", self.sketched)
 
     def forge(self, scene: Scene) -> Forgery:
         """See `Attack.forge`."""
-        if not self.answer:
+        if not self.faked_response:
             return Forgery(*self._decided(scene, None))
         past = Recollection.of(scene.memory, len(scene.position))
         sent, memory = self._decided(scene, past)
@@ -91,10 +93,12 @@ class Adaptive(Attack):
         if not scene.active or not scene.num_attackers:
             return scene.own
         aim = Aim(scene, self.patience, self.least_kept)
-        answer = answering(scene, past, self.answer, self.sketched) if past is not None else None
+        respond = (
+            None if past is None else responding(scene, past, self.faked_response, self.sketched)
+        )
 
         def tried(updates: Vector) -> Trial:
-            reports = scene.reports(answer(updates) if answer else updates)
+            reports = scene.reports(respond(updates) if respond else updates)
             return Trial(aim.value(reports), updates, reports)
 
         def searched(family: Family) -> Trial:
@@ -149,23 +153,23 @@ class Stealthy(Adaptive):
 
 
 @dataclass(frozen=True)
-class FalseAnswer(Adaptive):
-    """Searches as the adaptive attack does, and answers the model's movement as if honest.
+class FalseResponse(Adaptive):
+    """Searches as the adaptive attack does, and fakes the curvature response of honest clients.
 
     Each forgery that is tried is p − c·(w_t − w_t') with the least c ≥ 0 at which
     cos(p − c·(w_t − w_t') − u', w_t − w_t') is no more than the median honest client's cosine of
-    u_j(t) − u_j(t') with the same, u' being what the attacker sent last. Against a rule that does
-    not ask for the answer, it costs the attackers what the step against the movement changes.
+    u_j(t) − u_j(t') with the same, u' being what the attacker sent last. A rule that does not look
+    for the response is harmed less by it: the step against the model's is made for nothing.
 
     Attributes:
         family: As `Adaptive.family`, and so are the others.
     """
 
-    answer: float = 1.0
+    faked_response: float = 1.0
 
 
 @dataclass(frozen=True)
-class Flatterer(Adaptive):
+class Sleeper(Adaptive):
     """Copies honest clients until it is trusted, then strikes with the adaptive attack.
 
     Until then each attacker sends the update of an honest client, those nearest in direction to
@@ -192,19 +196,19 @@ class Flatterer(Adaptive):
 
 @dataclass(frozen=True)
 class Opportunist(Adaptive):
-    """Copies honest clients until its trust is highest, strikes, and flatters again once it fell.
+    """Copies honest clients until its trust is highest, strikes, and copies again once it fell.
 
-    Trust is the weight that the rule, with what it remembers, would give the attackers' copies, as
-    a share of what it would give them if it remembered nothing. It is highest where it has grown
-    by no more than ``tolerance`` since the round before. Each attacker goes on copying the same
-    client, as long as that takes part, so that the copies change from round to round as an honest
-    update does. A rule that gives no weights has no trust to win: it is struck at once.
+    The attackers' trust is the weight that the rule, with what it remembers, would give their
+    copies, as a share of the weight if it remembered nothing. It counts as highest once it has
+    grown by no more than ``tolerance`` since the round before. Each attacker goes on copying the
+    same client as long as that takes part, so that its copies change from round to round as an
+    honest update does. A rule that gives no weights has no trust to win: it is struck at once.
 
     Attributes:
         until: The first round in which it may strike.
-        tolerance: Growth of the trust, as a share of it, that is none.
-        pulsing: Whether it flatters again; else it strikes on for good.
-        fallen: The trust below which it flatters.
+        tolerance: Growth of the trust, as a share of it, that counts as none.
+        pulsing: Whether it copies honest clients again; else it goes on striking.
+        fallen: The trust below which it copies them.
         family: As `Adaptive.family`, and so are the others.
     """
 
@@ -226,15 +230,15 @@ class Opportunist(Adaptive):
         if not scene.active or not scene.num_attackers:
             return scene.own, _kept(scene.memory)
         order = scene.memory.get("order", most_agreeable(scene))
-        flattery = copies(scene, order)
-        trust = trust_of(scene, flattery)
+        honest = copies(scene, order)
+        trust = trust_of(scene, honest)
         striking = self._strikes(scene, trust)
-        sent = self._struck(scene, past) if striking else flattery
+        sent = self._struck(scene, past) if striking else honest
         memory = {"order": order, "trust": np.array(trust), "striking": np.array(striking)}
         return sent, memory
 
     def _strikes(self, scene: Scene, trust: float) -> bool:
-        """Tell whether it strikes in a round, of the trust that it could have in it."""
+        """Tell whether it strikes in a round, by the trust that it could have in it."""
         if math.isnan(trust):
             return True
         if bool(scene.memory.get("striking", False)):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, cast
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any, cast
 
 import typer
 
 from fedcrf._version import __version__
 from fedcrf.cli import looking, running
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import EarlierNameWarning, FedcrfError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -67,6 +69,8 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line; every mistake of the user ends in one line and a non-zero status."""
+    warnings.simplefilter("once", EarlierNameWarning)
+    warnings.showwarning = _notice_of(warnings.showwarning)
     try:
         status = app(standalone_mode=False)
     except ClickException as error:
@@ -84,6 +88,18 @@ def main() -> None:
     if status == INTERRUPTED:  # which typer may also return by itself
         _fail("interrupted; give the same command again to go on", INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _notice_of(show: Callable[..., None]) -> Callable[..., None]:
+    """Return what shows a warning: that of an earlier name in a line, others as they were."""
+
+    def notice(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, EarlierNameWarning):
+            print(f"fedcrf: note: {message}", file=sys.stderr)
+        else:
+            show(message, category, *place)
+
+    return notice
 
 
 def _fail(message: str, status: int) -> int:

@@ -8,12 +8,12 @@ from fedcrf.crf.base_weights import base_weights
 from fedcrf.crf.client_crf import ClientCRF
 from fedcrf.crf.evidence import (
     Chain,
-    Inclination,
+    ConsistencyEvidence,
+    LogOddsPrior,
     NormEvidence,
     Opposition,
     ReportedReliability,
     ResponseEvidence,
-    SteadinessEvidence,
 )
 from fedcrf.crf.evidence_crf import EvidenceCRF
 from fedcrf.crf.exact import exact_marginals
@@ -38,13 +38,14 @@ __all__ = [
     "Attraction",
     "Chain",
     "ClientCRF",
+    "ConsistencyEvidence",
     "Energy",
     "EvidenceCRF",
     "EvidencePart",
     "Field",
-    "Inclination",
     "Inference",
     "LinearPart",
+    "LogOddsPrior",
     "Message",
     "NormEvidence",
     "Observation",
@@ -58,7 +59,6 @@ __all__ = [
     "ReportedReliability",
     "ResponseEvidence",
     "RobustCRF",
-    "SteadinessEvidence",
     "TemporalPart",
     "base_weights",
     "exact_marginals",

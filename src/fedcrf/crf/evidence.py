@@ -37,7 +37,7 @@ its clients made long must not excuse everything in the rounds after it."""
 
 
 @dataclass(frozen=True)
-class Inclination(Settings):
+class LogOddsPrior(Settings):
     """The same prior for everybody, P(q) ∝ exp(b·q).
 
     Attributes:
@@ -119,22 +119,22 @@ class ReportedReliability(Settings):
 
 @dataclass(frozen=True)
 class NormEvidence(LinearPart):
-    """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t_i)).
+    """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t)).
 
-    z_i = log‖u_i‖ − a·log n_i less its median over the clients. The tolerance t_i is the threshold,
+    z_i = log‖u_i‖ − a·log n_i less its median over the clients. The tolerance t is ``tolerance``,
     or more where honest clients differ more: ``spread`` times the median deviation of those below
     the median. Once most clients have learnt their own examples, the updates of those that have
-    not are long. A share of the norm decay is therefore added to the tolerance: otherwise a client
-    excluded for its length would stay excluded because the others go on learning.
+    not are long. The tolerance may therefore grow with the norm decay. Otherwise a client that lost
+    its weight for its length would not get it back, because the others go on learning.
 
     Attributes:
         strength: κ.
         exponent: a, how an honest update's norm grows with the examples.
-        threshold: The least tolerance, as a logarithm.
+        tolerance: The least t, as a logarithm.
         limit: The most that the evidence can be.
         spread: Lower median deviations that are tolerated.
-        memory: The share of the norm decay that is tolerated besides, in [0, 1]; attackers too may
-            then be as long as others once were.
+        tolerance_growth: How much the tolerance grows for each unit of norm decay, in [0, 1]. With
+            1 an attacker's update may be as long as others' once were.
     """
 
     cause: ClassVar[str] = "norm"
@@ -142,21 +142,22 @@ class NormEvidence(LinearPart):
 
     strength: float = 8.0
     exponent: float = 0.7
-    threshold: float = 1.0
+    tolerance: float = 1.0
     limit: float = 2.0
     spread: float = 4.0
-    memory: float = 0.0
+    tolerance_growth: float = 0.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "exponent", "threshold", "limit", "spread")
-        check_fraction(self, "memory")
+        check_not_negative(self, "strength", "exponent", "tolerance", "limit", "spread")
+        check_fraction(self, "tolerance_growth")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies and the evidence by ``norm``; see `EvidencePart.energy`."""
         excesses = norm_excess(seen.statistics.norms, seen.num_examples, seen.finite, self.exponent)
         known = excesses[seen.finite & (seen.num_examples > 0)]
         deviation = median_and_lower_mad(known)[1] if len(known) else 0.0
-        tolerated = max(self.threshold, self.spread * deviation) + self.memory * seen.norm_decay
+        tolerated = max(self.tolerance, self.spread * deviation)
+        tolerated += self.tolerance_growth * seen.norm_decay
         evidence = np.clip(excesses - tolerated, 0.0, self.limit)
         return self.against(evidence, labels, {})
 
@@ -165,26 +166,26 @@ class NormEvidence(LinearPart):
 class ResponseEvidence(LinearPart):
     """An update that does not change against the model's step: ψ(q) = κ·q·max(0, r_i − t).
 
-    Local training descends the client's own loss, whose curvature is positive: since it last took
-    part, an honest update has changed against what the global model moved, r_i < 0. Who pushes the
-    model somewhere, whatever it does, does not respond (r_i = 0) or pushes on (r_i > 0).
+    Local training descends the client's own loss, whose curvature is positive. Since its client
+    last took part, an honest update has therefore changed against the global model's step:
+    r_i < 0. The update of a client that pushes the model somewhere does not respond (r_i = 0), or
+    pushes on (r_i > 0).
 
     The tolerance is a share of the median client's response, t = share·min(0, median(r)). A large
-    round shows how uncertain responses are: there the tolerance is at least median(r) plus
-    ``spread`` times the median deviation of those below the median, times the large-round share
-    1 − crowd/m.
+    round shows how uncertain responses are. There t is at least median(r) + g·spread·d, where d is
+    the median deviation of those below the median, and g the large-round share 1 − large_round/m.
 
-    Who has learnt its own examples has little to respond with, so that responses become noise as a
-    federation converges. With a memory the tolerance grows with the norm decay, in proportion to
-    how far the client was trusted before: an attacker that was found out gains nothing by it.
+    A client that has learnt its own examples responds little, so that responses become noise as a
+    federation converges. The tolerance may therefore grow with the norm decay, in proportion to how
+    far the client was trusted before. An attacker that was found out gains nothing by that.
 
     Attributes:
         strength: κ.
         share: The share of the median client's response that is expected of everybody, in [0, 1].
         spread: In a large round, lower median deviations above the median that are tolerated.
-        crowd: Clients of a round beyond which it is large.
-        memory: How much the tolerance grows for each unit of norm decay, which is 2 at most; see
-            `Observation.norm_decay`.
+        large_round: Clients beyond which a round is large.
+        tolerance_growth: How much the tolerance grows for each unit of norm decay, which is 2 at
+            most; see `Observation.norm_decay`.
     """
 
     cause: ClassVar[str] = "response"
@@ -193,13 +194,13 @@ class ResponseEvidence(LinearPart):
     strength: float = 10.0
     share: float = 0.5
     spread: float = 4.0
-    crowd: float = 10.0
-    memory: float = 0.0
+    large_round: float = 10.0
+    tolerance_growth: float = 0.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "spread", "memory")
+        check_not_negative(self, "strength", "spread", "tolerance_growth")
         check_fraction(self, "share")
-        check_positive(self, "crowd")
+        check_positive(self, "large_round")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies, and by ``response`` r and by ``unresponsive`` the evidence."""
@@ -209,33 +210,33 @@ class ResponseEvidence(LinearPart):
         known = np.isfinite(response)
         middle, deviation = median_and_lower_mad(response[known]) if known.any() else (0.0, 0.0)
         typical = min(0.0, middle)
-        spread = self.spread * large_round_share(seen.finite, self.crowd)
+        spread = self.spread * large_round_share(seen.finite, self.large_round)
         expected = max(self.share * typical, typical + spread * deviation)
         trusted = 1.0 if seen.trust_ratio is None else seen.trust_ratio
-        tolerated = expected + self.memory * seen.norm_decay * trusted
+        tolerated = expected + self.tolerance_growth * seen.norm_decay * trusted
         evidence = np.where(known, np.maximum(0.0, response - tolerated), 0.0)
         return self.against(evidence, labels, {self.cause: response})
 
 
 @dataclass(frozen=True)
-class SteadinessEvidence(LinearPart):
+class ConsistencyEvidence(LinearPart):
     """An update that turns from its last one: ψ(q) = κ·q·max(0, t − c_i), t = μ − (1 − share)·|μ|.
 
-    c_i is the cosine of a client's update with its last one, and μ their median. Honest clients
-    descend the same loss in every round. Who fakes the response of `ResponseEvidence` has to turn
-    with every step of the model, which shows here; so does who hides behind noise that is drawn
-    anew.
+    c_i is the cosine of a client's update with its last one, and μ their median. An honest client
+    descends the same loss in every round. One that fakes the response of `ResponseEvidence` has to
+    turn with every step of the model, which shows here. So does one that hides its update behind
+    noise that it draws anew in every round.
 
-    A large round shows how consistent its members are: by the large-round share 1 − crowd/m, the
-    tolerance |μ|·(1 − share) goes over into half of it, or into that share of ``spread`` median
-    deviations of those above the median, where this is more.
+    A large round shows how consistent honest clients are. With the large-round share
+    g = 1 − large_round/m, the tolerance below μ is the larger of (1 − g/2)·(1 − share)·|μ| and
+    g·spread·d, where d is the median deviation of those above the median.
 
     Attributes:
         strength: κ.
         share: The share of the median client's consistency that is expected of everybody, in
             [0, 1].
         spread: In a large round, median deviations below the median that are tolerated.
-        crowd: Clients of a round beyond which it is large.
+        large_round: Clients beyond which a round is large.
     """
 
     cause: ClassVar[str] = "steadiness"
@@ -244,12 +245,12 @@ class SteadinessEvidence(LinearPart):
     strength: float = 10.0
     share: float = 0.5
     spread: float = 4.0
-    crowd: float = 10.0
+    large_round: float = 10.0
 
     def __post_init__(self) -> None:
         check_not_negative(self, "strength", "spread")
         check_fraction(self, "share")
-        check_positive(self, "crowd")
+        check_positive(self, "large_round")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies, and by ``steadiness`` c and by ``unsteady`` the evidence."""
@@ -259,7 +260,7 @@ class SteadinessEvidence(LinearPart):
         known = np.isfinite(steadiness)
         # Negated, since the deviations of the consistent ones are the honest spread.
         turned, deviation = median_and_lower_mad(-steadiness[known]) if known.any() else (0.0, 0.0)
-        crowded = large_round_share(seen.finite, self.crowd)
+        crowded = large_round_share(seen.finite, self.large_round)
         missing = (1.0 - 0.5 * crowded) * (1.0 - self.share) * abs(turned)
         expected = -turned - max(missing, crowded * self.spread * deviation)
         evidence = np.where(known, np.maximum(0.0, expected - steadiness), 0.0)
@@ -271,29 +272,30 @@ class Opposition(LinearPart):
     """Trusted clients' updates point against it: ψ(q) = 2λ·q·e_i.
 
     e_i = max(0, σ_i − median(σ) − tolerance), σ_i = Σ_j C_ij q̄_j: only more opposition than others
-    meet is evidence. The conflict C_ij = a_j·max(0, −cos(u_i, u_j))/k_j counts copies as one
-    witness, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p, and takes only the part a_j of a client's
-    word that has credit; the median is over those with half of it or more. Agreement earns nothing.
+    meet is evidence. The conflict is C_ij = a_j·max(0, −cos(u_i, u_j))/k_j. Copies count as one
+    client, by k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p. The credit a_j is how much the opposition
+    of client j counts; the median is over those with a credit of half or more. Agreement earns
+    nothing.
 
-    In a round of m clients beyond ``crowd``, all this counts by a share crowd/m. There everybody
-    meets some opposition, and one client's says little, so that agreement makes up for it: 1 −
-    crowd/m times max(0, cos(u_i, u_j)) is taken off the conflict. A large round also shows how much
-    its members differ: by the same share the tolerance goes over into ``spread`` median deviations
-    of those that meet less than the median.
+    In a large round everybody meets some opposition, and one client's says little. With the
+    large-round share g = 1 − large_round/m, agreement therefore makes up for conflict:
+    g·max(0, cos(u_i, u_j)) is taken off, and what is left is multiplied by 1 − g. A large round
+    also shows how much its clients differ: the tolerance becomes (1 − g)·tolerance + g·spread·d,
+    where d is the median deviation of those that meet less than the median.
 
     As a federation converges, what honest clients agree on is learnt, and those whose data are rare
-    are opposed as plainly as attackers were in the first rounds. With a memory the tolerance grows
-    with the norm decay. Who was opposed before stays distrusted by what is remembered of it.
+    are opposed as plainly as attackers were in the first rounds. The tolerance may therefore grow
+    with the norm decay. A client that was opposed before stays distrusted by its remembered label.
 
     Attributes:
         strength: λ ≥ 0.
         tolerance: Of opposition above the median.
         vote_power: p > 0; the larger, the more alike updates must be to count as copies. Honest
             clients with like data come to cosines of 0.9, and keep their votes with 32.
-        crowd: Clients of a round beyond which it is large.
+        large_round: Clients beyond which a round is large.
         spread: In a large round, lower median deviations that are tolerated.
-        memory: How much the tolerance grows for each unit of norm decay, which is 2 at most; see
-            `Observation.norm_decay`.
+        tolerance_growth: How much the tolerance grows for each unit of norm decay, which is 2 at
+            most; see `Observation.norm_decay`.
     """
 
     cause: ClassVar[str] = "opposition"
@@ -302,13 +304,13 @@ class Opposition(LinearPart):
     strength: float = 2.0
     tolerance: float = 0.3
     vote_power: float = 32.0
-    crowd: float = 10.0
+    large_round: float = 10.0
     spread: float = 4.0
-    memory: float = 0.0
+    tolerance_growth: float = 0.0
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "tolerance", "spread", "memory")
-        check_positive(self, "vote_power", "crowd")
+        check_not_negative(self, "strength", "tolerance", "spread", "tolerance_growth")
+        check_positive(self, "vote_power", "large_round")
 
     @property
     def slope(self) -> float:
@@ -320,9 +322,9 @@ class Opposition(LinearPart):
         credit = np.ones(seen.num_clients) if seen.credit is None else seen.credit
         counted = votes(seen.cosines, self.vote_power)
         credited = seen.finite & (credit >= 0.5)
-        crowded = large_round_share(seen.finite, self.crowd)
+        crowded = large_round_share(seen.finite, self.large_round)
         conflicts = conflict(seen.cosines, crowded) * ((1.0 - crowded) * credit * counted)
-        least = (1.0 - crowded) * (self.tolerance + self.memory * seen.norm_decay)
+        least = (1.0 - crowded) * (self.tolerance + self.tolerance_growth * seen.norm_decay)
 
         def energy(marginals: Matrix) -> Energy:
             met = conflicts @ (marginals @ labels)
@@ -404,15 +406,15 @@ def norm_excess(
     return excess
 
 
-def large_round_share(finite: NDArray[np.bool_], crowd: float) -> float:
-    """Return 1 − crowd/m of a round of m finite clients; 0 where m is ``crowd`` or less."""
-    return 1.0 - min(1.0, crowd / max(1, int(finite.sum())))
+def large_round_share(finite: NDArray[np.bool_], large_round: float) -> float:
+    """Return 1 − large_round/m of a round of m finite clients; 0 of one that is not large."""
+    return 1.0 - min(1.0, large_round / max(1, int(finite.sum())))
 
 
 def median_and_lower_mad(values: Vector) -> tuple[float, float]:
-    """Return the median and the median deviation of the values that are not above it.
+    """Return the median, and the median deviation of the values that are not above it.
 
-    Above it are attackers, who would make the spread what suits them.
+    Attackers are above it, and could otherwise choose the deviation.
     """
     middle = median(values)
     return middle, median(middle - values[values <= middle])

@@ -64,7 +64,7 @@ class Field(Settings):
 
         >>> import numpy as np
         >>> from dataclasses import dataclass
-        >>> from fedcrf.crf import Energy, Field, Inclination, Observation
+        >>> from fedcrf.crf import Energy, Field, LogOddsPrior, Observation
         >>> from fedcrf.statistics import as_layers, update_statistics
         >>> @dataclass(frozen=True)
         ... class FewExamples:
@@ -73,7 +73,7 @@ class Field(Settings):
         ...     def energy(self, seen, labels):
         ...         few = (seen.num_examples < self.least).astype(float)
         ...         return Energy(np.outer(few, labels), {"few": few})
-        >>> field = Field((0.0, 1.0), Inclination(0.0), evidence=(FewExamples(),))
+        >>> field = Field((0.0, 1.0), LogOddsPrior(0.0), evidence=(FewExamples(),))
         >>> statistics = update_statistics(as_layers(np.eye(2)))
         >>> field.infer(Observation(statistics, np.array([10, 90]))).expected_label.round(2)
         array([0.27, 0.5 ])

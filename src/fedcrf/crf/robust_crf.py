@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,11 @@ from fedcrf.checks import (
 from fedcrf.crf.base_weights import base_weights, capped_weights, refined_weights, trusted_weights
 from fedcrf.crf.evidence import (
     Chain,
-    Inclination,
+    ConsistencyEvidence,
+    LogOddsPrior,
     NormEvidence,
     Opposition,
     ResponseEvidence,
-    SteadinessEvidence,
     clip_factors,
     curvature_response,
     norm_decay,
@@ -75,30 +75,32 @@ class RobustCRF(Settings):
 
     Attributes:
         labels: Reliability labels 𝒬.
-        inclination: b, the prior's log odds for each unit of the label.
+        prior_log_odds: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the chance that a client stays what it was.
         opposition_strength: λ.
         opposition_tolerance: Tolerance of opposition, above the median.
-        opposition_memory: How much the tolerance grows for each unit of norm decay.
+        opposition_tolerance_growth: How much the tolerance grows for each unit of norm decay.
         vote_power: How alike updates must be to count as copies.
-        crowd: Clients beyond which a round is large; see `Opposition`.
+        large_round: Clients beyond which a round is large; see `Opposition`.
         copy_power: p, how alike updates must be to share one client's weight. Full copies have a
             cosine of 1; honest updates from much like data come to 0.95.
         spread: The tolerance is at least so many lower median deviations: of the norm in every
             round, of the other three in a large one.
         norm_strength: κ of the norm.
         norm_exponent: How an honest update's norm grows with its examples.
-        norm_threshold: Tolerance of the norm's logarithm.
-        norm_memory: The share of the norm decay, in [0, 1], by which that tolerance grows.
-        response_strength: κ of the curvature response.
-        response_share: The share of the median client's response that is expected of everybody, in
-            [0, 1].
-        response_memory: How much the tolerance of the response grows for each unit of norm decay;
-            less for a client that was trusted less than a new one, in proportion.
-        steadiness_strength: κ of the update consistency.
-        steadiness_share: The share of the median client's consistency that is expected likewise.
-        clip: Updates are clipped to so many median norms; to more where ``norm_memory`` tolerates
-            longer ones.
+        norm_tolerance: Tolerance of the norm's logarithm.
+        norm_tolerance_growth: How much it grows for each unit of norm decay, in [0, 1].
+        curvature_response_strength: κ of the curvature response.
+        curvature_response_share: The share of the median client's response that is expected of
+            everybody, in [0, 1].
+        curvature_response_tolerance_growth: How much the tolerance of the response grows for each
+            unit of norm decay; less for a client that was trusted less than a new one, in
+            proportion.
+        update_consistency_strength: κ of the update consistency.
+        update_consistency_share: The share of the median client's consistency that is expected of
+            everybody, in [0, 1].
+        clip: Updates are clipped to so many median norms; to more with the norm decay where
+            ``norm_tolerance_growth`` is above 0.
         count_cap: A client's examples count as so many medians at most, as counts are claims.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
         evidence_threshold: Tolerance of it, in deviations above the median.
@@ -140,25 +142,38 @@ class RobustCRF(Settings):
         [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0]
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "inclination": "prior_log_odds",
+        "crowd": "large_round",
+        "norm_threshold": "norm_tolerance",
+        "norm_memory": "norm_tolerance_growth",
+        "opposition_memory": "opposition_tolerance_growth",
+        "response_strength": "curvature_response_strength",
+        "response_share": "curvature_response_share",
+        "response_memory": "curvature_response_tolerance_growth",
+        "steadiness_strength": "update_consistency_strength",
+        "steadiness_share": "update_consistency_share",
+    }
+
     labels: tuple[float, ...] = (0.0, 0.25, 1.0)
-    inclination: float = 2.0
+    prior_log_odds: float = 2.0
     persistence: float = 0.9
     opposition_strength: float = 2.0
     opposition_tolerance: float = 0.3
-    opposition_memory: float = 0.0
+    opposition_tolerance_growth: float = 0.0
     vote_power: float = 32.0
-    crowd: float = 10.0
+    large_round: float = 10.0
     copy_power: float = 100.0
     spread: float = 4.0
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
-    norm_threshold: float = 1.0
-    norm_memory: float = 0.0
-    response_strength: float = 10.0
-    response_share: float = 0.5
-    response_memory: float = 0.0
-    steadiness_strength: float = 10.0
-    steadiness_share: float = 0.5
+    norm_tolerance: float = 1.0
+    norm_tolerance_growth: float = 0.0
+    curvature_response_strength: float = 10.0
+    curvature_response_share: float = 0.5
+    curvature_response_tolerance_growth: float = 0.0
+    update_consistency_strength: float = 10.0
+    update_consistency_share: float = 0.5
     clip: float = 2.0
     count_cap: float = 3.0
     evidence: str = "residual_loss"
@@ -175,20 +190,26 @@ class RobustCRF(Settings):
 
     def __post_init__(self) -> None:
         # Under the names they have here; the parts of the field know them by others.
-        checked_number("inclination", self.inclination)
+        checked_number("prior_log_odds", self.prior_log_odds)
         check_not_negative(
             self,
             "opposition_strength",
             "opposition_tolerance",
-            "opposition_memory",
+            "opposition_tolerance_growth",
             "norm_strength",
             "norm_exponent",
-            "norm_threshold",
-            "response_strength",
-            "response_memory",
-            "steadiness_strength",
+            "norm_tolerance",
+            "curvature_response_strength",
+            "curvature_response_tolerance_growth",
+            "update_consistency_strength",
         )
-        check_fraction(self, "norm_memory", "response_share", "steadiness_share", "trust_floor")
+        check_fraction(
+            self,
+            "norm_tolerance_growth",
+            "curvature_response_share",
+            "update_consistency_share",
+            "trust_floor",
+        )
         object.__setattr__(self, "labels", self.field.labels)
         self.reported  # noqa: B018  (checks the settings)
         check_positive(self, "clip", "count_cap", "copy_power")
@@ -201,24 +222,27 @@ class RobustCRF(Settings):
         """The field these settings describe."""
         return Field(
             self.labels,
-            Inclination(self.inclination),
+            LogOddsPrior(self.prior_log_odds),
             evidence=(
                 NormEvidence(
                     self.norm_strength,
                     self.norm_exponent,
-                    self.norm_threshold,
+                    self.norm_tolerance,
                     spread=self.spread,
-                    memory=self.norm_memory,
+                    tolerance_growth=self.norm_tolerance_growth,
                 ),
                 ResponseEvidence(
-                    self.response_strength,
-                    self.response_share,
+                    self.curvature_response_strength,
+                    self.curvature_response_share,
                     self.spread,
-                    self.crowd,
-                    self.response_memory,
+                    self.large_round,
+                    self.curvature_response_tolerance_growth,
                 ),
-                SteadinessEvidence(
-                    self.steadiness_strength, self.steadiness_share, self.spread, self.crowd
+                ConsistencyEvidence(
+                    self.update_consistency_strength,
+                    self.update_consistency_share,
+                    self.spread,
+                    self.large_round,
                 ),
             ),
             pairwise=(
@@ -226,9 +250,9 @@ class RobustCRF(Settings):
                     self.opposition_strength,
                     self.opposition_tolerance,
                     self.vote_power,
-                    self.crowd,
+                    self.large_round,
                     self.spread,
-                    self.opposition_memory,
+                    self.opposition_tolerance_growth,
                 ),
             ),
             temporal=Chain(self.persistence),
@@ -244,7 +268,7 @@ class RobustCRF(Settings):
                 cause; NaN for who is new, whose p_i is p₀.
         """
         labels = np.asarray(self.labels)
-        unknown = Inclination(self.inclination).probabilities(labels) @ labels
+        unknown = LogOddsPrior(self.prior_log_odds).probabilities(labels) @ labels
         return Chain(self.persistence).transition(np.asarray(unknown), remembered)
 
     @property
@@ -376,7 +400,7 @@ class RobustCRF(Settings):
                 ResponseEvidence.cause: curvature_response(
                     sketches - last_sketches, here - last_positions
                 ),
-                SteadinessEvidence.cause: update_consistency(
+                ConsistencyEvidence.cause: update_consistency(
                     sketches.astype(np.float64), last_sketches
                 ),
             },
@@ -388,7 +412,7 @@ class RobustCRF(Settings):
         found = field.infer(seen)
         trust = found.expected_label * reported.expected_label
         decided = trusted_weights(base, trust, unknown, self.trust_floor)
-        longest = self.clip * middle * math.exp(self.norm_memory * seen.norm_decay)
+        longest = self.clip * middle * math.exp(self.norm_tolerance_growth * seen.norm_decay)
         clip = clip_factors(statistics.norms, finite, longest)
         moved = (decided.weights * clip)[finite] @ sketches[finite]
         beliefs = found.marginals.copy()

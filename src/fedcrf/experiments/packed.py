@@ -34,7 +34,7 @@ from pydantic import Field
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes
 from fedcrf.experiments.settings import merge
-from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of, resolve
+from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of, resolve, with_current_names
 from fedcrf.experiments.store import (
     RunStore,
     check_folder,
@@ -430,7 +430,8 @@ def _read(path: Path) -> tuple[RunSpec, dict[str, bytes]]:
         raise _damaged(path, error) from None
     if DESCRIPTION not in files:
         raise _damaged(path, "it holds no run")
-    return resolve(tomllib.loads(files.pop(DESCRIPTION).decode())), files
+    described = tomllib.loads(files.pop(DESCRIPTION).decode())
+    return resolve(with_current_names(described, notice=False)), files
 
 
 def _damaged(path: Path, why: object) -> FedcrfError:

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.provenance import Provenance
@@ -221,7 +222,7 @@ def _rule(name: str, settings: Mapping[str, Any]) -> Rule:
         optimizer = build(_by_class(SERVER_OPTIMIZERS)[last], settings["optimizer"], last)
         return Optimized(rule, optimizer, tuple(settings["buffers"]))
     kind = byzfl_rule(name) if name.startswith(PREFIX) else _by_class(RULES)[name]
-    return build(kind, settings, name)
+    return build(kind, current_names(settings, kind.renamed, name, notice=False), name)
 
 
 def _by_class(registry: Mapping[str, type[T]]) -> dict[str, type[T]]:

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedcrf.attacks import ATTACKS, Schedule, Threat
+from fedcrf.attacks import ATTACKS, RENAMED, Schedule, Threat
+from fedcrf.checks import current_names
 from fedcrf.data import PartitionSettings
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.methods import Method, find_method, with_server_optimizer
@@ -275,18 +276,46 @@ class RunSpec:
         }
 
 
+def with_current_names(description: Options, *, notice: bool = True) -> dict[str, Any]:
+    """Return a description, or a layer of one, with today's names of settings and of attacks.
+
+    Args:
+        description: Of a run file's shape; earlier names in it are accepted.
+        notice: As for `fedcrf.checks.current_names`.
+
+    Raises:
+        FedcrfError: A setting, or an attack, is given by both of its names.
+    """
+    current = dict(description)
+    for section, kinds in REGISTRIES.items():
+        if not isinstance(current.get(section), Mapping):
+            continue
+        if section == "attacks":
+            current[section] = current_names(current[section], RENAMED, section, notice=notice)
+        for name, options in current[section].items():
+            renamed = getattr(kinds.get(name), "renamed", {})
+            if renamed and isinstance(options, Mapping):
+                now = current_names(options, renamed, f"{section}.{name}", notice=notice)
+                current[section] = {**current[section], name: now}
+    attack = current.get("attack")
+    if isinstance(attack, Mapping) and str(attack.get("name")) in RENAMED:
+        (name,) = current_names({attack["name"]: None}, RENAMED, "attack", notice=notice)
+        current["attack"] = {**attack, "name": name}
+    return current
+
+
 def resolve(*layers: Options) -> RunSpec:
     """Return the checked and complete description from layers of a run file's shape.
 
     Args:
         layers: Nested mappings such as a run file's content and what the flags say; later ones
-            win, and all of them win over the data set's preset.
+            win, and all of them win over the data set's preset. Earlier names are accepted.
 
     Raises:
         FedcrfError: A key that does not exist, or a value that cannot be; the one at fault and
             the nearest key are named.
     """
-    given = merge(*layers)
+    given = merge(*map(with_current_names, layers))
     known = [*(field.name for field in fields(RunSpec)), "server"]
     for key, value in given.items():
         if key not in known:
@@ -357,7 +386,7 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
             used["objectives"].add(method.objective)
             used["server_optimizers"].add(method.server_optimizer)
         used["attacks"].add(spec.attack.get("name"))
-    for layer in settings:
+    for layer in map(with_current_names, settings):
         for section, names in used.items():
             for name, options in layer.get(section, {}).items():
                 if name not in names:
@@ -390,19 +419,16 @@ def cell_of(description: Options) -> CellSpec:
         shared |= {key: description[key] for key in ("attack", "attacks") if key in description}
         rule, objective = description["rule"], description["objective"]
         optimizer = description.get("server_optimizer")
-        spec = resolve(
-            shared,
-            {
-                "methods": [description["method"]],
-                "seeds": [description["seed"]],
-                "model": description["model"],
-                "rules": {rule["name"]: without_name(rule)},
-                "objectives": {objective["name"]: without_name(objective)},
-                "server_optimizers": {optimizer["name"]: without_name(optimizer)}
-                if optimizer
-                else {},
-            },
-        )
+        whole = {
+            **shared,
+            "methods": [description["method"]],
+            "seeds": [description["seed"]],
+            "model": description["model"],
+            "rules": {rule["name"]: without_name(rule)},
+            "objectives": {objective["name"]: without_name(objective)},
+            "server_optimizers": {optimizer["name"]: without_name(optimizer)} if optimizer else {},
+        }
+        spec = resolve(with_current_names(whole, notice=False))
     except (KeyError, TypeError) as error:
         raise FedcrfError(f"a cell's description is not complete: {error}") from None
     return spec.cells()[0]

@@ -30,7 +30,14 @@ from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.settings import Options, flat, merge, read_run_file
-from fedcrf.experiments.spec import REGISTRIES, CellSpec, RunSpec, cell_of, resolve
+from fedcrf.experiments.spec import (
+    REGISTRIES,
+    CellSpec,
+    RunSpec,
+    cell_of,
+    resolve,
+    with_current_names,
+)
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.checkpoint import (
     load_checkpoint,
@@ -345,7 +352,7 @@ class RunStore:
             names = ", ".join(store.path.name for store in runs_below(self.path))
             place = f"one of those in it: {names}" if names else "a run's folder"
             raise FedcrfError(f"{self.path} holds no run (no run.toml): name {place}")
-        return resolve(read_run_file(self._description))
+        return resolve(with_current_names(read_run_file(self._description), notice=False))
 
     def check(self, spec: RunSpec) -> RunSpec:
         """Return the description of this folder with the new methods and seeds added.

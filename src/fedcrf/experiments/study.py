@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.settings import Options
-from fedcrf.experiments.spec import CellSpec, RunSpec, check_used, resolve
+from fedcrf.experiments.settings import Options, flat
+from fedcrf.experiments.spec import CellSpec, RunSpec, check_used, resolve, with_current_names
 from fedcrf.experiments.store import RunStore
 
 
@@ -93,11 +93,12 @@ class Study:
             FedcrfError: A key that does not exist, or that none of the methods uses, or a value
                 that cannot be.
         """
-        said = [axis.name for axis in self.axes]
+        said = [_current_key(axis.name) for axis in self.axes]
+        fixed = [with_current_names(layer, notice=False) for layer in self.settings]
         for key in said:
             if said.count(key) > 1:
                 raise FedcrfError(f"--over {key} is said twice: give all its values at once")
-            if any(setting_at(layer, key) is not None for layer in self.settings):
+            if any(setting_at(layer, key) is not None for layer in fixed):
                 raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
         points = [Point(at, self._resolved(at, layers)) for at, layers in product(self.axes)]
         varied = [axis.layers[0][1] for axis in self.axes if axis.is_setting]
@@ -133,7 +134,7 @@ class Study:
         """Return the values that the description has without the axes, axis by axis."""
         spec = resolve(*self.base, *self.settings)
         described = {**spec.describe(), "rules": spec.told_rules}
-        return tuple(setting_at(described, axis.name) for axis in self.axes)
+        return tuple(setting_at(described, _current_key(axis.name)) for axis in self.axes)
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
         """Return the run at a point; the error of one that cannot be names what is at fault."""
@@ -194,6 +195,12 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     for part in reversed(key.split(".")):
         nested = {part: nested}
     return dict(nested)
+
+
+def _current_key(key: str) -> str:
+    """Return the key of a setting by today's name; folders keep the name that was given."""
+    ((now, _),) = flat(with_current_names(_nested(key, None), notice=False))
+    return now
 
 
 def _exact_text(value: Any) -> str:

@@ -19,7 +19,7 @@ from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.methods import averaging_method
 from fedcrf.experiments.settings import wanted
-from fedcrf.experiments.spec import NOBODY, CellSpec, check_used, resolve
+from fedcrf.experiments.spec import NOBODY, CellSpec, check_used, resolve, with_current_names
 from fedcrf.experiments.study import Axis, CellKey, Study, product
 
 LAST_ROUNDS = 5
@@ -244,6 +244,8 @@ class Suite:
             numbers = {"partition": {"num_clients": clients}}
         said = {f"partition {name}": {"partition": each} for name, each in chosen.items()}
         said |= {f"condition {name}": {"attacks": each.attacks} for name, each in kept.items()}
+        said = {part: with_current_names(section) for part, section in said.items()}
+        settings = [with_current_names(layer) for layer in settings]
         self._check_settings(settings, said)
         suite = replace(
             self,

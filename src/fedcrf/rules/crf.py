@@ -126,9 +126,9 @@ class CRFRobustEvidence(CRFRobust):
 
     ignores: ClassVar[frozenset[str]] = frozenset()
 
-    norm_memory: float = 1.0
-    opposition_memory: float = 0.4
-    response_memory: float = 0.1
+    norm_tolerance_growth: float = 1.0
+    opposition_tolerance_growth: float = 0.4
+    curvature_response_tolerance_growth: float = 0.1
 
     @property
     def wanted_evidence(self) -> frozenset[str]:

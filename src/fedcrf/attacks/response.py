@@ -1,7 +1,7 @@
-"""What attackers add so that their updates answer the model's movement as honest ones do.
+"""How attackers fake the curvature response of honest updates.
 
-Local training descends a loss, so that an honest update changes against what the model moved
-meanwhile. A rule that asks for this answer, as `fedcrf.crf.RobustCRF` does, is shown one.
+Local training descends a loss, so that an honest update changes against the step that the model
+made meanwhile. A rule that looks for this response, as `fedcrf.crf.RobustCRF` does, is shown one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fedcrf.crf import RobustCRF
 from fedcrf.crf.evidence import curvature_response
 from fedcrf.rules import ClientReport, Memory, plain_rule
 
-STRONGEST_ANSWER = -0.99
-"""A cosine of −1 leaves no room for anything but the answer."""
+STRONGEST_RESPONSE = -0.99
+"""A cosine of −1 leaves no room for anything but the response."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Recollection:
         clients: (k,) identities.
         updates: (k, d) float32; what they sent.
         rounds: (k,) the row of ``models`` that they started from.
-        models: (T, d) float32; the global models still spoken of.
+        models: (T, d) float32; the global models that some client last started from.
     """
 
     clients: NDArray[np.int64]
@@ -53,14 +53,14 @@ class Recollection:
         here = np.array([report.client for report in reports], dtype=np.int64)
         absent = ~np.isin(self.clients, here)
         rounds = np.concatenate([self.rounds[absent], np.full(len(here), len(self.models))])
-        spoken_of, rounds = np.unique(rounds, return_inverse=True)
+        needed, rounds = np.unique(rounds, return_inverse=True)
         updates = np.concatenate([self.updates[absent], scene.updates_of(reports)])
         models = np.concatenate([self.models, scene.position[None]])
         return {
             "clients": np.concatenate([self.clients[absent], here]),
             "updates": updates.astype(np.float32),
             "rounds": rounds,
-            "models": models[spoken_of].astype(np.float32),
+            "models": models[needed].astype(np.float32),
         }
 
     def change(
@@ -70,8 +70,8 @@ class Recollection:
 
         Args:
             scene: The round.
-            reports: k reports, whose clients count.
-            updates: (k, d) updates in their place.
+            reports: k reports, which name the clients.
+            updates: (k, d) updates that those clients would send.
 
         Returns:
             (k, d) u_i(t) − u_i(t') and w_t − w_t'; rows of NaN for a client not seen before.
@@ -86,67 +86,70 @@ class Recollection:
         return changed, moved
 
 
-def honest_answer(scene: Scene, past: Recollection, view: Callable[[Vector], Vector]) -> float:
-    """Return the median honest client's answer, the cosine of its change with the movement.
+def honest_response(scene: Scene, past: Recollection, view: Callable[[Vector], Vector]) -> float:
+    """Return the median honest client's response, the cosine of its change with the model's step.
 
     Args:
         scene: The round.
         past: What is remembered.
-        view: What answers are compared by: the vectors themselves, or sketches of them.
+        view: What responses are computed of: the vectors themselves, or sketches of them.
 
     Returns:
-        The median, 0 where it is above and where no answer is known.
+        The median; 0 where it is above 0, and where no response is known.
     """
     changed, moved = past.change(scene, scene.finite_honest, scene.honest_updates)
-    answers = curvature_response(view(changed), view(moved))
-    known = answers[np.isfinite(answers)]
+    responses = curvature_response(view(changed), view(moved))
+    known = responses[np.isfinite(responses)]
     return min(0.0, float(np.median(known))) if len(known) else 0.0
 
 
-def answering(
+def responding(
     scene: Scene, past: Recollection, share: float, sketched: bool
 ) -> Callable[[Vector], Vector]:
-    """Return what makes (f, d) malicious updates answer as honest ones do.
+    """Return a function that makes (f, d) malicious updates respond as honest ones do.
 
-    Where p − u' answers less than is asked, u = p − c·(w_t − w_t') is sent with the least c at
-    which cos(u − u', w_t − w_t') is ``share`` of the median honest answer, u' being what the
-    attacker sent when it last took part, at w_t'.
+    An attacker means to send p. When it last took part, it sent u' and the model was w_t'. It sends
+    u = p − c·(w_t − w_t') instead, with the least c ≥ 0 at which the response
+    cos(u − u', w_t − w_t') is ``share`` of the median honest client's, or stronger.
 
     Args:
         scene: The round.
         past: What is remembered.
-        share: Of the median honest client's answer.
+        share: Of the median honest client's response.
         sketched: Whether the cosines are those of the rule's sketches, where it makes some.
     """
     view = sketches_of(scene) if sketched else _itself
-    asked = max(share * honest_answer(scene, past, view), STRONGEST_ANSWER)
+    wanted = max(share * honest_response(scene, past, view), STRONGEST_RESPONSE)
 
-    def answer(updates: Vector) -> Vector:
+    def respond(updates: Vector) -> Vector:
         changed, moved = past.change(scene, scene.own, updates)
-        steps = least_steps(view(changed), view(moved), asked)
+        steps = least_steps(view(changed), view(moved), wanted)
         return updates - steps[:, None] * np.nan_to_num(moved)
 
-    return answer
+    return respond
 
 
-def least_steps(changed: Vector, moved: Vector, answer: float) -> Vector:
-    """Return the least c ≥ 0 at which cos(x − c·y, y) ≤ ``answer``, for every row.
+def least_steps(changed: Vector, moved: Vector, response: float) -> Vector:
+    """Return the least c ≥ 0 at which cos(x − c·y, y) ≤ ``response``, for every row.
 
     Args:
         changed: (k, n) x; NaN where nothing is known, and c is 0.
         moved: (k, n) y; where it is 0, so is c.
-        answer: The cosine, above −1 and at most 0.
+        response: The cosine, above −1 and at most 0.
     """
     direction, length = unit(moved), norms(moved)[:, 0]
     along = np.einsum("ij,ij->i", changed, direction)
     across = norms(changed - along[:, None] * direction)[:, 0]
-    missing = np.maximum(0.0, along - across * answer / math.sqrt(1.0 - answer**2))
+    missing = np.maximum(0.0, along - across * response / math.sqrt(1.0 - response**2))
     steps: Vector = np.divide(missing, length, out=np.zeros_like(length), where=length > 0.0)
     return steps
 
 
 def sketches_of(scene: Scene) -> Callable[[Vector], Vector]:
-    """Return what makes the rule's sketches of (k, d) vectors; they stay where it makes none."""
+    """Return a function that sketches (k, d) vectors as the rule does, or leaves them as they are.
+
+    They stay as they are where the rule makes no sketches.
+    """
     rule = plain_rule(scene.rule)
     if not isinstance(rule, RobustCRF):
         return _itself
