@@ -148,14 +148,17 @@ def test_recorded_runs(tmp_path: Path) -> None:
 
 def test_an_axis_keeps_the_name_and_the_folders_that_it_was_given(tmp_path: Path) -> None:
     def sweep(key: str, *settings: Mapping[str, Any]) -> Study:
-        return Study(tmp_path, (NOW,), (parse_axis(f"rules.crf-robust.{key}=1.0,4.0"),), settings)
+        return Study((NOW,), (parse_axis(f"rules.crf-robust.{key}=1.0,4.0"),), settings)
 
     study = sweep("inclination")
     with pytest.warns(EarlierNameWarning):
-        cells = [spec.cells() for spec, _ in study.runs]
-    assert [store.path.name for _, store in study.runs] == ["inclination=1.0", "inclination=4.0"]
+        cells = [spec.cells() for spec, _ in study.runs(tmp_path)]
+    assert [store.path.name for _, store in study.runs(tmp_path)] == [
+        "inclination=1.0",
+        "inclination=4.0",
+    ]
     assert study.default_values() == (1.0,)
-    assert cells == [spec.cells() for spec, _ in sweep("prior_log_odds").runs]
+    assert cells == [spec.cells() for spec, _ in sweep("prior_log_odds").runs(tmp_path)]
     fixed = {"rules": {"crf-robust": {"prior_log_odds": 2.0}}}
     with pytest.raises(FedcrfError, match="varies what --set fixes"):
         sweep("inclination", fixed).points  # noqa: B018

@@ -788,6 +788,19 @@ def test_describe_prints_a_run_file_and_runs_nothing(
     assert (described["partition"]["alpha"], described["data"]["limit"]) == (0.2, 100)
 
 
+def test_an_earlier_name_is_noted_once(command_line: CommandLine) -> None:
+    settings = ("--set", "rules.crf-robust.inclination=1.0", "--methods", "crf-robust")
+    printed = command_line("run", *settings, "--attack", "flatterer", "--describe")
+    assert printed.rc == 0
+    assert printed.err.splitlines() == [
+        "fedcrf: note: attack: flatterer is now called sleeper",
+        "fedcrf: note: rules.crf-robust: inclination is now called prior_log_odds",
+    ]
+    described = tomllib.loads(printed.out)
+    assert described["attack"]["name"] == "sleeper"
+    assert described["rules"]["crf-robust"]["prior_log_odds"] == 1.0
+
+
 def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     command_line: CommandLine, tmp_path: Path
 ) -> None:
