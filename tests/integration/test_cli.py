@@ -857,15 +857,23 @@ def test_report_and_explain(finished: tuple[Path, Result], command_line: Command
     result = command_line("report", folder, "-o", page)
     assert (result.rc, result.err, result.out) == (0, "", f"wrote {page}\n")
     assert "CRF-FedAvg" in page.read_text(encoding="utf-8")
-    record = rounds_of(folder, "crf-fedavg-seed-0")[4]
+    rounds = rounds_of(folder, "crf-fedavg-seed-0")
+    record = rounds[4]
     result = command_line("explain", folder, "--round", 5, "--client", 3)
     assert (result.rc, result.err) == (0, "")
     place = record["clients"].index(3)
     weight, base = record["weight"][place], record["base_weight"][place]
-    assert f"client 3: weight {weight:.3f} instead of FedAvg's {base:.3f}; " in result.out
+    assert "\nClient 3: " in result.out, "the verdict comes first"
+    assert f"  - weight {weight:.3f} instead of FedAvg's {base:.3f}\n" in result.out
     assert f"{record['reasons']['cosine'][place]:z.2f}".replace("-", "−") in result.out
     everyone = command_line("explain", folder, "--round", 5, "--seed", 1, "--method", "fedavg")
-    assert everyone.out.count("this rule keeps no reasons") == len(record["clients"])
+    assert everyone.out.count(": not judged.") == len(record["clients"])
+    last = command_line("explain", folder)
+    assert last.out.startswith(f"CRF-FedAvg, seed 0, round {len(rounds)} (the last)\n")
+    assert (
+        last.out.splitlines()[3:]
+        == command_line("explain", folder, "--round", len(rounds)).out.splitlines()[3:]
+    )
 
 
 def test_a_report_of_damaged_runs_is_written_and_its_status_says_so(

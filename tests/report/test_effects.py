@@ -20,13 +20,13 @@ from fedcrf.report.explanation import (
     columns_explained,
     columns_of,
     phrases,
-    sentence,
 )
 from fedcrf.report.lookup import find_rounds
 from fedcrf.rules import RULES, Adam, ClientReport, Optimized
 from fedcrf.simulation.records import Reasons, RoundRecord, reasons_of
 from integration.command_line import CommandLine
 from report.test_explanation import one_round
+from report.told import sentence
 
 NAN = math.nan
 ATTACKERS = (2, 5)
@@ -413,7 +413,8 @@ def test_the_commands_tell_causes_attackers_and_damage(
     whole = command_line("explain", attacked, *asked)
     assert (whole.rc, whole.err) == (0, "")
     assert f"attackers of the run: {attacker}\n" in whole.out
-    assert f"client {attacker} (attacks): weight " in whole.out
+    assert f"Client {attacker} (attacks): " in whole.out
+    assert "\n  - weight " in whole.out
     assert "what makes its weight" in whole.out
     torn = Path(shutil.copytree(attacked, tmp_path / "torn"))
     path = torn / "cells" / "crf-robust-seed-0" / "rounds.jsonl"

@@ -13,15 +13,14 @@ from fedcrf.crf import ClientCRF
 from fedcrf.crf.potentials import SCORE_TERMS, reliability
 from fedcrf.errors import FedcrfError
 from fedcrf.report.explanation import (
+    WORDS,
     ClientCauses,
     causes_of,
     causes_table,
     clients_table,
     most_changed,
-    sentence,
 )
 from fedcrf.report.lookup import Explained, find_cell, find_client, find_round
-from fedcrf.report.words import WORDS
 from fedcrf.rules import CRF, RULES, Adam, ClientReport, CRFRobust, Optimized
 from fedcrf.simulation.records import (
     ClientMetrics,
@@ -31,6 +30,7 @@ from fedcrf.simulation.records import (
     overflowed_of,
     reasons_of,
 )
+from report.told import sentence
 
 NAN = math.nan
 NOBODY = (0.0, 1e-30)

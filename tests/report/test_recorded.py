@@ -15,7 +15,7 @@ from fedcrf.cli import app
 from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun
-from fedcrf.report.explanation import causes_of, clients_table, sentence
+from fedcrf.report.explanation import causes_of, clients_table
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import render, write_page
 from fedcrf.report.reading import read_report
@@ -23,6 +23,7 @@ from fedcrf.simulation.records import LeftOutRecord, Metrics, RoundRecord
 from report.browser import Browser
 from report.test_content import page_data
 from report.test_explanation import honest, one_round
+from report.told import sentence
 
 BANDWIDTH = 0.3
 NODE = 2**63 + 1  # no number of the page's language is so large and odd
@@ -83,7 +84,7 @@ def test_nodes_are_told_and_why_they_were_left_out(
         assert str(NODE + client) in printed
     assert "excluded from the round" not in printed
     explain(["explain", str(folder), "--round", "2", "--client", str(NODE + record.clients[1])])
-    assert f"client {record.clients[1]}: weight" in capsys.readouterr().out
+    assert f"Client {record.clients[1]}: trusted.\n  - weight " in capsys.readouterr().out
     explain(["explain", str(folder), "--round", "3"])
     printed = " ".join(capsys.readouterr().out.split())
     assert "the model stayed as it was: nobody was there" in printed

@@ -132,7 +132,9 @@ def report(
 
 def explain(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's results folder.")],
-    number: Annotated[int, typer.Option("--round", help="The round.", rich_help_panel=WHAT)],
+    number: Annotated[
+        int | None, typer.Option("--round", help="The round; else the last.", rich_help_panel=WHAT)
+    ] = None,
     client: Annotated[
         int | None, typer.Option(help="One client; else all of them.", rich_help_panel=WHAT)
     ] = None,
@@ -147,7 +149,7 @@ def explain(
         int | None, typer.Option(help="The seed; else the run's first.", rich_help_panel=WHAT)
     ] = None,
 ) -> None:
-    """Explain the clients' weights in one round: in words, and the causes as a table."""
+    """Explain the clients' weights in one round: a verdict in words, then the numbers."""
     from fedcrf.report.explanation import (
         causes_of,
         causes_table,
@@ -155,25 +157,36 @@ def explain(
         left_out_table,
         most_changed,
         neighbours_table,
+        numbers_told,
+        round_told,
         sentence,
+        verdict_told,
     )
     from fedcrf.report.lookup import find_client, find_round, find_rounds, remarks
+    from fedcrf.report.verdict import last_verdicts
 
     found = find_rounds(folder, method, seed)
     record = find_round(found, number)
     causes = causes_of(record, found.rule, found.attackers)
-    told = most_changed(causes) if client is None else [find_client(causes, client, number)]
-    say(f"{found.title}, round {number}")
+    before = [each for each in found.records if each.round <= record.round]
+    verdicts = last_verdicts(before, found.rule)
+    say(f"{found.title}, round {record.round}{' (the last)' if number is None else ''}")
     for line in remarks(found):
         say(line)
     if record.stayed is not None:
         say(f"the model stayed as it was: {record.stayed}")
-    for each in told:
-        say(sentence(each))
-    say("")
-    tables = [clients_table(causes), left_out_table(record)]
-    if client is not None:
+    if client is None:
+        say(sentence(round_told(record, verdicts)))
+        told = most_changed(causes)
+        tables = [clients_table(causes), left_out_table(record)]
+    else:
+        told = [find_client(causes, client, record.round)]
         tables = [causes_table(told[0]), neighbours_table(told[0])]
+    for each in told:
+        say(sentence(verdict_told(each, verdicts[each.place])))
+    for line in numbers_told(told[0]) if client is not None else ():
+        say(f"  - {line}")
+    say("")
     for table in tables:
         if table.rows:
             print_table(table)

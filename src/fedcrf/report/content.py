@@ -8,17 +8,18 @@ from typing import Any
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.report.effects import Scale
-from fedcrf.report.words import WORDS
+from fedcrf.report.effects import Effects, Scale
+from fedcrf.report.explanation import WORDS
+from fedcrf.report.verdict import Verdict
 
-Series = Sequence[float | None]
+Series = Sequence[float]
 
 
 @dataclass(frozen=True)
 class Curve:
     """A method's course over rounds: mean over its seeds, and the standard deviation around it.
 
-    ``None`` stands for a value that is not finite, or for the deviation of a single seed.
+    The deviation of a single seed is NaN.
     """
 
     name: str
@@ -28,27 +29,14 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class RoundCauses:
-    """Why the clients of a round got their weights; see `fedcrf.report.effects.Effects`."""
-
-    values: Mapping[str, Series]
-    medians: Mapping[str, float | None]
-    factors: Mapping[str, Series]
-    named: Sequence[Sequence[str]]
-    scored: bool
-    affinities: Sequence[Series] | None
-    fell_back: bool
-
-
-@dataclass(frozen=True)
 class RoundTrust:
     """Who was trusted in one round; the lists run over ``clients``.
 
     ``nodes`` are the ids that the clients have in another framework, as text, since not every
     whole number is one in the page's language; ``left_out`` says of its nodes why they have no part
     in the round, ``attackers`` who attacked in it, ``stayed`` why the model did. ``overflowed`` are
-    those of the excluded whose updates are finite, but too large to be squared. ``causes`` are
-    those that the record has, if any.
+    those of the excluded whose updates are finite, but too large to be squared. ``causes`` say why
+    they got their weights, if the record does. What is not finite is ``null`` in the page.
     """
 
     round: int
@@ -62,7 +50,8 @@ class RoundTrust:
     left_out: Sequence[str]
     stayed: str | None
     attackers: Sequence[int]
-    causes: RoundCauses | None
+    causes: Effects | None
+    verdicts: Sequence[Verdict]
 
 
 @dataclass(frozen=True)

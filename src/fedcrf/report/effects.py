@@ -40,6 +40,9 @@ EXPECTED = "expected_label"
 
 COUNTED, CLIP, VOTE, COPIES = "counted", "clip", "vote", "copies"
 
+REMEMBERED = "remembered"
+"""The cause that earlier rounds are."""
+
 LEAST = 0.05
 """A cause that takes a smaller share is not named."""
 
@@ -175,7 +178,7 @@ def _of_the_field(
 ) -> dict[str, Vector]:
     """Return the factors of what is remembered and of this round's evidence."""
     new = np.full(len(expected_label), np.nan)
-    prior = rule.prior_label(seen.get("remembered", new))
+    prior = rule.prior_label(seen.get(REMEMBERED, new))
     unknown = rule.prior_label(np.array(np.nan))
     parts = {part.cause: part for part in rule.field.linear_parts}
     energies = {
@@ -189,7 +192,7 @@ def _of_the_field(
         cause: left ** (energy / np.where(total > 0, total, 1.0))
         for cause, energy in energies.items()
     }
-    return {"remembered": prior / unknown, **factors}
+    return {REMEMBERED: prior / unknown, **factors}
 
 
 def _named(

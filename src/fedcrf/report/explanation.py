@@ -1,21 +1,29 @@
 """Why a client got its weight, in words: the causes of one round, read off its record.
 
-The words themselves are in `fedcrf.report.words`. Which causes there are, and what they did to a
-weight, is `fedcrf.report.effects`.
+The words themselves are data, `WORDS`. Which causes there are, and what they did to a weight, is
+`fedcrf.report.effects`; what follows for a client, `fedcrf.report.verdict`.
 """
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Context, Decimal
+from importlib import resources
+from typing import Any
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, effects_of, scales_of
-from fedcrf.report.words import WORDS, title_of, wording
+from fedcrf.report.verdict import Verdict
 from fedcrf.simulation.records import RoundRecord
+
+WORDS: Mapping[str, Any] = tomllib.loads(
+    (resources.files("fedcrf.report") / "templates" / "words.toml").read_text(encoding="utf-8")
+)
+"""The content of ``templates/words.toml``, which says what each entry is."""
 
 LARGEST_WRITTEN = 9999.0
 """Values above are not written out: where most norms are equal, a deviation is 10¹² of nothing."""
@@ -25,6 +33,40 @@ ALL_DIGITS = Context(prec=400)
 
 SMALLEST_FACTOR = 0.001
 """Factors below are not written out."""
+
+
+@dataclass(frozen=True)
+class Title:
+    """How tables and charts call something about a client.
+
+    Attributes:
+        name: In charts, and in tables of one client's causes.
+        about: What it is, for the reader of a table of clients; empty where that is plain.
+        column: At the head of its column.
+        digits: After the point in a column.
+    """
+
+    name: str
+    about: str = ""
+    column: str = ""
+    digits: int = 2
+
+
+def title_of(cause: str) -> Title:
+    """Return how tables and charts call a cause; one that is not known goes by its own name."""
+    kind, _, name = cause.partition(" ")
+    title = WORDS["titles"].get(kind)
+    if title is None or bool(name) != ("{name}" in title["name"]):
+        return Title(cause, WORDS["unknown"], cause)
+    called = title["name"].format(name=name.replace("_", " "))
+    return Title(**{"column": called, **title, "name": called})
+
+
+def wording(choices: str | Sequence[tuple[float, str]], value: float) -> str:
+    """Return the words for a value: those of the first bound above it; the last ones of NaN."""
+    if isinstance(choices, str):
+        return choices
+    return next((words for bound, words in choices if value < bound), choices[-1][1])
 
 
 @dataclass(frozen=True)
@@ -129,15 +171,55 @@ def causes_of(
     ]
 
 
-def sentence(causes: ClientCauses) -> str:
-    """Return why a client of a round got its weight, as one sentence."""
+def verdict_told(causes: ClientCauses, verdict: Verdict) -> str:
+    """Return whether a client is trusted, since when and why not, in words of every day."""
+    words = WORDS["verdicts"]
+    told = str(words[verdict.kind]).format(client=client_name(causes), since=verdict.since)
+    reason = verdict.reason
+    if verdict.kind == "excluded":
+        reason = _template(causes)
+    if reason is None:
+        return told
+    kind, _, name = reason.partition(" ")
+    why = WORDS["reasons"].get(reason) or WORDS["reasons"].get(kind, WORDS["unknown_reason"])
+    why = why.format(cause=reason, name=name.replace("_", " "))
+    return str(words["reason"].format(verdict=told, reason=why))
+
+
+def sentence(told: str) -> str:
+    """Return what is told as a sentence of its own."""
+    return f"{told[0].upper()}{told[1:]}."
+
+
+def round_told(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
+    """Return who is distrusted in a round, in one line."""
+    low = [
+        f"{client} (since round {each.since})"
+        for client, each in zip(record.clients, verdicts, strict=True)
+        if each.is_low
+    ]
+    count, most = len(record.clients), MOST_SENTENCES
+    if not low and not any(each.kind in ("trusted", "doubted") for each in verdicts):
+        return "the rule judges no client"
+    if not low:
+        return f"none of {count} clients is distrusted"
+    listed = ", ".join(low[:most]) + (", …" if len(low) > most else "")
+    return f"{len(low)} of {count} clients {'is' if len(low) == 1 else 'are'} distrusted: {listed}"
+
+
+def numbers_told(causes: ClientCauses) -> list[str]:
+    """Return what a client of a round got and why, with its numbers, a line each."""
     numbers = {name: _value(causes, name) for name in WORDS["decimals"]}
     values = {name: _number(numbers[name], digits) for name, digits in WORDS["decimals"].items()}
     for cause, choices in WORDS["causes"].items():
         values[cause] = wording(choices, numbers[cause]).replace("{}", values[cause])
-    values["phrases"] = "; ".join(phrases(causes)) or WORDS["nothing"]
-    values["client"] = client_name(causes)
-    return str(WORDS[_template(causes)].format(**values))
+    lines: list[str] = []
+    for line in WORDS[_template(causes)]:
+        if line == "{phrases}":
+            lines += phrases(causes) or [WORDS["nothing"]]
+        else:
+            lines.append(line.format(**values))
+    return lines
 
 
 def _value(causes: ClientCauses, name: str) -> float:

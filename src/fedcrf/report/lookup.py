@@ -132,18 +132,18 @@ def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
     return spec.cell(method, chosen) if method is not None else (inferring or cells)[0]
 
 
-def find_round(found: Explained, number: int) -> RoundRecord:
-    """Return the record of a round.
+def find_round(found: Explained, number: int | None) -> RoundRecord:
+    """Return the record of a round; of the last where none is named.
 
     Raises:
         FedcrfError: There is no such round, or it is not before the damage.
     """
     records, title = found.records, found.title
-    for record in records:
-        if record.round == number:
-            return record
     if not records:
         raise FedcrfError(f"{title} has no rounds yet")
+    for record in records:
+        if record.round == (records[-1].round if number is None else number):
+            return record
     raise FedcrfError(
         f"{title} has no round {number}: choose from {records[0].round} to {records[-1].round}"
         + (f" ({found.damage})" if found.damage else "")

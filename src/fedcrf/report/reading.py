@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tomli_w
@@ -40,12 +40,12 @@ from fedcrf.report.content import (
     Curve,
     Holdings,
     Report,
-    RoundCauses,
     RoundTrust,
     RunContent,
 )
 from fedcrf.report.effects import Effects, effects_of, scales_of
 from fedcrf.report.lookup import attackers_of
+from fedcrf.report.verdict import Verdict, verdicts_of
 from fedcrf.simulation.records import RoundRecord
 
 MOST_NUMBERS = 4_000_000
@@ -356,7 +356,8 @@ def _curves_table(title: str, curves: Sequence[Curve]) -> Table:
     for curve in curves:
         values = [curve.mean[number - 1] if number <= len(curve.mean) else curve.mean[-1]
                   for number in rounds]  # fmt: skip
-        rows.append((curve.name, *("–" if value is None else f"{value:.3f}" for value in values)))
+        texts = (f"{value:.3f}" if math.isfinite(value) else "–" for value in values)
+        rows.append((curve.name, *texts))
     return Table(title, ("method", *(f"round {number}" for number in rounds)), tuple(rows))
 
 
@@ -378,48 +379,40 @@ def _cell_trust(
     rule: object,
     summary: CellSummary | None = None,
 ) -> CellTrust:
+    effects = [effects_of(record, rule) for record in records]
+    verdicts = verdicts_of(records, effects)
     return CellTrust(
         method=method,
         seed=seed,
-        rounds=[_round_trust(record, rule) for record in records],
+        rounds=[_round_trust(*each) for each in zip(records, effects, verdicts, strict=True)],
         attackers=attackers_of(records, summary),
         scales=scales_of(rule),
     )
 
 
-def _round_trust(record: RoundRecord, rule: object) -> RoundTrust:
+def _round_trust(
+    record: RoundRecord, effects: Effects | None, verdicts: Sequence[Verdict]
+) -> RoundTrust:
+    if effects is not None and effects.affinities is not None:
+        short = [_series(row, digits=3) for row in effects.affinities]
+        effects = replace(effects, affinities=short)
     return RoundTrust(
         round=record.round,
         clients=record.clients,
         nodes=None if record.nodes is None else [str(node) for node in record.nodes],
         examples=record.num_examples,
-        weight=_series(record.weight),
-        base_weight=_series(record.base_weight),
+        weight=record.weight,
+        base_weight=record.base_weight,
         excluded=record.excluded,
         overflowed=record.overflowed or [],
         left_out=[f"node {each.node}: {each.reason}" for each in record.left_out or ()],
         stayed=record.stayed,
         attackers=record.attackers or [],
-        causes=_round_causes(effects_of(record, rule)),
+        causes=effects,
+        verdicts=verdicts,
     )
 
 
-def _round_causes(effects: Effects | None) -> RoundCauses | None:
-    if effects is None:
-        return None
-    medians = zip(effects.medians, _series(effects.medians.values()), strict=True)
-    rows = effects.affinities
-    return RoundCauses(
-        values={name: _series(values) for name, values in effects.values.items()},
-        medians=dict(medians),
-        factors={name: _series(values) for name, values in effects.factors.items()},
-        named=effects.named,
-        scored=effects.scored,
-        affinities=None if rows is None else [_series(row, digits=3) for row in rows],
-        fell_back=effects.fell_back,
-    )
-
-
-def _series(values: Iterable[float], digits: int = 6) -> list[float | None]:
-    """Return the values to so many significant digits; None where not finite."""
-    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
+def _series(values: Iterable[float], digits: int = 6) -> list[float]:
+    """Return the values to so many significant digits, which keeps the page small."""
+    return [float(f"{value:.{digits}g}") for value in values]

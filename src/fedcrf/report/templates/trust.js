@@ -73,27 +73,59 @@ function leastTrustedRound(cell, client) {
   return all.indexOf(Math.min(...all));
 }
 
-function sentence(cell, round, i) {
-  const words = DATA.words;
+// Which lines of the words are a client's.
+function templateOf(round, i) {
   const { causes } = round;
+  if (round.overflowed.includes(round.clients[i])) return "overflowed";
+  if (round.excluded.includes(round.clients[i])) return "excluded";
+  if (!known(round.weight[i])) return "weightless";
+  if (!causes) return "unexplained";
+  if (causes.fell_back) return "fell_back";
+  if (causes.scored) return "explained";
+  return Object.keys(causes.factors).length ? "traced" : "untraced";
+}
+
+function verdictTold(cell, round, i) {
+  const words = DATA.words;
+  const { kind, since, reason } = round.verdicts[i];
+  const client = clientName(cell, round, round.clients[i]);
+  const verdict = filled(words.verdicts[kind], { client, since });
+  const cause = kind === "excluded" ? templateOf(round, i) : reason;
+  if (!known(cause)) return verdict;
+  const [first, ...rest] = cause.split(" ");
+  const why = words.reasons[cause] ?? words.reasons[first] ?? words.unknown_reason;
+  const shown = { cause, name: rest.join(" ").replaceAll("_", " ") };
+  return filled(words.verdicts.reason, { verdict, reason: filled(why, shown) });
+}
+
+function numbersTold(cell, round, i) {
+  const words = DATA.words;
   const values = {};
-  const shown = { client: clientName(cell, round, round.clients[i]) };
+  const shown = {};
   for (const [name, digits] of Object.entries(words.decimals)) {
-    values[name] = (round[name] ?? causes?.values[name])?.[i];
+    values[name] = (round[name] ?? round.causes?.values[name])?.[i];
     shown[name] = text(values[name], digits);
   }
   for (const [cause, choices] of Object.entries(words.causes))
     shown[cause] = wording(choices, values[cause] ?? NaN).replace("{}", shown[cause]);
-  shown.phrases = phrases(cell, round, i).join("; ") || words.nothing;
-  let template = words.traced;
-  if (round.overflowed.includes(round.clients[i])) template = words.overflowed;
-  else if (round.excluded.includes(round.clients[i])) template = words.excluded;
-  else if (!known(round.weight[i])) template = words.weightless;
-  else if (!causes) template = words.unexplained;
-  else if (causes.fell_back) template = words.fell_back;
-  else if (causes.scored) template = words.explained;
-  else if (!Object.keys(causes.factors).length) template = words.untraced;
-  return filled(template, shown);
+  const named = phrases(cell, round, i);
+  const lines = words[templateOf(round, i)];
+  return lines.flatMap((line) => {
+    if (line !== "{phrases}") return [filled(line, shown)];
+    return named.length ? named : [words.nothing];
+  });
+}
+
+function because(cell, round, client, i) {
+  const told = i < 0 ? `client ${client} took no part` : verdictTold(cell, round, i);
+  const lines = i < 0 ? [] : numbersTold(cell, round, i);
+  at("because").replaceChildren(
+    element("p", `Round ${round.round}, ${told}.`),
+    element(
+      "ul",
+      lines.map((line) => element("li", line.replaceAll("× ", "×\u00a0"))),
+    ),
+  );
 }
 
 function trust() {
@@ -105,8 +137,7 @@ function trust() {
   const i = round.clients.indexOf(client);
   at("round-shown").textContent = `${round.round} of ${cell.rounds[cell.rounds.length - 1].round}`;
   at("round").setAttribute("aria-valuetext", `round ${round.round}`);
-  const because = i < 0 ? `client ${client} took no part` : sentence(cell, round, i);
-  at("because").textContent = `Round ${round.round}, ${because}.`.replaceAll("× ", "×\u00a0");
+  because(cell, round, client, i);
   weights(cell, place, client);
   effects(round, i, client);
   course(cell, place, client);

@@ -1,0 +1,142 @@
+"""A verdict says since when a client is distrusted, and what spoke most against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from experiments.runs import record
+from fedcrf.report.effects import Effects
+from fedcrf.report.explanation import (
+    ClientCauses,
+    causes_of,
+    numbers_told,
+    round_told,
+    verdict_told,
+)
+from fedcrf.report.verdict import Verdict, last_verdicts, verdicts_of
+from fedcrf.rules import RULES
+from report.test_explanation import honest, one_round, spoilt
+
+EVEN = 0.5
+
+
+def verdicts(
+    weights: Sequence[float | None], factors: Sequence[dict[str, float]] | None = None
+) -> list[Verdict]:
+    """Return the verdicts on a client whose weight beside FedAvg's half is given round by round.
+
+    None is a round in which it takes no part.
+    """
+    factors = factors or [{}] * len(weights)
+    records, effects = [], []
+    for number, (weight, seen) in enumerate(zip(weights, factors, strict=True), 1):
+        clients = [7, 8] if weight is not None else [8, 9]
+        own = EVEN if weight is None else weight
+        each = record(number, 1.0).model_copy(
+            update={"clients": clients, "weight": [own, 1 - own], "base_weight": [EVEN, EVEN]}
+        )
+        records.append(each)
+        effects.append(Effects(factors={name: [value, 1.0] for name, value in seen.items()}))
+    told = zip(records, verdicts_of(records, effects), strict=True)
+    return [verdict for each, (verdict, _) in told if 7 in each.clients]
+
+
+def test_a_verdict_begins_with_the_first_round_in_a_row() -> None:
+    weights = [0.5, 0.1, 0.3, 0.05, None, 0.02, 0.6]
+    found = [(each.kind, each.since) for each in verdicts(weights)]
+    assert found == [
+        ("trusted", 1), ("distrusted", 2), ("doubted", 3), ("distrusted", 4), ("distrusted", 4),
+        ("trusted", 7),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("factors", "reason"),
+    [
+        ([{"norm": 0.5, "response": 0.4}, {"norm": 0.9, "response": 0.4}], "response"),
+        ([{"norm": 0.3, "response": 0.4}, {"norm": 0.9, "response": 0.5}], "response"),
+        ([{"norm": 0.1, "response": 0.4}, {"norm": 0.9, "response": 0.5}], "norm"),
+        # What is remembered has its own reason in earlier rounds.
+        ([{"norm": 0.9, "remembered": 1.0}, {"norm": 1.0, "remembered": 0.1}], "norm"),
+        ([{"norm": 1.0, "remembered": 1.0}, {"norm": 1.0, "remembered": 0.1}], "remembered"),
+        ([{"norm": 1.0, "response": 1.2}, {"norm": 0.99, "response": 1.0}], None),
+        ([{"norm": float("nan"), "response": 0.4}] * 2, "response"),
+    ],
+)
+def test_the_main_reason_is_that_of_all_rounds_of_the_verdict(
+    factors: list[dict[str, float]], reason: str | None
+) -> None:
+    before = {"opposition": 1e-3}  # of a round before the client was trusted again
+    found = verdicts([0.1, 0.5, 0.1, 0.1], [before, {}, *factors])
+    assert found[0].reason == "opposition"
+    assert found[-1] == Verdict("distrusted", 3, reason)
+
+
+def test_the_papers_reason_is_what_lowers_the_reliability_most() -> None:
+    updates = honest()
+    updates[2] *= -1
+    made, rule = one_round(updates)
+    found = last_verdicts([made], rule)
+    assert found[2].reason in ("cosine", "distance")
+    told = verdict_told(causes_of(made, rule)[2], found[2])
+    assert told.startswith("client 6: trusted in part since round 4. Main reason: its update ")
+
+
+def test_a_round_is_told_in_one_line() -> None:
+    made, rule = one_round(spoilt())
+    said = round_told(made, last_verdicts([made], rule))
+    assert said == "1 of 6 clients is distrusted: 3 (since round 4)"
+
+
+@pytest.mark.parametrize(
+    ("updates", "rule", "client", "told"),
+    [
+        (
+            spoilt(),
+            None,
+            1,
+            "client 3: excluded since round 4. Main reason: its update is no",
+        ),
+        (
+            1e200 * spoilt(),
+            None,
+            2,
+            "client 6: excluded since round 4. Main reason: its update is",
+        ),
+        (honest(), RULES["fedavg"](), 0, "client 0: not judged"),
+        (honest(), RULES["trimmed-mean"](), 0, "client 0: not weighed"),
+        (honest(1), None, 0, "client 0: trusted"),
+    ],
+)
+def test_every_verdict_has_its_words(updates: object, rule: object, client: int, told: str) -> None:
+    made, by = one_round(updates, rule)
+    causes = causes_of(made, by)[client]
+    assert verdict_told(causes, last_verdicts([made], by)[client]).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (
+            "response",
+            "it keeps pushing in one direction whatever the model does (curvature ",
+        ),
+        ("reported residual_loss", "its model does not fit its own examples, even after training "),
+        ("reported train_loss", "it reports a high train loss (reported evidence)"),
+        ("mood", "mood, as its rule calls it"),
+    ],
+)
+def test_every_reason_has_its_words(reason: str, words: str) -> None:
+    causes = ClientCauses(3, 10, weight=0.0, base_weight=0.1, attacks=True)
+    told = verdict_told(causes, Verdict("distrusted", 4, reason))
+    assert told.startswith(f"client 3 (attacks): distrusted since round 4. Main reason: {words}")
+
+
+def test_of_nobody_distrusted_it_is_said() -> None:
+    made, rule = one_round(honest())
+    assert round_told(made, last_verdicts([made], rule)) == "none of 6 clients is distrusted"
+    made, rule = one_round(honest(), RULES["fedavg"]())
+    assert round_told(made, last_verdicts([made], rule)) == "the rule judges no client"
+    assert numbers_told(causes_of(made, rule)[0])[1] == "this rule keeps no reasons"
