@@ -37,7 +37,7 @@ def run_without(program: str, *installed: str) -> subprocess.CompletedProcess[st
         ("torch", "torch is not installed: pip install 'fedcrf[simulation]'"),
         ("PIL.Image", "PIL is not installed: pip install 'fedcrf[simulation]'"),
         ("sklearn", "sklearn is not installed: pip install 'fedcrf[simulation]'"),
-        ("plotly", "plotly is not installed: pip install 'fedcrf[report]'"),
+        ("jinja2", "jinja2 is not installed: pip install 'fedcrf[report]'"),
         ("flwr", "flwr is not installed: pip install 'fedcrf[flower]'"),
         ("mlflow", "mlflow is not installed: pip install 'fedcrf[mlflow]'"),
         ("numba", "numba is not installed: pip install 'fedcrf[fast]'"),

@@ -16,7 +16,7 @@ from fedcrf.report.reading import read_report
 from report.browser import open_browser
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "report.png"
-WIDTH, HEIGHT = 1100, 775
+WIDTH, HEIGHT = 1100, 850
 RUN, CLIENT, PLACE = "ipm", 3, 8
 """An attacker, in the ninth round, when it has long been found out."""
 

@@ -10,6 +10,7 @@ from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.report.effects import Effects, Scale
 from fedcrf.report.explanation import WORDS
+from fedcrf.report.headline import Headline
 from fedcrf.report.verdict import Verdict
 
 Series = Sequence[float]
@@ -110,6 +111,7 @@ class RunContent:
     Attributes:
         name: Of its folder.
         title: What it is about, in one line.
+        headline: What happened.
         facts: What was run, as terms and what stands behind them.
         remarks: What is not as it should be, a line each.
         results: What came of it; without a row where nothing is finished.
@@ -122,6 +124,7 @@ class RunContent:
 
     name: str
     title: str
+    headline: Headline
     facts: Sequence[tuple[str, str]]
     remarks: Sequence[str]
     results: Table
@@ -152,6 +155,26 @@ class Report:
         """Return what could not be read, and of each run what is not as it should be."""
         of_runs = [f"{run.name}: {line}" for run in self.runs for line in run.remarks]
         return [*self.remarks, *of_runs]
+
+    @property
+    def has_results(self) -> bool:
+        """Whether a cell of a run is finished."""
+        return any(run.results.rows for run in self.runs)
+
+    @property
+    def has_curves(self) -> bool:
+        """Whether a run has a round."""
+        return any(run.charts.accuracy for run in self.runs)
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether the page has room for who was trusted in a cell."""
+        return any(run.charts.cells for run in self.runs)
+
+    @property
+    def has_holdings(self) -> bool:
+        """Whether it is known what the clients of a run hold."""
+        return any(run.charts.holdings for run in self.runs)
 
     @property
     def damaged(self) -> bool:

@@ -1,13 +1,19 @@
-"""The report as one HTML file that needs nothing else: data, program and Plotly lie in it."""
+"""The report as one HTML file that needs nothing else: data, program and Plotly lie in it.
+
+Data and Plotly are compressed, and unpacked by the browser. Plotly is the bundle of its charts on
+axes, ``plotly-cartesian.min.js`` of the npm package ``plotly.js-cartesian-dist-min``, under
+``gzip -9n``; its licence lies beside it.
+"""
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64encode
 from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 from pydantic import TypeAdapter
 
 from fedcrf._version import __version__
@@ -18,10 +24,6 @@ PROGRAM = (
     "base", "overview", "trust", "field", "weights", "causes", "client", "clients", "begin",
 )  # fmt: skip
 """The page's program, in the order in which its parts need each other."""
-
-# What would end the script element, or break the line in an old browser; JSON has them in strings
-# only, where these escapes mean the same.
-ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def write_page(report: Report, path: Path) -> None:
@@ -43,19 +45,17 @@ def render(report: Report) -> str:
     return environment.get_template("report.html").render(
         report=report,
         version=__version__,
-        data=data_json(report.drawn),
-        style=_asset("report.css"),
-        program=Markup("\n").join(_asset(f"{name}.js") for name in PROGRAM),
-        plotly=Markup(get_plotlyjs()),
+        data=packed(TypeAdapter(Drawn).dump_json(report.drawn)),
+        style=Markup(_asset("report.css").decode()),
+        program=Markup("\n".join(_asset(f"{name}.js").decode() for name in PROGRAM)),
+        plotly=b64encode(_asset("plotly-cartesian.min.js.gz")).decode(),
     )
 
 
-def data_json(drawn: Drawn) -> Markup:
-    """Return what is drawn as JSON that may stand in a script element."""
-    text = TypeAdapter(Drawn).dump_json(drawn).decode()
-    return Markup(text.translate(ESCAPES))
+def packed(content: bytes) -> str:
+    """Return bytes compressed, as text that may stand in a script element."""
+    return b64encode(gzip.compress(content, mtime=0)).decode()
 
 
-def _asset(name: str) -> Markup:
-    file = resources.files("fedcrf.report") / "templates" / name
-    return Markup(file.read_text(encoding="utf-8"))
+def _asset(name: str) -> bytes:
+    return (resources.files("fedcrf.report") / "templates" / name).read_bytes()

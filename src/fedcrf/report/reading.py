@@ -44,6 +44,7 @@ from fedcrf.report.content import (
     RunContent,
 )
 from fedcrf.report.effects import Effects, effects_of, scales_of
+from fedcrf.report.headline import headline_of, recorded_headline
 from fedcrf.report.lookup import attackers_of
 from fedcrf.report.verdict import Verdict, verdicts_of
 from fedcrf.simulation.records import RoundRecord
@@ -176,6 +177,7 @@ def _run_content(name: str, store: RunStore, run: RunResults, room: _Room) -> Ru
     return RunContent(
         name=name,
         title=run.title,
+        headline=headline_of(run),
         facts=_facts(run),
         remarks=remarks,
         results=results,
@@ -207,6 +209,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
     return RunContent(
         name=name,
         title=f"{description.title} in {description.framework}",
+        headline=recorded_headline(description.title, records, run.rule()),
         facts=[
             ("Carried out by", description.framework),
             ("Strategy", description.strategy),
@@ -394,7 +397,7 @@ def _round_trust(
     record: RoundRecord, effects: Effects | None, verdicts: Sequence[Verdict]
 ) -> RoundTrust:
     if effects is not None and effects.affinities is not None:
-        short = [_series(row, digits=3) for row in effects.affinities]
+        short = [_series(row, digits=2) for row in effects.affinities]
         effects = replace(effects, affinities=short)
     return RoundTrust(
         round=record.round,

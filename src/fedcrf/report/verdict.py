@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.report.effects import LEAST, REMEMBERED, Effects, effects_of
@@ -17,8 +17,7 @@ DISTRUSTED, DOUBTED = 0.25, 0.75
 Kind = Literal["excluded", "distrusted", "doubted", "trusted", "unjudged", "weightless"]
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a round's weight says of a client, and why.
 
     Attributes:

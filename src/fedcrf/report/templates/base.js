@@ -2,7 +2,7 @@
 // Draws what the data element holds. All text goes through textContent, or `plain` for Plotly,
 // which reads tags in labels.
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
+let DATA; // from `begin` on
 // Okabe and Ito's palette, in an order that keeps neighbours apart, for light and dark paper.
 const COLOURS = {
   light: ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B47D00", "#3A94C9", "#000000", "#7F7F7F"],
@@ -51,6 +51,19 @@ function table(header, rows, chosen = -1) {
     );
   });
   return element("table", [element("thead", head), element("tbody", body)]);
+}
+
+// What an element holds as compressed bytes.
+function unpacked(id) {
+  const bytes = Uint8Array.from(atob(at(id).textContent), (sign) => sign.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+// Tables that are wider than the page say so.
+function markWide() {
+  for (const each of document.querySelectorAll(".scroll"))
+    each.toggleAttribute("data-wide", each.scrollWidth > each.clientWidth);
 }
 
 function fill(select, names, keep) {

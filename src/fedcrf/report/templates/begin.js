@@ -1,47 +1,51 @@
-// What changes what, and the first drawing.
+// What changes what, and the first drawing. Parts that have nothing to show are not in the page.
 
-function everything() {
-  curves();
-  holdings();
-  chooseRun();
+function listen(id, kind, answer) {
+  at(id)?.addEventListener(kind, answer);
 }
 
-for (const id of ["labels-run", "trust-run"])
-  if (at(id))
-    fill(
-      at(id),
-      DATA.runs.map((run) => run.name),
-    );
-if (at("curves-run")) fill(at("curves-run"), ["all", ...DATA.runs.map((run) => run.name)]);
-fill(at("curves-method"), [
-  "all",
-  ...new Set(DATA.runs.flatMap((run) => run.accuracy.map((curve) => curve.name))),
-]);
-at("curves-run")?.addEventListener("change", curves);
-at("curves-method").addEventListener("change", curves);
-at("labels-run")?.addEventListener("change", holdings);
-at("labels-seed").addEventListener("change", holdings);
-at("trust-run")?.addEventListener("change", chooseRun);
-at("trust-method").addEventListener("change", chooseMethod);
-at("trust-seed").addEventListener("change", chooseSeed);
-at("client").addEventListener("change", trust);
-at("cause").addEventListener("change", trust);
-at("round").addEventListener("input", trust);
-at("choice").addEventListener("submit", (event) => event.preventDefault());
-for (const radio of document.querySelectorAll("input[name=scale]"))
-  radio.addEventListener("change", trust);
-dark.addEventListener("change", everything);
-addEventListener(
-  "resize",
-  (() => {
-    let before = narrow();
-    return () => {
-      if (narrow() !== before) {
-        before = narrow();
-        everything();
-      }
-    };
-  })(),
-);
-everything();
-document.documentElement.dataset.ready = "true";
+function everything() {
+  if (at("rounds")) curves();
+  if (at("trust")) chooseRun();
+  if (at("labels")) holdings();
+  markWide();
+}
+
+function prepare() {
+  const names = DATA.runs.map((run) => run.name);
+  for (const id of ["labels-run", "trust-run"]) if (at(id)) fill(at(id), names);
+  if (at("curves-run")) fill(at("curves-run"), ["all", ...names]);
+  const methods = DATA.runs.flatMap((run) => run.accuracy.map((curve) => curve.name));
+  if (at("rounds")) fill(at("curves-method"), ["all", ...new Set(methods)]);
+  for (const id of ["curves-run", "curves-method"]) listen(id, "change", curves);
+  for (const id of ["labels-run", "labels-seed"]) listen(id, "change", holdings);
+  listen("trust-run", "change", chooseRun);
+  listen("trust-method", "change", chooseMethod);
+  listen("trust-seed", "change", chooseSeed);
+  listen("client", "change", trust);
+  listen("cause", "change", trust);
+  listen("round", "input", trust);
+  listen("choice", "submit", (event) => event.preventDefault());
+  for (const radio of document.querySelectorAll("input[name=scale]"))
+    radio.addEventListener("change", trust);
+  document.addEventListener("toggle", markWide, true);
+  dark.addEventListener("change", everything);
+  let before = narrow();
+  addEventListener("resize", () => {
+    markWide();
+    if (narrow() === before) return;
+    before = narrow();
+    everything();
+  });
+}
+
+async function begin() {
+  const [data, plotly] = await Promise.all([unpacked("data"), unpacked("plotly")]);
+  DATA = JSON.parse(data);
+  document.head.append(element("script", plotly));
+  prepare();
+  everything();
+  document.documentElement.dataset.ready = "true";
+}
+
+begin();

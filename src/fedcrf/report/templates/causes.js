@@ -4,7 +4,6 @@ const LABELS = ["expected_label", "own_label", "remembered"]; // their largest d
 const SHARES = [...LABELS, "reliability", "vote", "copies", "clip", "counted"];
 const MISSING = ["unresponsive", "unsteady"];
 const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", ...MISSING];
-const SIGNED = [...DATA.words.signed, "cosine"];
 const MANY_LINES = 60; // too many to draw every client's memory
 
 function causeNames(cell) {
@@ -19,7 +18,7 @@ const causeValue = (round, cause, i) => round.causes?.values[cause]?.[i] ?? null
 // Orange is what speaks against a client, whatever its sign.
 function causeScale(cause, values) {
   const reach = largest(values.map(Math.abs), 1e-12);
-  if (SIGNED.includes(cause)) {
+  if (cause === "cosine" || DATA.words.signed.includes(cause)) {
     const colours = diverging();
     const [low, middle, high] = colours.map((stop) => stop[1]);
     const turned = [

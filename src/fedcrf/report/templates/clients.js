@@ -88,7 +88,6 @@ function graph(round, chosen) {
 
 function whyNoGraph(causes, m) {
   const words = DATA.words.undrawn;
-  if (!causes?.scored) return words.affinities;
   return m < 2 ? words.neighbours : words.unrecorded;
 }
 

@@ -142,6 +142,7 @@ function holdings() {
       ),
     ),
   );
+  markWide();
 }
 
 const kinds = (counts) => counts.filter((count) => count > 0).length;

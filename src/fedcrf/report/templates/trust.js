@@ -38,6 +38,8 @@ function chooseSeed() {
   const first = chosenName(at("client")) === undefined;
   range.max = cell.rounds.length - 1;
   fill(at("cause"), causeNames(cell).map(causeTitle), chosenName(at("cause")));
+  at("causes-figure").hidden = !cell.rounds.some((round) => round.causes);
+  at("graph-figure").hidden = !cell.rounds.some((round) => round.causes?.scored);
   fill(at("client"), clients, chosenName(at("client")) ?? leastTrusted(cell, clients));
   if (first) range.value = leastTrustedRound(cell, Number(chosenName(at("client"))));
   trust();
@@ -87,7 +89,7 @@ function templateOf(round, i) {
 
 function verdictTold(cell, round, i) {
   const words = DATA.words;
-  const { kind, since, reason } = round.verdicts[i];
+  const [kind, since, reason] = round.verdicts[i];
   const client = clientName(cell, round, round.clients[i]);
   const verdict = filled(words.verdicts[kind], { client, since });
   const cause = kind === "excluded" ? templateOf(round, i) : reason;
@@ -146,4 +148,5 @@ function trust() {
   roundTable(cell, round, i);
   graph(round, i);
   leftOut(cell);
+  markWide();
 }

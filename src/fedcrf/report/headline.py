@@ -1,0 +1,142 @@
+"""What happened in a run, before anything else: up to three numbers, and one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedcrf.experiments.analysis.pairs import BASELINE, mean_accuracy, method_difference
+from fedcrf.experiments.analysis.tables import estimate_text, interval_text
+from fedcrf.experiments.results import RunResults, frame, run_rows
+from fedcrf.report.lookup import attackers_of, find_cell
+from fedcrf.report.verdict import last_verdicts
+from fedcrf.simulation.records import RoundRecord
+
+LASTING = 3
+"""Rounds in a row up to the last in which a client is distrusted, or all where they are fewer."""
+
+MOST_NAMED = 12
+"""Clients that a tile names."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number.
+
+    Attributes:
+        title: What it is.
+        value: The number.
+        about: What it is of, and beside what it stands.
+    """
+
+    title: str
+    value: str
+    about: str
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What happened, as one sentence and as tiles; without what is not known."""
+
+    sentence: str
+    tiles: Sequence[Tile]
+
+
+def headline_of(run: RunResults) -> Headline:
+    """Return what happened in a run.
+
+    It is told of the first method that infers weights, and of the first seed who was distrusted.
+    """
+    told = find_cell(run.spec, None, None)
+    method, title = told.method.name, told.method.title
+    cells = frame(run_rows(run, Path(), {}))
+    accuracy = mean_accuracy(cells, method)
+    fedavg, gain = mean_accuracy(cells, BASELINE), method_difference(cells, method)
+    tiles: list[Tile] = []
+    said = [f"{title} has no result yet" if run.finished else "No cell of this run is finished yet"]
+    if accuracy is not None:
+        beside = f"; FedAvg {estimate_text(fedavg)}" if gain is not None and fedavg else ""
+        seeds = f"mean of {accuracy.seeds} seeds" if accuracy.seeds > 1 else "one seed"
+        tiles.append(Tile("Test accuracy", estimate_text(accuracy), f"{title}, {seeds}{beside}"))
+        said = [f"{title} reaches a test accuracy of {accuracy.mean:.3f}"]
+    distrusted = None
+    for each in run.cells:
+        if each.cell == told and each.records:
+            attackers = attackers_of(each.records, each.summary)
+            distrusted = distrusted_tile(each.records, told.rule, attackers)
+    if distrusted is not None:
+        of_seed = f"seed {told.seed}" if len(run.spec.seeds) > 1 else ""
+        about = "; ".join(filter(None, (distrusted.about, of_seed)))
+        tiles.append(replace(distrusted, about=about))
+    if gain is not None:
+        points = f"{100 * abs(gain.mean):.1f} points"
+        about = f"of test accuracy; 95 % {interval_text(gain, '+.3f')}"
+        more = "more" if gain.mean > 0 else "less"
+        if gain.low <= 0.0 <= gain.high:  # NaN of few seeds is not
+            tiles.append(Tile("Beside FedAvg", "no clear difference", f"{points} {more} {about}"))
+            said[0] += (
+                ", as accurate as FedAvg"
+                if points == "0.0 points"
+                else f", {points} {more} than FedAvg, which is no clear difference"
+            )
+        else:
+            change = "Gained over FedAvg" if gain.mean > 0 else "Cost against FedAvg"
+            tiles.append(Tile(change, points, about))
+            said[0] += f", {points} {more} than FedAvg"
+    if distrusted is not None:
+        whose = "it" if accuracy is not None else f"so far {title}"
+        said.append(f"{whose} distrusts {_said_of(distrusted)}")
+    return Headline(f"{'; '.join(said)}.", tiles)
+
+
+def recorded_headline(title: str, records: Sequence[RoundRecord], rule: object) -> Headline:
+    """Return what happened in a run that another framework carried out."""
+    if not records:
+        return Headline(f"{title} has no rounds yet.", [])
+    last = records[-1]
+    tiles, said = [], [f"{title} has done {last.round} rounds"]
+    accuracy = last.validation.accuracy
+    if math.isfinite(accuracy):
+        tiles.append(Tile("Accuracy", f"{accuracy:.3f}", f"{title}, in round {last.round}"))
+        said[0] += f", the last with an accuracy of {accuracy:.3f}"
+    distrusted = distrusted_tile(records, rule, attackers_of(records, None))
+    if distrusted is not None:
+        tiles.append(distrusted)
+        said.append(f"it distrusts {_said_of(distrusted)}")
+    return Headline(f"{'; '.join(said)}.", tiles)
+
+
+def distrusted_tile(
+    records: Sequence[RoundRecord], rule: object, attackers: Collection[int]
+) -> Tile | None:
+    """Return who has been distrusted for some rounds up to the last, and since when.
+
+    None where the rule judges nobody.
+    """
+    record, verdicts = records[-1], last_verdicts(records, rule)
+    if all(each.kind in ("unjudged", "weightless") for each in verdicts):
+        return None
+    low = {
+        client: each.since
+        for client, each in zip(record.clients, verdicts, strict=True)
+        if each.is_low and record.round - each.since + 1 >= min(LASTING, record.round)
+    }
+    by_round: dict[int, list[int]] = {}
+    for client, since in list(low.items())[:MOST_NAMED]:
+        by_round.setdefault(since, []).append(client)
+    named = [
+        f"{', '.join(map(str, clients))} since round {since}"
+        for since, clients in sorted(by_round.items())
+    ]
+    if len(low) > MOST_NAMED:
+        named.append("and others")
+    if attackers:
+        named.append(f"{len(low.keys() & set(attackers))} of the {len(attackers)} attackers")
+    return Tile("Distrusted clients", f"{len(low)} of {len(verdicts)}", "; ".join(named))
+
+
+def _said_of(distrusted: Tile) -> str:
+    named = distrusted.about.partition("; and others")[0]
+    return f"{distrusted.value} clients" + (f" ({named})" if named else "")
