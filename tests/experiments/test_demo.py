@@ -103,7 +103,7 @@ def test_the_command(
     assert [words[1] for words in shown_there] == ["report", "explain", "show"]
     for _, *arguments in shown_there:
         app(arguments, standalone_mode=False)
-    assert "client 3" in capsys.readouterr().out
+    assert "Client 3 (attacks): " in capsys.readouterr().out
     app(["demo", "--jobs", "1"], standalone_mode=False)  # finished before
     assert capsys.readouterr().out.splitlines()[-2:] == lines[-2:]
 
