@@ -221,6 +221,8 @@ def _rule(name: str, settings: Mapping[str, Any]) -> Rule:
         rule = _rule(before, settings["rule"])
         optimizer = build(_by_class(SERVER_OPTIMIZERS)[last], settings["optimizer"], last)
         return Optimized(rule, optimizer, tuple(settings["buffers"]))
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"{name} has settings {settings!r}, which are not by name")
     kind = byzfl_rule(name) if name.startswith(PREFIX) else _by_class(RULES)[name]
     return build(kind, current_names(settings, kind.renamed, name, notice=False), name)
 

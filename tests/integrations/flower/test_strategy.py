@@ -416,7 +416,7 @@ def test_logs_and_metrics_stay_short_and_are_json_however_many_nodes(
     with caplog.at_level(logging.INFO, logger="flwr"):
         result = strategy.start(grid, arrays(MODEL), num_rounds=3)
     lines = [record.getMessage() for record in caplog.records]
-    assert max(map(len, lines)) < 700  # the rule with its settings, once
+    assert max(map(len, lines)) < 800  # the rule with its settings, once
     assert sum(map(len, lines)) < 3 * 5000
     metrics = {k: dict(each) for k, each in result.train_metrics_clientapp.items()}
     assert metrics[3]["fedcrf.num-usable"] == 80
