@@ -1,6 +1,6 @@
 """A framework's replies as reports: what is the same whichever framework they came by.
 
-A framework's own module reads its messages into `TrainReply`, one by one, and changes none of them.
+A framework's own module reads its messages as `Reply`, one by one, and changes none of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,28 @@ class Cast:
         return f"replies hold {self.sent} where the global model has {self.model}: they are cast"
 
 
+class Reply(Protocol):
+    """A framework's message from a node, whatever it holds. What is read is not copied."""
+
+    @property
+    def node(self) -> int:
+        """The node's id."""
+        ...
+
+    @property
+    def content(self) -> Any:
+        """What it sent, as the framework has it."""
+        ...
+
+    def metrics(self) -> Metrics:
+        """Return what it measured; a `FedcrfError` says why it is of no use."""
+        ...
+
+    def model(self) -> State:
+        """Return its model's tensors, likewise."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class TrainReply:
     """A reply that a rule can use.
@@ -148,6 +170,63 @@ class LeftOut:
         """Return it with the reason that an error gives, as much of it as is kept."""
         reason = str(error)
         return cls(node, reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}…")
+
+
+def train_replies(
+    replies: Iterable[Reply],
+    asked: Collection[int],
+    global_state: State,
+    weighted_by: str,
+    names: MetricNames,
+    *,
+    needs_steps: bool,
+) -> tuple[list[TrainReply], list[LeftOut]]:
+    """Return the usable replies and the nodes left out, each sorted by node.
+
+    Args:
+        replies: In any order.
+        asked: The nodes that were sent the model; those that did not answer are left out.
+        global_state: The model they were sent.
+        weighted_by: Name of the metric that counts examples.
+        names: How the other metrics are called.
+        needs_steps: Whether a reply without effective steps is of no use.
+    """
+    usable, left_out = [], []
+    answered = set()
+    for reply in sorted(replies, key=lambda reply: reply.node):
+        answered.add(reply.node)
+        try:
+            metrics = reply.metrics()
+            state, casts = usable_model(reply.model(), global_state)
+            checked = TrainReply(
+                node=reply.node,
+                partition=partition_of(metrics, names.partition_id),
+                content=reply.content,
+                metrics=metrics,
+                state=state,
+                casts=casts,
+                num_examples=positive(metrics, weighted_by),
+                effective_steps=positive(metrics, names.effective_steps) if needs_steps else 1.0,
+            )
+        except FedcrfError as error:
+            left_out.append(LeftOut.of(reply.node, error))
+        else:
+            usable.append(checked)
+    silent = [LeftOut(node, "did not answer") for node in set(asked) - answered]
+    return usable, sorted([*left_out, *silent], key=lambda each: each.node)
+
+
+def evaluate_replies(replies: Iterable[Reply], weighted_by: str) -> tuple[list[Any], list[LeftOut]]:
+    """Return what the usable evaluations hold and the nodes left out, each sorted by node."""
+    usable, left_out = [], []
+    for reply in sorted(replies, key=lambda reply: reply.node):
+        try:
+            positive(reply.metrics(), weighted_by)
+        except FedcrfError as error:
+            left_out.append(LeftOut.of(reply.node, error))
+        else:
+            usable.append(reply.content)
+    return usable, left_out
 
 
 def alike(left_out: Sequence[LeftOut]) -> str | None:

@@ -23,7 +23,7 @@ from fedcrf.experiments.recorded import (
     write_recorded_figures,
 )
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
-from fedcrf.integrations.flower.recording import Recorder
+from fedcrf.integrations.recording import Recorder
 from fedcrf.report.lookup import find_rounds
 from fedcrf.rules import (
     CRF,
@@ -98,7 +98,7 @@ KNOWN: Mapping[str, Rule] = {
 
 @pytest.mark.parametrize("rule", KNOWN.values(), ids=KNOWN)
 def test_a_rule_is_known_from_its_record(rule: Rule, tmp_path: Path) -> None:
-    Recorder(tmp_path, "RuleStrategy", rule).begin(None)
+    Recorder(tmp_path, "flwr", "RuleStrategy", rule).begin(None)
     assert only_run(tmp_path).rule() == rule
 
 
@@ -148,7 +148,7 @@ def test_a_rule_of_ones_own_is_recorded_by_its_name(rule: Rule, name: str, tmp_p
 def test_a_rule_that_is_none_of_this_version_is_not_known(
     name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    path = Recorder(tmp_path, "RuleStrategy", FedAvg()).begin(None) / "description.json"
+    path = Recorder(tmp_path, "flwr", "RuleStrategy", FedAvg()).begin(None) / "description.json"
     description = json.loads(path.read_text()) | {"rule": name, "settings": settings}
     path.write_text(json.dumps(description))
     assert only_run(tmp_path).rule() is None

@@ -28,12 +28,13 @@ from fedcrf.crf import ClientCRF
 from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
-from fedcrf.integrations.flower.replies import train_replies
+from fedcrf.integrations.flower.replies import as_replies
 from fedcrf.integrations.replies import (
     MOST_PARTITIONS,
     Identities,
     client_reports,
     small_numbers,
+    train_replies,
 )
 from fedcrf.rules import (
     RESIDUAL_LOSS,
@@ -485,7 +486,9 @@ def clients_of(
 ) -> tuple[dict[int, int], dict[int, int]]:
     """By node its client, and the client's number in figures, after a round."""
     replies = [reply(node, partition_id=each) for node, each in partitions.items()]
-    usable, _ = train_replies(replies, [], MODEL, "num-examples", MetricNames(), needs_steps=False)
+    usable, _ = train_replies(
+        as_replies(replies), [], MODEL, "num-examples", MetricNames(), needs_steps=False
+    )
     ordered, reports = client_reports(usable, identities, MetricNames())
     nodes, clients = [each.node for each in ordered], [report.client for report in reports]
     assert clients == sorted(clients)
@@ -885,7 +888,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
         trained_by_round(), start, 5, evaluate_fn=lambda number, _: seen.append(number)
     )
     whole = make()
-    whole._seed = signs  # the one draw that is not repeated
+    whole._server.secret_seed = signs  # the one draw that is not repeated
     expected = whole.start(trained_by_round(), start, 5)
     assert outcome(result)[0] == outcome(expected)[0]
     rest = range(killed + 1, 6)

@@ -3,59 +3,24 @@
 from __future__ import annotations
 
 import logging
-import secrets
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-import numpy as np
+import flwr
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
-from numpy.typing import NDArray
 
 from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError
-from fedcrf.extras import mend
-from fedcrf.integrations.checkpoint import (
-    CLIENTS,
-    MADE_BY,
-    NODES,
-    RULE,
-    SIGNS,
-    Checkpoint,
-    checked_memory,
-    named,
-)
 from fedcrf.integrations.flower.arrays import as_record, as_state
-from fedcrf.integrations.flower.decision import NO_REPLY, Decision, TrainingRound, left_out_told
-from fedcrf.integrations.flower.replies import average_by_counts, evaluate_replies, train_replies
-from fedcrf.integrations.replies import (
-    Identities,
-    MetricNames,
-    average_metrics,
-    client_reports,
-    numbers,
-)
-from fedcrf.rules import (
-    CRF,
-    ClientReport,
-    Memory,
-    Rule,
-    State,
-    aggregate_or_keep,
-)
-from fedcrf.rules.base import misfit_of
-
-if TYPE_CHECKING:
-    from fedcrf.integrations.flower.recording import Recorder
+from fedcrf.integrations.flower.replies import as_replies, average_by_counts
+from fedcrf.integrations.replies import MetricNames
+from fedcrf.integrations.server import RuleServer
+from fedcrf.rules import CRF, Memory, Rule
 
 LOGGER = logging.getLogger("flwr")
-
-MOST_UNUSABLE = 2
-"""Rounds in a row without a usable reply, after which a run ends."""
 
 AverageMetrics = Callable[[list[RecordDict], str], MetricRecord]
 EvaluateModel = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -131,35 +96,22 @@ class RuleStrategy(Settings, FedAvg):
         memory: Memory | None = None,
         **arguments: Unpack[FedAvgArguments],
     ) -> None:
-        if not isinstance(rule, Rule):
-            raise FedcrfError(
-                f"the rule is {rule!r}, which does not derive from fedcrf.rules.Rule: "
-                "give a server rule, such as CRFRobust()"
-            )
-        names = MetricNames() if metric_names is None else metric_names
-        if not isinstance(names, MetricNames):
-            raise FedcrfError(f"metric_names is {names!r}: give MetricNames(...)")
         super().__init__(**arguments)
-        self.rule = rule  # as it is logged and recorded, without what clients must not know
-        self.metric_names = names
-        self.metric_names.check(rule.wanted_evidence)
+        self._server = RuleServer(
+            rule,
+            metric_names,
+            framework=f"flwr {flwr.__version__}",
+            strategy=type(self).__name__,
+            log=LOGGER,
+            record_to=record_to,
+            checkpoint_to=checkpoint_to,
+            memory=memory,
+        )
+        self.rule, self.metric_names = self._server.rule, self._server.metric_names
         if arguments.get("train_metrics_aggr_fn") is None:
             self.train_metrics_aggr_fn = average_by_counts
         if arguments.get("evaluate_metrics_aggr_fn") is None:
             self.evaluate_metrics_aggr_fn = average_by_counts
-        # The one draw that is not to be repeated: nobody else is to know it.
-        self._seed = 1 + secrets.randbits(62)
-        self._origin = Origin(checked_memory(rule, memory))
-        self._begin()
-        self._round: TrainingRound | None = None
-        self._checkpoint = None if checkpoint_to is None else Path(checkpoint_to).absolute()
-        self._recorder: Recorder | None = None
-        if record_to is not None:
-            try:
-                from fedcrf.integrations.flower.recording import Recorder
-            except ModuleNotFoundError as missing:
-                raise FedcrfError(f"record_to: {mend(missing)}") from None
-            self._recorder = Recorder(Path(record_to).absolute(), type(self).__name__, rule)
 
     @property
     def memory(self) -> Memory:
@@ -168,19 +120,12 @@ class RuleStrategy(Settings, FedAvg):
         ``nodes`` are the nodes' ids and ``clients`` by which number the rule, whose the rest is,
         knows each of them. It holds the secret signs, too: keep it where the server is.
         """
-        by_node = self._identities.by_node
-        return {
-            NODES: np.array([*by_node], dtype=np.uint64),
-            CLIENTS: np.array([*by_node.values()], dtype=np.int64),
-            SIGNS: np.array([self._signs], dtype=np.int64),
-            MADE_BY: np.array([self.rule.name]),
-            **{f"{RULE}{name}": array for name, array in self._memory.items()},
-        }
+        return self._server.memory
 
     @property
     def rounds_before(self) -> int:
         """The rounds that a resumed run had done, which Flower, counting from 1, does not know."""
-        return self._origin.rounds
+        return self._server.rounds_before
 
     def summary(self) -> None:
         """Log the rule with its settings, then what ``FedAvg`` logs."""
@@ -234,26 +179,14 @@ class RuleStrategy(Settings, FedAvg):
             FedcrfError: There is no ``checkpoint_to``, or what lies there is damaged, or of
                 another rule or model; two rounds in a row without a usable reply.
         """
-        if self._checkpoint is None:
-            raise FedcrfError(
-                "no checkpoint to resume from: make the strategy with a checkpoint_to"
-            )
-        if not self._checkpoint.exists():
+        saved = self._server.saved()
+        if saved is None:
             return self.start(grid, initial_arrays, num_rounds, **arguments)
-        saved = Checkpoint.load(self._checkpoint)
-        misfit = misfit_of(saved.model, as_state(initial_arrays))
-        if misfit is not None:
-            raise FedcrfError(f"checkpoint {self._checkpoint} {misfit}: is it of another run?")
-        memory = checked_memory(self.rule, saved.memory)
-        LOGGER.info("Resuming after round %d of %d: %s", saved.round, num_rounds, self._checkpoint)
-        arrays = as_record(dict(saved.model))
-        if saved.round >= num_rounds:
-            return Result(arrays=arrays)
-        own, self._origin = self._origin, Origin(memory, saved.round, saved.run)
-        try:
+        with self._server.after(saved, as_state(initial_arrays), num_rounds):
+            arrays = as_record(dict(saved.model))
+            if saved.round >= num_rounds:
+                return Result(arrays=arrays)
             result = self.start(grid, arrays, num_rounds - saved.round, **arguments)
-        finally:
-            self._origin = own
         return _counted_from(saved.round, result)
 
     def configure_train(
@@ -296,19 +229,10 @@ class RuleStrategy(Settings, FedAvg):
             state = as_state(arrays)
         except FedcrfError as error:
             raise FedcrfError(f"the global model {error}") from None
-        if server_round == 1:  # and not in ``start``, which strategies that wrap this one replace
-            self._begin()
-            self._check_memory(state)
-            if self._recorder is not None:
-                path = self._recorder.begin(self._origin.run)
-                LOGGER.info("Records: %s", path)
-        self._round = TrainingRound(
-            number=server_round + self.rounds_before,
-            arrays=arrays,
-            state=state,
-            asked=tuple(message.metadata.dst_node_id for message in messages),
-            started=time.perf_counter(),
-        )
+        # Also where a run begins: strategies that wrap this one replace ``start``.
+        asked = [message.metadata.dst_node_id for message in messages]
+        self._server.begin_round(server_round, state, asked)
+        self._arrays = arrays
         return messages
 
     def aggregate_train(
@@ -322,25 +246,22 @@ class RuleStrategy(Settings, FedAvg):
             FedcrfError: The round was not begun by `configure_train` or `begin_round`, it is the
                 second in a row without a usable reply, or a file cannot be written.
         """
-        current = self._round
-        if current is None or current.number != server_round + self.rounds_before:
+        if not self._server.is_in(server_round):
             raise FedcrfError(
                 f"aggregate_train of round {server_round}: call configure_train of it first; one's "
                 "own configure_train ends with return self.begin_round(server_round, arrays, "
                 "messages)"
             )
-        arrived = time.perf_counter()
-        decision, state = self._decide(current, replies)
-        self._log(decision)
-        metrics = self._metrics(decision)
-        arrays = current.arrays if decision.kept_reason is not None else as_record(state)
-        if self._recorder is not None:
-            losses = numbers(
-                [reply.metrics for reply in decision.replies], self.metric_names.training_loss
-            )
-            self._recorder.trained(current, decision, losses, arrived, time.perf_counter())
-        self._save(current.number, arrays)
-        self._check_usable(current.number, decision)
+        decision, state = self._server.decide(as_replies(replies), self.weighted_by_key)
+        metrics = MetricRecord()
+        if self.train_metrics_aggr_fn is average_by_counts:
+            metrics.update(self._server.averaged(decision, self.weighted_by_key))
+        elif decision.usable:
+            finite = [reply.content for reply in decision.finite]
+            metrics.update(self.train_metrics_aggr_fn(finite, self.weighted_by_key))
+        metrics.update(decision.reasons())
+        arrays = self._arrays if decision.kept_reason is not None else as_record(state)
+        self._server.finish(decision, as_state(arrays))
         return arrays, metrics
 
     def configure_evaluate(
@@ -354,9 +275,7 @@ class RuleStrategy(Settings, FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the averaged metrics of the usable evaluations; None where there is none."""
-        contents, left_out = evaluate_replies(replies, self.weighted_by_key)
-        LOGGER.info("aggregate_evaluate: %d usable, %d left out", len(contents), len(left_out))
-        _warn(left_out_told(left_out))
+        contents = self._server.evaluations(as_replies(replies), self.weighted_by_key)
         if not contents:
             return None
         metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
@@ -376,114 +295,7 @@ class RuleStrategy(Settings, FedAvg):
             metrics: With loss and accuracy under the names in ``metric_names``.
             by_clients: Whether the clients measured it on what they hold, or the server.
         """
-        current = self._round
-        number = server_round + self.rounds_before
-        if metrics and self._recorder is not None and current and current.number == number:
-            names = self.metric_names
-            (loss,) = numbers([metrics], names.evaluation_loss)
-            (accuracy,) = numbers([metrics], names.evaluation_accuracy)
-            self._recorder.evaluated(number, loss, accuracy, by_clients, time.perf_counter())
-
-    def _begin(self) -> None:
-        """Know what was handed over of an earlier run, and nothing else."""
-        memory = self._origin.memory
-        nodes, clients = (memory[name].tolist() for name in (NODES, CLIENTS))
-        self._identities = Identities(dict(zip(nodes, clients, strict=True)))
-        self._memory: Memory = named(RULE, memory) or self.rule.begin()
-        self._signs = int(memory[SIGNS][0]) if SIGNS in memory else self._seed
-        self._secret_rule = self.rule.with_secret_signs(self._memory, self._signs)
-        self._unusable = 0
-        self._told: set[object] = set()
-
-    def _check_memory(self, model: State) -> None:
-        """Raise a `FedcrfError` where the rule does not go on from the memory, before nodes train.
-
-        It is let decide on a report that changes nothing, and nothing is made of that.
-        """
-        report = ClientReport(client=0, state=model, num_examples=1.0)
-        if not self._memory:
-            return
-        try:
-            self._secret_rule.aggregate(self._secret_rule.begin(), model, [report])
-        except Exception:  # it decides on no report alone, whatever it remembers
-            return
-        self._secret_rule.aggregate(self._memory, model, [report])
-
-    def _decide(
-        self, current: TrainingRound, replies: Iterable[Message]
-    ) -> tuple[Decision, dict[str, NDArray[Any]]]:
-        """Return what became of the replies, and apart from it the next model."""
-        usable, left_out = train_replies(
-            replies,
-            current.asked,
-            current.state,
-            self.weighted_by_key,
-            self.metric_names,
-            needs_steps=self.rule.needs_steps,
-        )
-        ordered, reports = client_reports(
-            usable, self._identities, self.metric_names, self.rule.wanted_evidence
-        )
-        if not reports:
-            return Decision(ordered, reports, left_out, None), {}
-        result = aggregate_or_keep(self._secret_rule, self._memory, current.state, reports)
-        self._memory = result.memory
-        decision = Decision(ordered, reports, left_out, replace(result, state={}))
-        return decision, dict(result.state)
-
-    def _metrics(self, decision: Decision) -> MetricRecord:
-        names, metrics = self.metric_names, MetricRecord()
-        finite = [reply.content for reply in decision.finite]
-        if self.train_metrics_aggr_fn is average_by_counts:
-            uncounted = (self.weighted_by_key, names.partition_id, names.effective_steps)
-            given = [reply.metrics for reply in decision.replies]
-            metrics.update(average_metrics(given, decision.shares, without=uncounted))
-        elif finite:
-            metrics.update(self.train_metrics_aggr_fn(finite, self.weighted_by_key))
-        metrics.update(decision.reasons())
-        return metrics
-
-    def _log(self, decision: Decision) -> None:
-        """Log what became of a round's replies, in few lines however many there are."""
-        LOGGER.info(
-            "aggregate_train: %d usable, %d left out",
-            len(decision.replies),
-            len(decision.left_out),
-        )
-        _warn(decision.told())
-        reason = decision.kept_reason
-        if reason is not None and decision.usable:
-            LOGGER.warning("\t> The model stays as it is: %s", reason)
-        elif reason is not None:
-            why = reason.removeprefix(NO_REPLY) if reason.startswith(NO_REPLY) else f": {reason}"
-            LOGGER.error("\t> No usable reply: the model stays as it is%s", why)
-        for cast in sorted({cast for reply in decision.replies for cast in reply.casts}):
-            self._tell_once(cast, cast.told)
-        for name in self.rule.wanted_evidence:
-            values = [report.evidence[name] for report in decision.reports]
-            if values and not np.isfinite(values).any():
-                self._tell_once(name, self.metric_names.missing(name))
-
-    def _tell_once(self, what: object, text: str) -> None:
-        """Warn of something the first time that it happens in a run."""
-        if what not in self._told:
-            self._told.add(what)
-            LOGGER.warning("\t> %s", text)
-
-    def _save(self, number: int, arrays: ArrayRecord) -> None:
-        if self._checkpoint is not None:
-            run = None if self._recorder is None else self._recorder.name
-            Checkpoint(number, as_state(arrays), self.memory, run).save(self._checkpoint)
-
-    def _check_usable(self, number: int, decision: Decision) -> None:
-        """Raise a `FedcrfError` where this is one round too many without a usable reply."""
-        asked = decision.replies or decision.left_out
-        self._unusable = self._unusable + 1 if asked and not decision.usable else 0
-        if self._unusable >= MOST_UNUSABLE:
-            raise FedcrfError(
-                f"rounds {number - MOST_UNUSABLE + 1} to {number} had no usable reply, and the run "
-                f"ends; in the last, {decision.kept_reason}"
-            )
+        self._server.evaluated(server_round, metrics, by_clients=by_clients)
 
 
 class CRFAvg(RuleStrategy):
@@ -550,21 +362,6 @@ class CRFAvg(RuleStrategy):
         )
 
 
-@dataclass(frozen=True)
-class Origin:
-    """What a run goes on from.
-
-    Attributes:
-        memory: As `RuleStrategy.memory` hands it out.
-        rounds: Done before; 0 where they are not counted on.
-        run: The name of its records; None where it has none, or begins new ones.
-    """
-
-    memory: Memory
-    rounds: int = 0
-    run: str | None = None
-
-
 def _counted_from(rounds: int, result: Result) -> Result:
     """Return a result whose rounds are counted from so many on."""
     metrics = (
@@ -576,8 +373,3 @@ def _counted_from(rounds: int, result: Result) -> Result:
         )
     )
     return Result(result.arrays, *metrics)
-
-
-def _warn(lines: Sequence[str]) -> None:
-    for line in lines:
-        LOGGER.warning("\t> %s", line)

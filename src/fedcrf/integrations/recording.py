@@ -1,4 +1,4 @@
-"""A Flower run in the project's own round records, for ``fedcrf show`` and the figures."""
+"""A framework's run in the project's own round records, for ``fedcrf show`` and the figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import flwr
 import torch
 
 from fedcrf.errors import FedcrfError
@@ -19,7 +18,7 @@ from fedcrf.experiments.recorded import (
     rule_settings,
 )
 from fedcrf.experiments.store import check_folder
-from fedcrf.integrations.flower.decision import Decision, TrainingRound
+from fedcrf.integrations.decision import Decision, TrainingRound
 from fedcrf.integrations.replies import mean_of, small_numbers
 from fedcrf.rules import Rule
 from fedcrf.simulation.records import (
@@ -36,11 +35,12 @@ from fedcrf.simulation.records import (
 class Recorder:
     """Writes the rounds of a strategy's runs, a folder for each run."""
 
-    def __init__(self, parent: Path, strategy: str, rule: Rule) -> None:
+    def __init__(self, parent: Path, framework: str, strategy: str, rule: Rule) -> None:
         """Say where runs are to be recorded; nothing is written yet.
 
         Args:
             parent: Gets a folder for each run.
+            framework: Name and version of what carries out the runs.
             strategy: Name of the strategy.
             rule: Its server rule.
 
@@ -53,7 +53,8 @@ class Recorder:
                 "or a new one"
             )
         check_folder(parent, "name another as record_to")
-        self._parent, self._strategy, self._rule = parent, strategy, rule
+        self._parent, self._rule = parent, rule
+        self._framework, self._strategy = framework, strategy
         self._run: RecordedRun | None = None
         self._trained_at = math.nan
 
@@ -78,7 +79,7 @@ class Recorder:
             self._run = before
             return before.path
         description = Description(
-            framework=f"flwr {flwr.__version__}",
+            framework=self._framework,
             strategy=self._strategy,
             rule=self._rule.name,
             settings=rule_settings(self._rule),
@@ -92,17 +93,15 @@ class Recorder:
         current: TrainingRound,
         decision: Decision,
         losses: Sequence[float],
-        arrived: float,
         now: float,
     ) -> None:
-        """Write a round's training; what was measured in seconds is of one clock.
+        """Write a round's training.
 
         Args:
-            current: What was sent.
+            current: What was sent, and when.
             decision: What became of the replies.
             losses: The training loss that each reply gives; NaN where it gives none.
-            arrived: When they were all there.
-            now: When the next model was.
+            now: When the next model was there, by the same clock.
         """
         assert self._run is not None
         unknown = Metrics(loss=math.nan, accuracy=math.nan)
@@ -121,7 +120,9 @@ class Recorder:
             kept_model=decision.kept_reason is not None,
             kept_reason=decision.kept_reason,
             seconds=Seconds(
-                training=arrived - current.started, aggregation=now - arrived, evaluation=math.nan
+                training=current.arrived - current.started,
+                aggregation=now - current.arrived,
+                evaluation=math.nan,
             ),
             **decided(decision.reports, small_numbers(decision.reports), decision.result),
         )

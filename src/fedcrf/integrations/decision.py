@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord
 
 from fedcrf.integrations.replies import LeftOut, TrainReply, alike, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
@@ -19,7 +18,7 @@ MOST_TOLD = 5
 """Lines of one kind that are logged of a round, and nodes that one of them names."""
 
 MOST_LISTED = 20
-"""Nodes of a round of which Flower's metrics, which are logged whole, hold lists."""
+"""Nodes of a round of which metrics, which a framework may log whole, hold lists."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +27,17 @@ class TrainingRound:
 
     Attributes:
         number: From 1 on.
-        arrays: The global model as Flower has it.
-        state: The same as views of ``arrays``.
+        state: The global model.
         asked: The nodes that it was sent to.
         started: When, in seconds of `time.perf_counter`.
+        arrived: When all replies were there, likewise.
     """
 
     number: int
-    arrays: ArrayRecord
     state: State
     asked: tuple[int, ...]
     started: float
+    arrived: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -113,20 +112,18 @@ class Decision:
         ]
         return [*left_out_told(self.left_out), *few(not_finite), *few(others)]
 
-    def reasons(self) -> MetricRecord:
-        """Return the decision as Flower's metrics.
+    def reasons(self) -> dict[str, Any]:
+        """Return the decision as metrics.
 
         Of at most `MOST_LISTED` nodes these are lists over ``replies``, and of node ids; of more
         it is told how many. A list with a number that is not finite, which JSON has no form for,
         is left out.
         """
-        reasons = MetricRecord(
-            {
-                "fedcrf.num-usable": len(self.replies),
-                "fedcrf.num-left-out": len(self.left_out),
-                "fedcrf.kept-model": int(self.kept_reason is not None),
-            }
-        )
+        reasons: dict[str, Any] = {
+            "fedcrf.num-usable": len(self.replies),
+            "fedcrf.num-left-out": len(self.left_out),
+            "fedcrf.kept-model": int(self.kept_reason is not None),
+        }
         if len(self.replies) + len(self.left_out) > MOST_LISTED:
             return reasons
         lists: dict[str, list[Any]] = {

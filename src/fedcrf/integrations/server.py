@@ -1,0 +1,364 @@
+"""The rounds of a server with any rule, whichever framework carries its messages.
+
+An adapter reads its framework's messages as `Reply`, hands them over round by round, and sends the
+models and metrics that come back.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.errors import FedcrfError
+from fedcrf.extras import mend
+from fedcrf.integrations.checkpoint import (
+    CLIENTS,
+    MADE_BY,
+    NODES,
+    RULE,
+    SIGNS,
+    Checkpoint,
+    checked_memory,
+    named,
+)
+from fedcrf.integrations.decision import NO_REPLY, Decision, TrainingRound, left_out_told
+from fedcrf.integrations.replies import (
+    Identities,
+    MetricNames,
+    Metrics,
+    Reply,
+    average_metrics,
+    client_reports,
+    evaluate_replies,
+    numbers,
+    train_replies,
+)
+from fedcrf.rules import ClientReport, Memory, Rule, State, aggregate_or_keep
+from fedcrf.rules.base import misfit_of
+
+if TYPE_CHECKING:
+    from fedcrf.integrations.recording import Recorder
+
+MOST_UNUSABLE = 2
+"""Rounds in a row without a usable reply, after which a run ends."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run goes on from.
+
+    Attributes:
+        memory: As `RuleServer.memory` hands it out.
+        rounds: Done before; 0 where they are not counted on.
+        run: The name of its records; None where it has none, or begins new ones.
+    """
+
+    memory: Memory
+    rounds: int = 0
+    run: str | None = None
+
+
+class RuleServer:
+    """What a server knows and does from round to round but for its messages.
+
+    A round is `begin_round`, `decide`, `finish`, and `evaluated` for each time that its model is
+    evaluated. Rounds are numbered as the framework counts them, from 1 on in every run.
+
+    Args:
+        rule: The server rule.
+        metric_names: How the clients call the metrics that the server looks at.
+        framework: Name and version of what carries the messages, for the records.
+        strategy: Name of the adapter, for the records.
+        log: Where it is told what becomes of replies.
+        record_to: A folder that gets one for the records of each run.
+        checkpoint_to: A file that is written after every round.
+        memory: Of the server of the run that this one goes on from; begins anew where left out.
+
+    Raises:
+        FedcrfError: Records cannot lie there, the rule looks at evidence that no metric is named
+            for, or the memory is no server's, or of another rule.
+    """
+
+    # Of the present run; `_begin` makes them anew.
+    _identities: Identities
+    _memory: Memory
+    _signs: int
+    _secret_rule: Rule
+    _unusable: int
+    _told: set[object]
+
+    def __init__(
+        self,
+        rule: Rule,
+        metric_names: MetricNames | None,
+        *,
+        framework: str,
+        strategy: str,
+        log: logging.Logger,
+        record_to: str | Path | None = None,
+        checkpoint_to: str | Path | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        if not isinstance(rule, Rule):
+            raise FedcrfError(
+                f"the rule is {rule!r}, which does not derive from fedcrf.rules.Rule: "
+                "give a server rule, such as CRFRobust()"
+            )
+        names = MetricNames() if metric_names is None else metric_names
+        if not isinstance(names, MetricNames):
+            raise FedcrfError(f"metric_names is {names!r}: give MetricNames(...)")
+        names.check(rule.wanted_evidence)
+        self.rule = rule  # as it is logged and recorded, without what clients must not know
+        self.metric_names = names
+        # The one draw that is not to be repeated: nobody else is to know it.
+        self.secret_seed = 1 + secrets.randbits(62)
+        self._log = log
+        self._origin = Origin(checked_memory(rule, memory))
+        self._begin()
+        self._round: TrainingRound | None = None
+        self._checkpoint = None if checkpoint_to is None else Path(checkpoint_to).absolute()
+        self._recorder: Recorder | None = None
+        if record_to is not None:
+            try:
+                from fedcrf.integrations.recording import Recorder
+            except ModuleNotFoundError as missing:
+                raise FedcrfError(f"record_to: {mend(missing)}") from None
+            self._recorder = Recorder(Path(record_to).absolute(), framework, strategy, rule)
+
+    @property
+    def memory(self) -> Memory:
+        """What the next round goes on from, as arrays by name that ``numpy.savez`` takes.
+
+        ``nodes`` are the nodes' ids and ``clients`` by which number the rule, whose the rest is,
+        knows each of them. It holds the secret signs, too: keep it where the server is.
+        """
+        by_node = self._identities.by_node
+        return {
+            NODES: np.array([*by_node], dtype=np.uint64),
+            CLIENTS: np.array([*by_node.values()], dtype=np.int64),
+            SIGNS: np.array([self._signs], dtype=np.int64),
+            MADE_BY: np.array([self.rule.name]),
+            **{f"{RULE}{name}": array for name, array in self._memory.items()},
+        }
+
+    @property
+    def rounds_before(self) -> int:
+        """The rounds that a resumed run had done, which a framework that counts from 1 omits."""
+        return self._origin.rounds
+
+    def saved(self) -> Checkpoint | None:
+        """Return the checkpoint, its memory checked; None where there is none yet.
+
+        Raises:
+            FedcrfError: There is no place for one, or what lies there is damaged, or of another
+                rule.
+        """
+        if self._checkpoint is None:
+            raise FedcrfError(
+                "no checkpoint to resume from: make the strategy with a checkpoint_to"
+            )
+        if not self._checkpoint.exists():
+            return None
+        saved = Checkpoint.load(self._checkpoint)
+        return replace(saved, memory=checked_memory(self.rule, saved.memory))
+
+    @contextmanager
+    def after(self, saved: Checkpoint, model: State, num_rounds: int) -> Iterator[None]:
+        """Let runs go on from a checkpoint meanwhile.
+
+        Args:
+            saved: The checkpoint.
+            model: Any model of the run.
+            num_rounds: Of the whole run.
+
+        Raises:
+            FedcrfError: The checkpoint is of another model.
+        """
+        misfit = misfit_of(saved.model, model)
+        if misfit is not None:
+            raise FedcrfError(f"checkpoint {self._checkpoint} {misfit}: is it of another run?")
+        self._log.info(
+            "Resuming after round %d of %d: %s", saved.round, num_rounds, self._checkpoint
+        )
+        own, self._origin = self._origin, Origin(saved.memory, saved.round, saved.run)
+        try:
+            yield
+        finally:
+            self._origin = own
+
+    def begin_round(self, number: int, model: State, asked: Sequence[int]) -> None:
+        """Take note of a round that begins; the first begins a run.
+
+        Args:
+            number: Of the round.
+            model: The global model; it is read until the round is decided.
+            asked: The nodes that it is sent to.
+
+        Raises:
+            FedcrfError: The model is none that the memory is of, or the records' folder cannot be
+                made.
+        """
+        if number == 1:
+            self._begin()
+            self._check_memory(model)
+            if self._recorder is not None:
+                self._log.info("Records: %s", self._recorder.begin(self._origin.run))
+        started = time.perf_counter()
+        self._round = TrainingRound(number + self.rounds_before, model, tuple(asked), started)
+
+    def is_in(self, number: int) -> bool:
+        """Tell whether a round has begun, and no later one."""
+        return self._round is not None and self._round.number == number + self.rounds_before
+
+    def decide(
+        self, replies: Iterable[Reply], weighted_by: str
+    ) -> tuple[Decision, dict[str, NDArray[Any]]]:
+        """Return what became of the round's replies, and apart from it the next model.
+
+        The model is empty where the round had no usable reply.
+
+        Args:
+            replies: In any order.
+            weighted_by: Name of the metric that counts examples.
+        """
+        assert self._round is not None
+        current = self._round = replace(self._round, arrived=time.perf_counter())
+        usable, left_out = train_replies(
+            replies,
+            current.asked,
+            current.state,
+            weighted_by,
+            self.metric_names,
+            needs_steps=self.rule.needs_steps,
+        )
+        ordered, reports = client_reports(
+            usable, self._identities, self.metric_names, self.rule.wanted_evidence
+        )
+        decision = Decision(ordered, reports, left_out, None)
+        state: dict[str, NDArray[Any]] = {}
+        if reports:
+            result = aggregate_or_keep(self._secret_rule, self._memory, current.state, reports)
+            self._memory = result.memory
+            state = dict(result.state)
+            decision = replace(decision, result=replace(result, state={}))
+        self._tell(decision)
+        return decision, state
+
+    def averaged(self, decision: Decision, weighted_by: str) -> dict[str, Any]:
+        """Return the means of the replies' metrics by the rule's weights, without the counts."""
+        names = self.metric_names
+        uncounted = (weighted_by, names.partition_id, names.effective_steps)
+        given = [reply.metrics for reply in decision.replies]
+        return average_metrics(given, decision.shares, without=uncounted)
+
+    def finish(self, decision: Decision, model: State) -> None:
+        """Record the round and save it, whatever comes of its evaluation.
+
+        Args:
+            decision: Of `decide`.
+            model: The next global model.
+
+        Raises:
+            FedcrfError: It is one round too many without a usable reply, or a file cannot be
+                written.
+        """
+        current = self._round
+        assert current is not None
+        if self._recorder is not None:
+            metrics = [reply.metrics for reply in decision.replies]
+            losses = numbers(metrics, self.metric_names.training_loss)
+            self._recorder.trained(current, decision, losses, time.perf_counter())
+        if self._checkpoint is not None:
+            run = None if self._recorder is None else self._recorder.name
+            Checkpoint(current.number, model, self.memory, run).save(self._checkpoint)
+        asked = decision.replies or decision.left_out
+        self._unusable = self._unusable + 1 if asked and not decision.usable else 0
+        if self._unusable >= MOST_UNUSABLE:
+            raise FedcrfError(
+                f"rounds {current.number - MOST_UNUSABLE + 1} to {current.number} had no usable "
+                f"reply, and the run ends; in the last, {decision.kept_reason}"
+            )
+
+    def evaluations(self, replies: Iterable[Reply], weighted_by: str) -> list[Any]:
+        """Return what the usable evaluations hold, by node; the others are named in the log."""
+        contents, left_out = evaluate_replies(replies, weighted_by)
+        self._log.info("aggregate_evaluate: %d usable, %d left out", len(contents), len(left_out))
+        self._warn(left_out_told(left_out))
+        return contents
+
+    def evaluated(self, number: int, metrics: Metrics | None, *, by_clients: bool) -> None:
+        """Add what was measured of the round's model to its record, where there is one.
+
+        Args:
+            number: Of the round; of another than the present one nothing is recorded.
+            metrics: With loss and accuracy under the names in ``metric_names``.
+            by_clients: Whether the clients measured it on what they hold, or the server.
+        """
+        if metrics and self._recorder is not None and self.is_in(number):
+            (loss,) = numbers([metrics], self.metric_names.evaluation_loss)
+            (accuracy,) = numbers([metrics], self.metric_names.evaluation_accuracy)
+            self._recorder.evaluated(
+                number + self.rounds_before, loss, accuracy, by_clients, time.perf_counter()
+            )
+
+    def _begin(self) -> None:
+        """Know what was handed over of an earlier run, and nothing else."""
+        memory = self._origin.memory
+        nodes, clients = (memory[name].tolist() for name in (NODES, CLIENTS))
+        self._identities = Identities(dict(zip(nodes, clients, strict=True)))
+        self._memory = named(RULE, memory) or self.rule.begin()
+        self._signs = int(memory[SIGNS][0]) if SIGNS in memory else self.secret_seed
+        self._secret_rule = self.rule.with_secret_signs(self._memory, self._signs)
+        self._unusable = 0
+        self._told = set()
+
+    def _check_memory(self, model: State) -> None:
+        """Raise a `FedcrfError` where the rule does not go on from the memory, before nodes train.
+
+        It is let decide on a report that changes nothing, and nothing is made of that.
+        """
+        report = ClientReport(client=0, state=model, num_examples=1.0)
+        if not self._memory:
+            return
+        try:
+            self._secret_rule.aggregate(self._secret_rule.begin(), model, [report])
+        except Exception:  # it decides on no report alone, whatever it remembers
+            return
+        self._secret_rule.aggregate(self._memory, model, [report])
+
+    def _tell(self, decision: Decision) -> None:
+        """Log what became of a round's replies, in few lines however many there are."""
+        usable, left_out = len(decision.replies), len(decision.left_out)
+        self._log.info("aggregate_train: %d usable, %d left out", usable, left_out)
+        self._warn(decision.told())
+        reason = decision.kept_reason
+        if reason is not None and decision.usable:
+            self._warn([f"The model stays as it is: {reason}"])
+        elif reason is not None:
+            why = reason.removeprefix(NO_REPLY) if reason.startswith(NO_REPLY) else f": {reason}"
+            self._log.error("\t> No usable reply: the model stays as it is%s", why)
+        for cast in sorted({cast for reply in decision.replies for cast in reply.casts}):
+            self._warn_once(cast, cast.told)
+        for name in self.rule.wanted_evidence:
+            values = [report.evidence[name] for report in decision.reports]
+            if values and not np.isfinite(values).any():
+                self._warn_once(name, self.metric_names.missing(name))
+
+    def _warn_once(self, what: object, line: str) -> None:
+        """Warn of something the first time that it happens in a run."""
+        if what not in self._told:
+            self._told.add(what)
+            self._warn([line])
+
+    def _warn(self, lines: Collection[str]) -> None:
+        for line in lines:
+            self._log.warning("\t> %s", line)
