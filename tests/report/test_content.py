@@ -57,7 +57,7 @@ def test_the_page_holds_the_records(finished: Path) -> None:
             assert [len(row) for row in shown["causes"]["affinities"]] == [3, 2, 1]
     partition = store.partition(1)
     assert partition is not None
-    assert run["holdings"][1]["counts"] == [each.labels for each in partition.clients]
+    assert run["holdings"][1] == partition.model_dump()
 
 
 def test_the_curves_are_means_over_seeds(finished: Path) -> None:
@@ -283,4 +283,4 @@ def test_names_are_escaped(finished: Path, tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     for tag in ("<img", "<b>", "<script>document"):
         assert tag not in page
-    assert page_data(page)["runs"][0]["holdings"][0]["labels"][3] == NASTY
+    assert page_data(page)["runs"][0]["holdings"][0]["class_names"][3] == NASTY

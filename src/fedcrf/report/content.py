@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.experiments.analysis.tables import Table
+from fedcrf.experiments.store import PartitionRecord
 from fedcrf.report.effects import Effects, Scale
 from fedcrf.report.explanation import WORDS
 from fedcrf.report.headline import Headline
@@ -67,25 +69,13 @@ class CellTrust:
 
 
 @dataclass(frozen=True)
-class Holdings:
-    """What the clients of one seed hold: training examples by client and label."""
-
-    seed: int
-    labels: Sequence[str]
-    clients: Sequence[int]
-    counts: Sequence[Sequence[int]]
-    validation: Sequence[int]
-    test: Sequence[int]
-
-
-@dataclass(frozen=True)
 class Charts:
     """What the page draws of one run."""
 
     name: str
     accuracy: Sequence[Curve]
     loss: Sequence[Curve]
-    holdings: Sequence[Holdings]
+    holdings: Sequence[PartitionRecord]
     cells: Sequence[CellTrust]
 
 
@@ -116,7 +106,6 @@ class RunContent:
         remarks: What is not as it should be, a line each.
         results: What came of it; without a row where nothing is finished.
         details: What stands behind the results; None where that is not known.
-        curves: Accuracy and loss over the rounds, in numbers.
         damaged: Whether files of it are damaged or do not belong to it.
         description: The resolved run file.
         charts: What is drawn.
@@ -129,10 +118,17 @@ class RunContent:
     remarks: Sequence[str]
     results: Table
     details: Table | None
-    curves: Sequence[Table]
     damaged: bool
     description: str
     charts: Charts
+
+    @property
+    def curves(self) -> list[Table]:
+        """Accuracy and loss over the rounds, in numbers."""
+        return [
+            _curves_table("Validation accuracy over the rounds", self.charts.accuracy),
+            _curves_table("Validation loss over the rounds", self.charts.loss),
+        ]
 
 
 @dataclass(frozen=True)
@@ -185,3 +181,17 @@ class Report:
     def drawn(self) -> Drawn:
         """What the page's program draws and says."""
         return Drawn([run.charts for run in self.runs], WORDS, SCORE_TERMS)
+
+
+def _curves_table(title: str, curves: Sequence[Curve]) -> Table:
+    """Return a few rounds of the curves in numbers; a run that has stopped keeps its best."""
+    length = max((len(curve.mean) for curve in curves), default=0)
+    rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length]
+    rounds += [length] if length else []
+    rows = []
+    for curve in curves:
+        values = [curve.mean[number - 1] if number <= len(curve.mean) else curve.mean[-1]
+                  for number in rounds]  # fmt: skip
+        texts = (f"{value:.3f}" if math.isfinite(value) else "–" for value in values)
+        rows.append((curve.name, *texts))
+    return Table(title, ("method", *(f"round {number}" for number in rounds)), tuple(rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +37,6 @@ from fedcrf.report.content import (
     CellTrust,
     Charts,
     Curve,
-    Holdings,
     Report,
     RoundTrust,
     RunContent,
@@ -50,7 +48,7 @@ from fedcrf.report.verdict import Verdict, verdicts_of
 from fedcrf.simulation.records import RoundRecord
 
 MOST_NUMBERS = 4_000_000
-"""Numbers about clients and rounds in one page; about 30 MB."""
+"""Numbers about clients and rounds in one page; about 30 MB unpacked."""
 
 
 def read_report(folders: Sequence[Path]) -> Report:
@@ -149,30 +147,20 @@ def _run_content(name: str, store: RunStore, run: RunResults, room: _Room) -> Ru
     begun = [each for each in run.cells if each.records]
     shown = [each for each in begun if room.take(each.records)]
     remarks = [*_remarks(store, run), *_left_out(begun, shown)]
-    holdings = []
+    holdings: list[PartitionRecord] = []
     for seed in run.spec.seeds:
         try:
             partition = store.partition(seed)
         except FedcrfError:
             continue  # each cell of the seed says so
         if partition is not None:
-            holdings.append(_holdings(partition))
-    charts = Charts(
-        name=name,
-        accuracy=_curves(run.records(), lambda record: record.validation.accuracy),
-        loss=_curves(run.records(), lambda record: record.validation.loss),
-        holdings=holdings,
-        cells=[
-            _cell_trust(
-                find_method(each.cell.method.name).title,
-                each.cell.seed,
-                each.records,
-                each.cell.rule,
-                each.summary,
-            )
-            for each in shown
-        ],
-    )
+            holdings.append(partition)
+    cells = [
+        _cell_trust(
+            each.cell.method.title, each.cell.seed, each.records, each.cell.rule, each.summary
+        )
+        for each in shown
+    ]
     results, details = run.tables()
     return RunContent(
         name=name,
@@ -182,13 +170,9 @@ def _run_content(name: str, store: RunStore, run: RunResults, room: _Room) -> Ru
         remarks=remarks,
         results=results,
         details=details,
-        curves=[
-            _curves_table("Validation accuracy over the rounds", charts.accuracy),
-            _curves_table("Validation loss over the rounds", charts.loss),
-        ],
         damaged=any(each.damage for each in run.cells),
         description=tomli_w.dumps(run.spec.describe()),
-        charts=charts,
+        charts=_charts(name, run.records(), holdings, cells),
     )
 
 
@@ -204,8 +188,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
     shown = room.take(records)
     if not shown:
         remarks.append("who was trusted is left out: the page would be too large; name fewer runs")
-    accuracy = _curves({name: [records]}, lambda record: record.validation.accuracy)
-    loss = _curves({name: [records]}, lambda record: record.validation.loss)
+    cells = [_cell_trust(description.title, 0, records, run.rule())]
     return RunContent(
         name=name,
         title=f"{description.title} in {description.framework}",
@@ -221,21 +204,9 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
         remarks=remarks,
         results=recorded_table({name: run}),
         details=None,
-        curves=[
-            _curves_table("Accuracy over the rounds", accuracy),
-            _curves_table("Loss over the rounds", loss),
-        ],
         damaged=damage is not None,
         description=description.model_dump_json(indent=1),
-        charts=Charts(
-            name=name,
-            accuracy=accuracy,
-            loss=loss,
-            holdings=[],
-            cells=[_cell_trust(description.title, 0, records, run.rule())]
-            if shown and records
-            else [],
-        ),
+        charts=_charts(name, {name: [records]}, [], cells if shown and records else []),
     )
 
 
@@ -337,6 +308,17 @@ def _left_out(begun: Sequence[CellResult], shown: Sequence[CellResult]) -> list[
     ]
 
 
+def _charts(
+    name: str,
+    records: Mapping[str, Sequence[Sequence[RoundRecord]]],
+    holdings: Sequence[PartitionRecord],
+    cells: Sequence[CellTrust],
+) -> Charts:
+    accuracy = _curves(records, lambda record: record.validation.accuracy)
+    loss = _curves(records, lambda record: record.validation.loss)
+    return Charts(name, accuracy, loss, holdings, cells)
+
+
 def _curves(
     records: Mapping[str, Sequence[Sequence[RoundRecord]]], value: Callable[[RoundRecord], float]
 ) -> list[Curve]:
@@ -348,31 +330,6 @@ def _curves(
             mean, sd = mean_curve(begun, value)
             curves.append(Curve(titles.get(name, name), len(begun), _series(mean), _series(sd)))
     return curves
-
-
-def _curves_table(title: str, curves: Sequence[Curve]) -> Table:
-    """Return a few rounds of the curves in numbers; a run that has stopped keeps its best."""
-    length = max((len(curve.mean) for curve in curves), default=0)
-    rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length]
-    rounds += [length] if length else []
-    rows = []
-    for curve in curves:
-        values = [curve.mean[number - 1] if number <= len(curve.mean) else curve.mean[-1]
-                  for number in rounds]  # fmt: skip
-        texts = (f"{value:.3f}" if math.isfinite(value) else "–" for value in values)
-        rows.append((curve.name, *texts))
-    return Table(title, ("method", *(f"round {number}" for number in rounds)), tuple(rows))
-
-
-def _holdings(partition: PartitionRecord) -> Holdings:
-    return Holdings(
-        seed=partition.seed,
-        labels=partition.class_names,
-        clients=[each.client for each in partition.clients],
-        counts=[each.labels for each in partition.clients],
-        validation=[each.validation for each in partition.clients],
-        test=[each.test for each in partition.clients],
-    )
 
 
 def _cell_trust(

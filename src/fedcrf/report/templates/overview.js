@@ -85,10 +85,11 @@ function holdings() {
     at("holdings-table").replaceChildren();
     return;
   }
-  const labels = held.labels.map(plain);
+  const labels = held.class_names.map(plain);
+  const all = held.clients.map((each) => each.labels);
   const many = labels.length > 40;
-  const counts = held.counts.map((row) => row.map((count) => count || null));
-  const few = counts.length * labels.length <= 400 && !(narrow() && labels.length > 12);
+  const counts = all.map((row) => row.map((count) => count || null));
+  const few = all.length * labels.length <= 400 && !(narrow() && labels.length > 12);
   draw(
     "holdings",
     [
@@ -96,8 +97,8 @@ function holdings() {
         type: "heatmap",
         z: counts,
         x: labels.map((_, i) => i),
-        y: held.clients.map(String),
-        customdata: held.counts.map(() => labels),
+        y: held.clients.map((each) => String(each.client)),
+        customdata: all.map(() => labels),
         colorscale: [
           [0, colour("few")],
           [1, colour("many")],
@@ -129,16 +130,14 @@ function holdings() {
         showgrid: false,
       },
     },
-    `Seed ${held.seed}: ${held.clients.length} clients hold ${span(held.counts.map(kinds))} of ` +
-      `${labels.length} labels, and ${span(held.counts.map(sum))} training examples.`,
+    `Seed ${held.seed}: ${held.clients.length} clients hold ${span(all.map(kinds))} of ` +
+      `${labels.length} labels, and ${span(all.map(sum))} training examples.`,
   );
   at("holdings-table").replaceChildren(
     table(
-      ["client", "train", "validation", "test", ...held.labels],
-      held.clients.map((client, i) =>
-        [client, sum(held.counts[i]), held.validation[i], held.test[i], ...held.counts[i]].map(
-          String,
-        ),
+      ["client", "train", "validation", "test", ...held.class_names],
+      held.clients.map(({ client, train, validation, test, labels: counts }) =>
+        [client, train, validation, test, ...counts].map(String),
       ),
     ),
   );
