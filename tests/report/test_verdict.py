@@ -23,7 +23,9 @@ EVEN = 0.5
 
 
 def verdicts(
-    weights: Sequence[float | None], factors: Sequence[dict[str, float]] | None = None
+    weights: Sequence[float | None],
+    factors: Sequence[dict[str, float]] | None = None,
+    excluded: Sequence[int] = (),
 ) -> list[Verdict]:
     """Return the verdicts on a client whose weight beside FedAvg's half is given round by round.
 
@@ -35,7 +37,12 @@ def verdicts(
         clients = [7, 8] if weight is not None else [8, 9]
         own = EVEN if weight is None else weight
         each = record(number, 1.0).model_copy(
-            update={"clients": clients, "weight": [own, 1 - own], "base_weight": [EVEN, EVEN]}
+            update={
+                "clients": clients,
+                "weight": [own, 1 - own],
+                "base_weight": [EVEN, EVEN],
+                "excluded": [7] if number in excluded else [],
+            }
         )
         records.append(each)
         effects.append(Effects(factors={name: [value, 1.0] for name, value in seen.items()}))
@@ -49,6 +56,13 @@ def test_a_verdict_begins_with_the_first_round_in_a_row() -> None:
     assert found == [
         ("trusted", 1), ("distrusted", 2), ("doubted", 3), ("distrusted", 4), ("distrusted", 4),
         ("trusted", 7),
+    ]  # fmt: skip
+
+
+def test_a_client_is_excluded_since_its_update_is_not_finite() -> None:
+    found = verdicts([0.1, 0.0, 0.0, 0.1, 0.5], excluded=[2, 3])
+    assert [(each.kind, each.since) for each in found] == [
+        ("distrusted", 1), ("excluded", 2), ("excluded", 2), ("distrusted", 1), ("trusted", 5),
     ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ class Verdict(NamedTuple):
         kind: ``unjudged`` where the rule keeps no reasons, or trusted nobody; ``weightless`` where
             it does not weigh clients.
         since: The first round of all those up to this one, among those that the client took part
-            in, with no better a verdict. Excluded clients count as distrusted ones.
+            in, with this verdict; a client that is distrusted may have been excluded meanwhile.
         reason: The cause that spoke most against it in these rounds; None where none did, or where
             it is not known.
     """
@@ -45,6 +45,7 @@ class _Streak:
 
     since: int
     is_low: bool
+    excluded_since: int | None = None
     against: dict[str, float] = field(default_factory=dict)
 
     def add(self, against: Mapping[str, float]) -> None:
@@ -85,7 +86,12 @@ def verdicts_of(
             streak = streaks.get(client)
             if streak is None or streak.is_low != is_low:
                 streak = streaks[client] = _Streak(record.round, is_low)
-            if seen is not None and kind != "excluded":
+            if kind == "excluded":
+                streak.excluded_since = streak.excluded_since or record.round
+                verdicts.append(Verdict(kind, streak.excluded_since))
+                continue
+            streak.excluded_since = None
+            if seen is not None:
                 streak.add(_against(seen, i))
             verdicts.append(Verdict(kind, streak.since, streak.reason))
         yield verdicts
