@@ -212,7 +212,7 @@ def test_numbers_that_are_none_are_left_out() -> None:
 
 
 def test_a_field_without_reliabilities_is_logged_by_its_expected_labels() -> None:
-    reasons = Reasons(expected_label=[0.6, 0.3], causes={"norm": [0.0, 1.0]})
+    reasons = Reasons(trust=[0.6, 0.3], causes={"norm": [0.0, 1.0]})
     values = round_values(record(1, 1.0).model_copy(update={"reasons": reasons}))
     assert values["trust/client_2"] == 0.3
     assert not any(name.startswith("reliability") for name in values)

@@ -98,7 +98,7 @@ def round_values(record: RoundRecord) -> dict[str, float]:
         by_client = {"weight": record.weight}
         if record.reasons is not None:
             by_client["reliability"] = record.reasons.reliability
-            by_client["trust"] = record.reasons.expected_label
+            by_client["trust"] = record.reasons.trust
         for name, numbers in by_client.items():
             if numbers:  # a field past the paper's infers no reliability
                 for client, number in zip(record.clients, numbers, strict=True):

@@ -163,7 +163,7 @@ def test_norm_evidence(spread):
     ],
 )
 def test_response_evidence(response, spread, evidence):
-    seen = observe(updates(5), measured={"response": np.array(response)})
+    seen = observe(updates(5), measured={"curvature_response": np.array(response)})
     part = ResponseEvidence(strength=4.0, share=0.5, spread=spread, large_round=2.5)
     found = part.energy(seen, LABELS)
     assert_allclose(found.causes["unresponsive"], evidence, atol=1e-12)
@@ -182,10 +182,10 @@ def test_response_evidence(response, spread, evidence):
     ],
 )
 def test_steadiness_evidence(steadiness, crowd, spread, evidence):
-    seen = observe(updates(5), measured={"steadiness": np.array(steadiness)})
+    seen = observe(updates(5), measured={"update_consistency": np.array(steadiness)})
     part = ConsistencyEvidence(strength=4.0, share=0.5, spread=spread, large_round=crowd)
     found = part.energy(seen, LABELS)
-    assert_allclose(found.causes["unsteady"], evidence, atol=1e-12)
+    assert_allclose(found.causes["inconsistent"], evidence, atol=1e-12)
     assert_allclose(found.values, 4.0 * np.outer(evidence, LABELS), atol=1e-12)
 
 
@@ -217,12 +217,14 @@ def test_opposition(crowd):
 def test_linear_parts_tell_their_energies():
     field = RobustCRF().field
     known = np.linspace(-0.9, 0.9, 7)
-    seen = observe(updates(), measured={"response": known, "steadiness": known[::-1]})
+    seen = observe(
+        updates(), measured={"curvature_response": known, "update_consistency": known[::-1]}
+    )
     marginals = np.full((7, 3), 1 / 3)
     energies = [part.energy(seen, LABELS) for part in field.evidence]
     energies += [part.message(seen, LABELS)(marginals) for part in field.pairwise]
     causes = [part.cause for part in field.linear_parts]
-    assert causes == ["norm", "response", "steadiness", "opposition"]
+    assert causes == ["norm", "curvature_response", "update_consistency", "opposition"]
     for part, energy in zip(field.linear_parts, energies, strict=True):
         assert part.cause in energy.causes
         evidence = energy.causes[part.evidence]

@@ -104,15 +104,15 @@ def test_against_the_slow_version(rounds, value, settings):
         weights, model = slow.round(model, updates, dict(zip(clients, counts_of(clients))))  # noqa: B905
         assert_allclose(found.weights, [weights[c] for c in clients], atol=1e-6)
         answers = [slow.response.get(c, math.nan) for c in clients]
-        assert_allclose(found.causes["response"], answers, atol=1e-5)
+        assert_allclose(found.causes["curvature_response"], answers, atol=1e-5)
         steady = [slow.steadiness.get(c, math.nan) for c in clients]
-        assert_allclose(found.causes["steadiness"], steady, atol=1e-5)
+        assert_allclose(found.causes["update_consistency"], steady, atol=1e-5)
 
 
 def test_who_pushes_is_found_among_who_pulls():
     last = play(SMALL, [range(9)] * 6)[-1]
-    assert (last.causes["response"][:7] < -0.1).all()
-    assert (last.causes["response"][7:] > 0.1).all()
+    assert (last.causes["curvature_response"][:7] < -0.1).all()
+    assert (last.causes["curvature_response"][7:] > 0.1).all()
     assert last.weights[7:].max() < 0.05 * last.weights[:7].min()
     assert (last.causes["remembered"][7:] < 0.1).all()
 
@@ -129,8 +129,8 @@ def test_who_fakes_the_answer_is_found_by_turning_with_the_model():
         found = RobustCRF().infer(rows, [9] * 9, memory=memory, model=model)
         memory = found.memory
     assert (found.causes["unresponsive"] == 0).all(), "the answer alone is fooled"
-    assert (found.causes["unsteady"][:7] == 0).all()
-    assert found.causes["unsteady"][7:].min() > 0.3
+    assert (found.causes["inconsistent"][:7] == 0).all()
+    assert found.causes["inconsistent"][7:].min() > 0.3
     assert found.weights[7:].max() < 0.2 * found.weights[:7].min()
 
 
@@ -201,7 +201,7 @@ def test_who_is_absent_or_not_finite_is_kept_as_it_was():
     for name in ("clients", "beliefs", "sketches"):
         for client in (2, 3, 4, 5, 6, 8):
             assert_array_equal(second.memory[name][client], first.memory[name][client])
-    assert third.causes["response"][2] > 0.5, "by what it was two rounds ago"
+    assert third.causes["curvature_response"][2] > 0.5, "by what it was two rounds ago"
     assert len(third.memory["positions"]) == 3, "a model's place for each round still spoken of"
     assert len(play(SMALL, [range(9)] * 5)[-1].memory["positions"]) == 1
 
@@ -265,7 +265,7 @@ def test_node_ids_of_64_bits_are_identities():
     nodes = [2**64 - 1, 5, 2**63]
     first = SMALL.infer(rows, clients=nodes, model=np.zeros(D))
     later = SMALL.infer(rows[::-1], clients=nodes[::-1], memory=first.memory, model=np.ones(D))
-    assert (later.causes["response"] == 0).all(), "each sends what it sent before"
+    assert (later.causes["curvature_response"] == 0).all(), "each sends what it sent before"
 
 
 def test_without_the_model_it_is_taken_to_move_as_proposed():
@@ -282,7 +282,7 @@ def test_a_model_that_stays_asks_nothing():
     rows = np.stack([update(client, np.zeros(D), 0) for client in range(5)])
     first = SMALL.infer(rows, model=np.ones(D))
     second = SMALL.infer(rows[::-1], memory=first.memory, model=np.ones(D))
-    assert np.isnan(second.causes["response"]).all()
+    assert np.isnan(second.causes["curvature_response"]).all()
 
 
 def test_counts_are_capped():
@@ -338,7 +338,7 @@ def test_one_huge_or_tiny_update_spoils_no_later_round(scale):
         posterior = SMALL.infer(rows, memory=memory, model=model)
         model, memory = model + posterior.coefficients @ rows, posterior.memory
         assert np.isfinite(model).all()
-        assert np.isfinite(posterior.causes["response"]).all() or number == 0
+        assert np.isfinite(posterior.causes["curvature_response"]).all() or number == 0
     assert np.isfinite(posterior.weights).all()
 
 

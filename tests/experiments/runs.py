@@ -95,7 +95,7 @@ def record(number: int, loss: float, accuracy: float = 0.5, crf: bool = False) -
             cosine=[0.5, 0.5],
             distance=[1.0, 1.0],
             norm_anomaly=[1.0, 1.0],
-            expected_label=[0.6, 0.3],
+            trust=[0.6, 0.3],
         )
         if crf
         else None,

@@ -117,7 +117,7 @@ def test_run_learns_and_explains_its_weights(finished: tuple[Path, Result]) -> N
             assert sum(record["base_weight"]) == pytest.approx(1.0, abs=1e-4)
             reasons = record.get("reasons")
             assert (reasons is not None) == cell.startswith("crf")
-            for name in ("reliability", "cosine", "distance", "norm_anomaly", "expected_label"):
+            for name in ("reliability", "cosine", "distance", "norm_anomaly", "trust"):
                 assert reasons is None or len(reasons[name]) == len(record["clients"])
         summary = summary_of(folder, cell)
         # Ten classes: three times chance is what no untrained model reaches.

@@ -105,7 +105,7 @@ def test_in_simulation_with_faulty_clients(processes: Processes, tmp_path: Path)
     assert records[0].num_examples == sizes(10)
     assert records[1].excluded == [4]
     assert records[1].weight[3] == 0
-    said = sorted(each.reason for each in records[1].left_out or [])
+    said = sorted(each.reason for each in records[1].excluded_nodes or [])
     assert "no data today" in said[0]
     assert said[1:] == [
         "gives 0 as 'num-examples', which must be above 0",
@@ -159,9 +159,9 @@ def test_in_deployment_with_a_supernode_that_is_killed(
     assert "Strategy execution finished" in log, log[-3000:]
     first, second = check(tmp_path / "out", rounds=2)
     assert (first.clients, first.num_examples) == ([0, 1], sizes(2))
-    assert first.left_out == []
+    assert first.excluded_nodes == []
     assert second.clients == [0]
     assert second.weight == [1.0]
-    (lost,) = second.left_out or []
+    (lost,) = second.excluded_nodes or []
     assert lost.node == (first.nodes or [])[1]
     assert second.training_loss < first.training_loss

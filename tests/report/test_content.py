@@ -52,7 +52,7 @@ def test_the_page_holds_the_records(finished: Path) -> None:
             if record.reasons is None:
                 assert shown["causes"] is None
                 continue
-            for name in ("reliability", "cosine", "distance", "norm_anomaly", "expected_label"):
+            for name in ("reliability", "cosine", "distance", "norm_anomaly", "trust"):
                 assert shown["causes"]["values"][name] == getattr(record.reasons, name)
             assert [len(row) for row in shown["causes"]["affinities"]] == [3, 2, 1]
     partition = store.partition(1)

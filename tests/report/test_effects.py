@@ -32,8 +32,8 @@ NAN = math.nan
 ATTACKERS = (2, 5)
 ROBUST = RULES["crf-robust-evidence"]()
 PARTS = {  # what the equations of the parts multiply with the label
-    "response": ("unresponsive", 10.0),
-    "steadiness": ("unsteady", 10.0),
+    "curvature_response": ("unresponsive", 10.0),
+    "update_consistency": ("inconsistent", 10.0),
     "opposition": ("opposed", 2 * 2.0),
     "norm": ("norm", 8.0),
 }
@@ -134,7 +134,7 @@ def test_a_record_without_a_cause_is_told_as_far_as_it_goes() -> None:
         rest = {name: values for name, values in causes.items() if name != lost}
         reasons = record.reasons.model_copy(update={"causes": rest})
         effects = effects_of(record.model_copy(update={"reasons": reasons}), ROBUST)
-        assert effects.values.keys() == {"expected_label", *rest}
+        assert effects.values.keys() == {"trust", *rest}
         assert (set(effects.factors["remembered"]) == {1.0}) == (lost == "remembered")
 
 
@@ -181,7 +181,7 @@ def test_what_is_told_is_what_lowered_most_first() -> None:
                 name for name, each in effects.factors.items() if each[i] <= 1 - LEAST
             }
     for attacker in ATTACKERS:
-        assert effects.named[attacker][0] in ("response", "remembered", "opposition")
+        assert effects.named[attacker][0] in ("curvature_response", "remembered", "opposition")
         assert "vote" in effects.named[attacker]
     assert effects.named[4] == ["reported residual_loss"]
     assert effects.named[6] == ["missing residual_loss"]
@@ -191,7 +191,7 @@ def test_what_is_told_is_what_lowered_most_first() -> None:
 def by_hand(causes: dict[str, list[float]], label: list[float], **changes: Any) -> RoundRecord:
     """Return a record of two clients with these causes; the second has nothing against it."""
     record, _ = one_round(np.ones((2, 3)))
-    reasons = Reasons(expected_label=label, causes=causes, **changes)
+    reasons = Reasons(trust=label, causes=causes, **changes)
     return record.model_copy(
         update={"clients": [7, 8], "weight": [0.2, 0.8], "base_weight": [0.5, 0.5],
                 "reasons": reasons}
@@ -200,8 +200,9 @@ def by_hand(causes: dict[str, list[float]], label: list[float], **changes: Any) 
 
 QUIET: dict[str, list[float]] = {
     "norm": [0, 0], "opposition": [0.1, 0.1], "opposed": [0, 0], "vote": [1, 1],
-    "response": [NAN, NAN], "unresponsive": [0, 0], "remembered": [NAN, NAN], "clip": [1, 1],
-    "steadiness": [NAN, NAN], "unsteady": [0, 0],
+    "curvature_response": [NAN, NAN], "unresponsive": [0, 0],
+    "remembered": [NAN, NAN], "clip": [1, 1],
+    "update_consistency": [NAN, NAN], "inconsistent": [0, 0],
 }  # fmt: skip
 TRUSTED = 0.777
 MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
@@ -212,28 +213,28 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
     [
         (
             "crf-robust",
-            {"response": [0.41, -0.52], "unresponsive": [0.67, 0.0]},
+            {"curvature_response": [0.41, -0.52], "unresponsive": [0.67, 0.0]},
             0.05 * TRUSTED,
             "its update pushes on in the direction of the model's last step, where honest clients' "
             "push back (response +0.41; median −0.06): × 0.050",
         ),
         (
             "crf-robust",
-            {"response": [0.02, -0.52], "unresponsive": [0.15, 0.0]},
+            {"curvature_response": [0.02, -0.52], "unresponsive": [0.15, 0.0]},
             0.25 * TRUSTED,
             "its update does not respond to the model's last step, where honest clients' push back "
             "(response +0.02; median −0.25): × 0.25",
         ),
         (
             "crf-robust",
-            {"response": [-0.2, -0.8], "unresponsive": [0.05, 0.0]},
+            {"curvature_response": [-0.2, -0.8], "unresponsive": [0.05, 0.0]},
             0.9 * TRUSTED,
             "its update pushes back too little against the model's last step (response −0.20; "
             "median −0.50): × 0.90",
         ),
         (
             "crf-robust",
-            {"steadiness": [-0.1, 0.7], "unsteady": [0.25, 0.0]},
+            {"update_consistency": [-0.1, 0.7], "inconsistent": [0.25, 0.0]},
             0.3 * TRUSTED,
             "its update turned away from its last one, where honest clients' stay consistent "
             "(cosine −0.10; median +0.30): × 0.30",

@@ -90,9 +90,9 @@ def test_causes_are_the_posteriors() -> None:
         assert each.client == 3 * i
         assert each.weight == pytest.approx(posterior.weights[i])
         assert each.multiple == pytest.approx(6 * posterior.weights[i])
-        assert each.seen("expected_label") == pytest.approx(posterior.expected_label[i], rel=1e-5)
+        assert each.seen("trust") == pytest.approx(posterior.expected_label[i], rel=1e-5)
         # Without coupling, mean field stays at each client's own potential.
-        assert each.seen("own_label") == pytest.approx(alone.expected_label[i], rel=1e-4)
+        assert each.seen("own_trust") == pytest.approx(alone.expected_label[i], rel=1e-4)
         nearest = [client // 3 for client, _ in each.neighbours]
         assert sorted(nearest) == [j for j in range(6) if j != i]
         affinities = [posterior.affinity[i, j] for j in nearest]
@@ -227,5 +227,5 @@ def test_the_cell_by_default_is_one_that_infers() -> None:
 
 def test_weights_behind_a_server_optimizer_are_explained_by_its_rule() -> None:
     record, rule = one_round(honest())
-    plain = [each.seen("own_label") for each in causes_of(record, rule)]
-    assert [each.seen("own_label") for each in causes_of(record, Optimized(rule, Adam()))] == plain
+    plain = [each.seen("own_trust") for each in causes_of(record, rule)]
+    assert [each.seen("own_trust") for each in causes_of(record, Optimized(rule, Adam()))] == plain

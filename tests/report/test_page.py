@@ -337,7 +337,7 @@ def test_a_cause_and_the_memory_are_drawn_as_recorded(chromium: Browser, attacke
     choose(chromium, "trust-method", "CRF-robust")
     records = find_rounds(attacked, "crf-robust", 0).records
     for title, cause in (
-        ("curvature response", "response"),
+        ("curvature response", "curvature_response"),
         ("remembered trust", "remembered"),
         ("vote", "vote"),
     ):

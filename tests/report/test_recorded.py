@@ -19,7 +19,7 @@ from fedcrf.report.explanation import causes_of, clients_table
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import render, write_page
 from fedcrf.report.reading import read_report
-from fedcrf.simulation.records import LeftOutRecord, Metrics, RoundRecord
+from fedcrf.simulation.records import ExcludedNode, Metrics, RoundRecord
 from report.browser import Browser
 from report.test_content import page_data
 from report.test_explanation import honest, one_round
@@ -45,18 +45,20 @@ def record_run(folder: Path, rule: str = "CRF") -> Path:
 
     record, _ = one_round(honest(), CRF(bandwidth=BANDWIDTH))
     unknown = Metrics(loss=math.nan, accuracy=math.nan)
-    lost = [LeftOutRecord(node=17, reason="<b>no data</b>")]
+    lost = [ExcludedNode(node=17, reason="<b>no data</b>")]
     empty: dict[str, object] = {
         "clients": [], "num_examples": [], "client_training_loss": [], "weight": [],
         "base_weight": [], "reasons": None, "kept_model": True, "training_loss": math.nan,
     }  # fmt: skip
     nodes = {"nodes": [NODE + client for client in record.clients]}
     kept = {"kept_reason": "nobody was there"}
-    run.append(record.model_copy(update={"round": 1, "left_out": [], **nodes}))
+    run.append(record.model_copy(update={"round": 1, "excluded_nodes": [], **nodes}))
     run.append(
-        record.model_copy(update={"round": 2, "left_out": lost, "validation": unknown, **nodes})
+        record.model_copy(
+            update={"round": 2, "excluded_nodes": lost, "validation": unknown, **nodes}
+        )
     )
-    run.append(record.model_copy(update={"round": 3, "left_out": lost, **kept, **empty}))
+    run.append(record.model_copy(update={"round": 3, "excluded_nodes": lost, **kept, **empty}))
     return folder
 
 
@@ -67,7 +69,7 @@ def test_it_is_explained_with_its_own_rule(tmp_path: Path) -> None:
     assert isinstance(rule, ClientCRF)
     assert rule.bandwidth == BANDWIDTH
     for each in causes_of(records[0], rule):
-        assert np.isfinite(each.seen("own_label"))
+        assert np.isfinite(each.seen("own_trust"))
         assert "on its own evidence" in sentence(each)
     assert causes_of(records[2], rule) == []
 

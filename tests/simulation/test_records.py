@@ -14,6 +14,7 @@ from fedcrf.rules import CRF, ClientReport, CRFEvidence, CRFRobust, FedAvg
 from fedcrf.simulation.records import (
     LARGEST_AFFINITY,
     ClientMetrics,
+    ExcludedNode,
     Metrics,
     Reasons,
     RoundRecord,
@@ -43,7 +44,7 @@ def record(**changes: Any) -> RoundRecord:
             cosine=[0.1, -1.0],
             distance=[1e-9, 2.0],
             norm_anomaly=[0.0, 1e12],
-            expected_label=[0.2, 0.9],
+            trust=[0.2, 0.9],
             affinity=[[0.3]],
         ),
         "seconds": Seconds(training=0.1, aggregation=0.01, evaluation=0.05),
@@ -73,7 +74,7 @@ def record(**changes: Any) -> RoundRecord:
                 cosine=[NAN, 0.5],
                 distance=[NAN, 0.5],
                 norm_anomaly=[NAN, 0.5],
-                expected_label=[0.125, 0.5],
+                trust=[0.125, 0.5],
                 affinity=None,
                 fell_back=True,
             )
@@ -130,7 +131,7 @@ def test_reasons_are_the_posterior_s(m: int) -> None:
     reasons, posterior = reasons_of(result), result.posterior
     assert reasons is not None
     assert posterior is not None
-    for name in ("reliability", "cosine", "distance", "norm_anomaly", "expected_label"):
+    for name in ("reliability", "cosine", "distance", "norm_anomaly", "trust"):
         np.testing.assert_allclose(getattr(reasons, name), getattr(posterior, name), rtol=1e-5)
     if m > LARGEST_AFFINITY:
         assert reasons.affinity is None
@@ -171,7 +172,7 @@ def test_the_causes_of_other_fields_are_kept_by_name(rule: Any) -> None:
     reasons = reasons_of(result)
     assert reasons is not None
     assert reasons.reliability == []
-    np.testing.assert_allclose(reasons.expected_label, result.posterior.expected_label, rtol=1e-5)
+    np.testing.assert_allclose(reasons.trust, result.posterior.expected_label, rtol=1e-5)
     assert set(reasons.causes) == set(result.posterior.causes)
     for name, values in result.posterior.causes.items():
         np.testing.assert_allclose(reasons.causes[name], values, rtol=1e-5, err_msg=name)
@@ -222,3 +223,21 @@ def test_affinities_in_columns_that_there_are_not_are_refused(rows: Any, columns
     content["reasons"] |= {"affinity": rows, "affinity_columns": columns}
     with pytest.raises(ValidationError, match="affinity is not of"):
         RoundRecord.model_validate_json(json.dumps(content))
+
+
+def test_names_of_earlier_versions_are_read_and_not_written() -> None:
+    now = Reasons(
+        trust=[0.5], causes={"curvature_response": [1.0], "update_consistency": [2.0], "norm": [3]}
+    )
+    text = now.model_dump_json()
+    assert "expected_label" not in text
+    earlier = text.replace("trust", "expected_label").replace("curvature_response", "response")
+    earlier = earlier.replace("update_consistency", "steadiness")
+    assert Reasons.model_validate_json(earlier) == now
+    assert Reasons.model_validate_json(text) == now
+    lost = {"node": 3, "reason": "did not answer"}
+    whole = record().model_copy(update={"excluded_nodes": [ExcludedNode.model_validate(lost)]})
+    text = whole.model_dump_json()
+    assert "left_out" not in text
+    assert RoundRecord.model_validate_json(text) == whole
+    assert RoundRecord.model_validate_json(text.replace("excluded_nodes", "left_out")) == whole

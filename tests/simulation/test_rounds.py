@@ -473,5 +473,5 @@ def test_a_robust_run_killed_after_any_round_goes_on_to_the_bit(
     _, records = assert_resumes(whole, tmp_path)
     last = records[-1].reasons
     assert last is not None
-    assert {"opposition", "response", "norm", "remembered", "clip"} <= set(last.causes)
-    assert np.isfinite(last.causes["response"]).any()
+    assert {"opposition", "curvature_response", "norm", "remembered", "clip"} <= set(last.causes)
+    assert np.isfinite(last.causes["curvature_response"]).any()

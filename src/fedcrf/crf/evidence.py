@@ -188,7 +188,7 @@ class ResponseEvidence(LinearPart):
             most; see `Observation.norm_decay`.
     """
 
-    cause: ClassVar[str] = "response"
+    cause: ClassVar[str] = "curvature_response"
     evidence: ClassVar[str] = "unresponsive"
 
     strength: float = 10.0
@@ -203,7 +203,7 @@ class ResponseEvidence(LinearPart):
         check_positive(self, "large_round")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
-        """Return the energies, and by ``response`` r and by ``unresponsive`` the evidence."""
+        """Return the energies; r is the cause ``curvature_response``, evidence ``unresponsive``."""
         response = seen.measured.get(self.cause)
         if response is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
@@ -239,8 +239,8 @@ class ConsistencyEvidence(LinearPart):
         large_round: Clients beyond which a round is large.
     """
 
-    cause: ClassVar[str] = "steadiness"
-    evidence: ClassVar[str] = "unsteady"
+    cause: ClassVar[str] = "update_consistency"
+    evidence: ClassVar[str] = "inconsistent"
 
     strength: float = 10.0
     share: float = 0.5
@@ -253,18 +253,18 @@ class ConsistencyEvidence(LinearPart):
         check_positive(self, "large_round")
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
-        """Return the energies, and by ``steadiness`` c and by ``unsteady`` the evidence."""
-        steadiness = seen.measured.get(self.cause)
-        if steadiness is None:
+        """Return the energies; c is the cause ``update_consistency``, evidence ``inconsistent``."""
+        consistency = seen.measured.get(self.cause)
+        if consistency is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
-        known = np.isfinite(steadiness)
+        known = np.isfinite(consistency)
         # Negated, since the deviations of the consistent ones are the honest spread.
-        turned, deviation = median_and_lower_mad(-steadiness[known]) if known.any() else (0.0, 0.0)
+        turned, deviation = median_and_lower_mad(-consistency[known]) if known.any() else (0.0, 0.0)
         crowded = large_round_share(seen.finite, self.large_round)
         missing = (1.0 - 0.5 * crowded) * (1.0 - self.share) * abs(turned)
         expected = -turned - max(missing, crowded * self.spread * deviation)
-        evidence = np.where(known, np.maximum(0.0, expected - steadiness), 0.0)
-        return self.against(evidence, labels, {self.cause: steadiness})
+        evidence = np.where(known, np.maximum(0.0, expected - consistency), 0.0)
+        return self.against(evidence, labels, {self.cause: consistency})
 
 
 @dataclass(frozen=True)

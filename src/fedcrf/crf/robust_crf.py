@@ -138,7 +138,7 @@ class RobustCRF(Settings):
         ...     memory = posterior.memory
         >>> posterior.weights.round(2).tolist()
         [0.25, 0.25, 0.25, 0.25, 0.0, 0.0]
-        >>> posterior.causes["response"].round(1).tolist()
+        >>> posterior.causes["curvature_response"].round(1).tolist()
         [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0]
     """
 

@@ -286,7 +286,9 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     rows = []
     for name, run in runs.items():
         records = evaluated(run.sound_records()[0])
-        left_out = sum(len(record.left_out or []) + len(record.excluded) for record in records)
+        left_out = sum(
+            len(record.excluded_nodes or []) + len(record.excluded) for record in records
+        )
         rows.append(
             (
                 name,

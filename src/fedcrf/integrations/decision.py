@@ -139,7 +139,7 @@ class Decision:
             lists["base-weight"] = self.result.base_weights.tolist()
             posterior = self.result.posterior
             if posterior is not None:
-                lists["expected-label"] = posterior.trust.tolist()
+                lists["trust"] = posterior.trust.tolist()
                 lists |= {_dashed(name): each.tolist() for name, each in posterior.causes.items()}
         for name, values in lists.items():
             if all(map(math.isfinite, values)):

@@ -23,7 +23,7 @@ from fedcrf.integrations.replies import mean_of, small_numbers
 from fedcrf.rules import Rule
 from fedcrf.simulation.records import (
     ClientMetrics,
-    LeftOutRecord,
+    ExcludedNode,
     Metrics,
     RoundRecord,
     Seconds,
@@ -114,8 +114,8 @@ class Recorder:
             ),
             nodes=[reply.node for reply in decision.replies],
             client_training_loss=brief(losses),
-            left_out=[
-                LeftOutRecord(node=each.node, reason=each.reason) for each in decision.left_out
+            excluded_nodes=[
+                ExcludedNode(node=each.node, reason=each.reason) for each in decision.left_out
             ],
             kept_model=decision.kept_reason is not None,
             kept_reason=decision.kept_reason,

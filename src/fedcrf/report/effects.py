@@ -32,10 +32,10 @@ Vector = NDArray[np.float64]
 MISSING = "missing"
 """Stands before the name of evidence that clients do not report."""
 
-OF_THIS_ROUND = ("response", "steadiness", "opposition", "norm")
+OF_THIS_ROUND = ("curvature_response", "update_consistency", "opposition", "norm")
 """Causes whose evidence adds up in the exponent of the robust field, in the order of the tables."""
 
-EXPECTED = "expected_label"
+EXPECTED = "trust"
 """What all causes lead to."""
 
 COUNTED, CLIP, VOTE, COPIES = "counted", "clip", "vote", "copies"
@@ -75,7 +75,7 @@ class Effects:
 
     Attributes:
         values: By cause what the field saw and inferred, as in the record. Of the paper's field
-            there is ``own_label`` too, what a client would get without its neighbours; NaN where
+            there is ``own_trust`` too, what a client would get without its neighbours; NaN where
             the rule is not known. ``counted`` is what part of a client's examples counts, where
             that is not all of somebody's.
         medians: By cause the median over the clients that were not excluded.
@@ -106,7 +106,7 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
             `ClientCRF` what a client would get by itself.
     """
     reasons = record.reasons
-    if reasons is None or not reasons.expected_label:
+    if reasons is None or not reasons.trust:
         return None
     rule, scored = plain_rule(rule), bool(reasons.reliability)
     values = _of_the_paper(reasons, rule) if scored else _of_another(record, reasons, rule)
@@ -140,13 +140,13 @@ def _of_the_paper(reasons: Reasons, rule: object) -> dict[str, Sequence[float]]:
         "cosine": reasons.cosine,
         "distance": reasons.distance,
         "norm_anomaly": reasons.norm_anomaly,
-        "own_label": own,
-        EXPECTED: reasons.expected_label,
+        "own_trust": own,
+        EXPECTED: reasons.trust,
     }
 
 
 def _of_another(record: RoundRecord, reasons: Reasons, rule: object) -> dict[str, Sequence[float]]:
-    values: dict[str, Sequence[float]] = {EXPECTED: reasons.expected_label, **reasons.causes}
+    values: dict[str, Sequence[float]] = {EXPECTED: reasons.trust, **reasons.causes}
     if isinstance(rule, RobustCRF):
         base = np.asarray(record.base_weight)
         counted = counted_parts(base, base > 0, rule.count_cap)

@@ -290,7 +290,7 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
 
 def left_out_table(record: RoundRecord) -> Table:
     """Return which nodes of another framework have no part in a round, and why."""
-    rows = tuple((str(each.node), each.reason) for each in record.left_out or ())
+    rows = tuple((str(each.node), each.reason) for each in record.excluded_nodes or ())
     return Table("excluded from the round", (WORDS["node_column"], "because it"), rows)
 
 

@@ -365,7 +365,7 @@ def _round_trust(
         base_weight=record.base_weight,
         excluded=record.excluded,
         overflowed=record.overflowed or [],
-        left_out=[f"node {each.node}: {each.reason}" for each in record.left_out or ()],
+        left_out=[f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()],
         stayed=record.stayed,
         attackers=record.attackers or [],
         causes=effects,

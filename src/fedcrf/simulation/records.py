@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from fedcrf.crf.potentials import Pairs
 from fedcrf.rules import AggregationResult, ClientReport, reported_evidence
@@ -19,6 +26,13 @@ LARGEST_AFFINITY = 100
 
 SCORED = ("reliability", "cosine", "distance", "norm_anomaly")
 """Causes of the paper's field, which records keep under names of their own."""
+
+RENAMED = {
+    "response": "curvature_response",
+    "steadiness": "update_consistency",
+    "unsteady": "inconsistent",
+}
+"""Causes by the names that records of earlier versions have for them."""
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """A float that JSON writes as null where it is not finite."""
@@ -71,6 +85,13 @@ class Seconds(Record):
         return self.training + self.aggregation + self.evaluation
 
 
+def _current_causes(causes: object) -> object:
+    """Return causes under today's names."""
+    if not isinstance(causes, Mapping):
+        return causes
+    return {RENAMED.get(name, name): values for name, values in causes.items()}
+
+
 class Reasons(Record):
     """Why the clients got their weights; the lists run over the clients of the round.
 
@@ -78,18 +99,21 @@ class Reasons(Record):
     the round has at most 100 clients. Of a sparse one it holds those in the columns that
     ``affinity_columns`` tells alone, where they take less room; `affinities` are whole either way.
     It and the first four lists are the paper's field's, and empty for another; what the parts of
-    another saw is in ``causes``, by name.
+    another saw is in ``causes``, by name. Records of earlier versions, which have other names for
+    ``trust`` and for some causes, are read too.
     """
 
     reliability: list[Number] = []
     cosine: list[Number] = []
     distance: list[Number] = []
     norm_anomaly: list[Number] = []
-    expected_label: list[Number] = []
+    trust: list[Number] = Field(
+        default=[], validation_alias=AliasChoices("trust", "expected_label")
+    )
     affinity: list[list[Number]] | None = None
     affinity_columns: list[list[int]] | None = None
     fell_back: bool = False
-    causes: dict[str, list[Number]] = {}
+    causes: Annotated[dict[str, list[Number]], BeforeValidator(_current_causes)] = {}
 
     @property
     def affinities(self) -> list[list[Number]] | None:
@@ -104,7 +128,7 @@ class Reasons(Record):
         return whole
 
 
-class LeftOutRecord(Record):
+class ExcludedNode(Record):
     """A node of another framework that was asked and has no part in the round, and why."""
 
     node: int
@@ -118,7 +142,8 @@ class RoundRecord(Record):
     data set's own test set. ``excluded`` names clients whose update was not finite, and
     ``overflowed`` those of them whose numbers were, but too large to be squared. ``evidence``
     is what the clients reported of themselves, by name, where the rule asked for it. ``nodes`` and
-    ``left_out`` are of rounds that another framework carried out. ``attackers`` names those that
+    ``excluded_nodes`` are of rounds that another framework carried out; records of earlier versions
+    call the latter ``left_out``. ``attackers`` names those that
     attacked in this round; it is missing where the run has no attack, and validation and test are
     then over all clients, else over the honest ones; ``everyone`` is as ``test``, with what the
     attackers hold for it, and shows what became of them where they did nothing.
@@ -141,7 +166,9 @@ class RoundRecord(Record):
     base_weight: list[Number]
     excluded: list[int] = []
     overflowed: list[int] | None = None
-    left_out: list[LeftOutRecord] | None = None
+    excluded_nodes: list[ExcludedNode] | None = Field(
+        default=None, validation_alias=AliasChoices("excluded_nodes", "left_out")
+    )
     attackers: list[int] | None = None
     kept_model: bool = False
     kept_reason: str | None = None
@@ -163,7 +190,7 @@ class RoundRecord(Record):
         reasons = self.reasons
         if reasons is not None:
             papers = (reasons.reliability, reasons.cosine, reasons.distance, reasons.norm_anomaly)
-            lists += [*(papers if any(papers) else ()), reasons.expected_label]
+            lists += [*(papers if any(papers) else ()), reasons.trust]
             lists += reasons.causes.values()
             if not _are_affinities(reasons.affinity, reasons.affinity_columns, m):
                 raise ValueError("affinity is not of the round's clients")
@@ -248,7 +275,7 @@ def reasons_of(result: AggregationResult) -> Reasons | None:
     rows, columns = _above_diagonal(posterior.affinity)
     return Reasons(
         **papers,
-        expected_label=brief(posterior.trust),
+        trust=brief(posterior.trust),
         affinity=rows,
         affinity_columns=columns,
         fell_back=posterior.fell_back,

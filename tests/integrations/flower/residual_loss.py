@@ -121,7 +121,7 @@ def run(setting: Setting) -> Outcome:
         )
     accused = np.array(
         [
-            np.array(metrics["fedcrf.expected-label"]) < ACCUSED
+            np.array(metrics["fedcrf.trust"]) < ACCUSED
             for metrics in result.train_metrics_clientapp.values()
         ]
     )

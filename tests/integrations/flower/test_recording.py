@@ -173,8 +173,8 @@ def test_a_run_is_recorded_as_it_was(tmp_path: Path) -> None:
     assert [record.clients for record in records] == [[0, 1, 2, 4], [0, 1, 4], [0, 1, 2, 4]]
     assert records[0].nodes == [100, 101, 102, 104]
     assert records[0].num_examples == [110, 111, 112, 114]
-    assert records[0].left_out == []
-    assert [(each.node, each.reason) for each in records[1].left_out or []] == [
+    assert records[0].excluded_nodes == []
+    assert [(each.node, each.reason) for each in records[1].excluded_nodes or []] == [
         (102, "failed, code 1: no data")
     ]
     for record in records:
@@ -199,7 +199,7 @@ def test_a_round_without_a_usable_reply_is_recorded(tmp_path: Path) -> None:
     records = only_run(tmp_path).records()
     assert [record.kept_model for record in records] == [True, True]
     assert {record.kept_reason for record in records} == {"no reply was usable"}
-    assert [each.node for each in records[0].left_out or []] == [1, 2]
+    assert [each.node for each in records[0].excluded_nodes or []] == [1, 2]
     assert math.isnan(records[0].training_loss)
     assert [path.name for path in write_recorded_figures(tmp_path, recorded_runs(tmp_path))] == [
         "accuracy.svg", "accuracy.png", "loss.svg", "loss.png",

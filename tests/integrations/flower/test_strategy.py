@@ -425,7 +425,7 @@ def test_logs_and_metrics_stay_short_and_are_json_however_many_nodes(
     json.dumps(metrics, allow_nan=False)
     (run,) = recorded_runs(tmp_path).values()
     assert [len(each.weight) for each in run.records()] == [80] * 3
-    assert [len(each.left_out or []) for each in run.records()] == [20] * 3
+    assert [len(each.excluded_nodes or []) for each in run.records()] == [20] * 3
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -450,7 +450,7 @@ def test_the_reasons_are_in_the_metrics() -> None:
     assert metrics["fedcrf.partition-id"] == [5, 7, 8]
     assert metrics["fedcrf.node-id"] == [4, 2, 1]
     assert metrics["fedcrf.reliability"] == posterior.reliability.tolist()
-    assert metrics["fedcrf.expected-label"] == posterior.expected_label.tolist()
+    assert metrics["fedcrf.trust"] == posterior.expected_label.tolist()
     assert metrics["fedcrf.weight"] == posterior.weights.tolist()
     assert metrics["fedcrf.base-weight"] == posterior.base_weights.tolist()
     assert "partition-id" not in metrics
@@ -581,7 +581,7 @@ def test_a_known_attacker_whose_node_alone_replies_does_not_move_the_model(
     (run,) = recorded_runs(tmp_path).values()
     records = run.records()
     assert records[4].reasons is not None
-    assert records[4].reasons.expected_label[0] < 0.05
+    assert records[4].reasons.trust[0] < 0.05
     for number, record in enumerate(records, start=1):
         alone = 5 <= number < 8
         assert record.kept_model == alone == np.array_equal(models[number], models[number - 1])

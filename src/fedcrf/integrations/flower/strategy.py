@@ -56,7 +56,7 @@ class RuleStrategy(Settings, FedAvg):
     ``fedcrf.num-usable``, ``fedcrf.num-left-out`` and ``fedcrf.kept-model`` (0 or 1), and of
     rounds of at most 20 nodes these lists over the usable ones in one order: ``fedcrf.node-id``,
     ``fedcrf.partition-id`` (−1 where a node gives none), ``fedcrf.weight`` and
-    ``fedcrf.base-weight`` (FedAvg's), with a CRF ``fedcrf.expected-label`` (trust) and each of its
+    ``fedcrf.base-weight`` (FedAvg's), with a CRF ``fedcrf.trust`` and each of its
     causes, such as ``fedcrf.reliability``; further ``fedcrf.left-out`` and ``fedcrf.not-finite``
     (node ids). No metric holds NaN; the records have everything.
 

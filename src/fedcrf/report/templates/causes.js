@@ -1,14 +1,14 @@
 // One cause of every client in every round, and what is remembered of the clients.
 
-const LABELS = ["expected_label", "own_label", "remembered"]; // their largest depends on the rule
+const LABELS = ["trust", "own_trust", "remembered"]; // their largest depends on the rule
 const SHARES = [...LABELS, "reliability", "vote", "copies", "clip", "counted"];
-const MISSING = ["unresponsive", "unsteady"];
+const MISSING = ["unresponsive", "inconsistent"];
 const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", ...MISSING];
 const MANY_LINES = 60; // too many to draw every client's memory
 
 function causeNames(cell) {
   const seen = cell.rounds.flatMap((round) => Object.keys(round.causes?.values ?? {}));
-  return seen.length ? [...new Set(["expected_label", ...seen])] : [];
+  return seen.length ? [...new Set(["trust", ...seen])] : [];
 }
 
 const causeTitle = (cause) => titleOf(cause).name;
@@ -26,7 +26,7 @@ function causeScale(cause, values) {
       [0.5, middle],
       [1, low],
     ];
-    return { zmin: -reach, zmax: reach, colorscale: cause === "response" ? turned : colours };
+    return { zmin: -reach, zmax: reach, colorscale: cause === "curvature_response" ? turned : colours };
   }
   if (SHARES.includes(cause))
     return {

@@ -50,7 +50,7 @@ function course(cell, place, client) {
   for (const [name, color, dash] of [
     ["reliability", orange, "dot"],
     ["remembered", orange, "dot"],
-    ["expected_label", green, "dashdot"],
+    ["trust", green, "dashdot"],
   ])
     if (cell.rounds.some((round) => round.causes?.values[name]))
       traces.push(line(columnName(name), of(name), color, dash, "y2"));
