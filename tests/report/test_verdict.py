@@ -69,14 +69,26 @@ def test_a_client_is_excluded_since_its_update_is_not_finite() -> None:
 @pytest.mark.parametrize(
     ("factors", "reason"),
     [
-        ([{"norm": 0.5, "response": 0.4}, {"norm": 0.9, "response": 0.4}], "response"),
-        ([{"norm": 0.3, "response": 0.4}, {"norm": 0.9, "response": 0.5}], "response"),
-        ([{"norm": 0.1, "response": 0.4}, {"norm": 0.9, "response": 0.5}], "norm"),
+        (
+            [{"norm": 0.5, "curvature_response": 0.4}, {"norm": 0.9, "curvature_response": 0.4}],
+            "curvature_response",
+        ),
+        (
+            [{"norm": 0.3, "curvature_response": 0.4}, {"norm": 0.9, "curvature_response": 0.5}],
+            "curvature_response",
+        ),
+        (
+            [{"norm": 0.1, "curvature_response": 0.4}, {"norm": 0.9, "curvature_response": 0.5}],
+            "norm",
+        ),
         # What is remembered has its own reason in earlier rounds.
         ([{"norm": 0.9, "remembered": 1.0}, {"norm": 1.0, "remembered": 0.1}], "norm"),
         ([{"norm": 1.0, "remembered": 1.0}, {"norm": 1.0, "remembered": 0.1}], "remembered"),
-        ([{"norm": 1.0, "response": 1.2}, {"norm": 0.99, "response": 1.0}], None),
-        ([{"norm": float("nan"), "response": 0.4}] * 2, "response"),
+        (
+            [{"norm": 1.0, "curvature_response": 1.2}, {"norm": 0.99, "curvature_response": 1.0}],
+            None,
+        ),
+        ([{"norm": float("nan"), "curvature_response": 0.4}] * 2, "curvature_response"),
     ],
 )
 def test_the_main_reason_is_that_of_all_rounds_of_the_verdict(
@@ -134,7 +146,7 @@ def test_every_verdict_has_its_words(updates: object, rule: object, client: int,
     ("reason", "words"),
     [
         (
-            "response",
+            "curvature_response",
             "it keeps pushing in one direction whatever the model does (curvature ",
         ),
         ("reported residual_loss", "its model does not fit its own examples, even after training "),
