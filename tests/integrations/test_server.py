@@ -78,7 +78,7 @@ def test_rounds_are_decided_and_recorded(tmp_path: Path) -> None:
     assert run.description().framework == "none 1"
     records = run.records()
     assert [record.nodes for record in records] == [[1, 2, 3]] * 3
-    assert [record.excluded_nodes[0].reason for record in records if record.left_out] == [
+    assert [record.excluded_nodes[0].reason for record in records if record.excluded_nodes] == [
         "failed: no data"
     ] * 3
     assert records[-1].held_out is not None
