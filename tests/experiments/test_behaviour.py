@@ -130,7 +130,7 @@ def test_a_stale_cell_is_told_and_left_out(finished: Path, raised: None) -> None
     assert all(len(table.rows) == 1 for table in run.tables())
     assert not any(run.records()["crf-fedavg"][0]), "and in no figure"
     (told,) = read_report([finished]).runs
-    assert [line for line in told.remarks if line.startswith("crf-fedavg-seed-0 is stale")]
+    assert [line for line in told.remarks if line.startswith("crf-fedavg-seed-0: stale")]
     assert {each.method for each in told.charts.cells} == {"FedAvg"}
 
 

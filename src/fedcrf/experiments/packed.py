@@ -23,7 +23,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -41,7 +41,6 @@ from fedcrf.experiments.store import (
     check_free,
     extended,
     folder_lock,
-    make_folder,
     read_lines,
 )
 from fedcrf.experiments.study import CellKey
@@ -118,8 +117,7 @@ class Ledger:
         check_folder(self.path)
         if not self._lines.exists():
             check_free(self.path, self._lines.name, "cells of a suite")
-        make_folder(self.path)
-        return folder_lock(self.path, timeout=0.5)
+        return folder_lock(self.path)
 
     def exists(self) -> bool:
         """Tell whether the folder holds finished cells."""
@@ -154,8 +152,9 @@ class Ledger:
             FedcrfError: The cells or their descriptions are damaged.
         """
         scores = self.scores()
-        counts = Counter(self.stale(scores, self.descriptions(scores)))
-        stale = [f"{count} cells are stale: {reason}" for reason, count in counts.items() if reason]
+        today = cells_today(scores, self.descriptions(scores))
+        counts = Counter(said for cell, said in today if cell and said)
+        stale = [f"{count} cells are stale: {reason}" for reason, count in counts.items()]
         packed = conditions(self.path)
         return [
             f"{self.path} holds {len(scores)} finished cells of a suite; fedcrf robustness makes "
@@ -165,18 +164,6 @@ class Ledger:
             if packed
             else "its cells have kept no rounds; those that are run from now on do",
         ]
-
-    def stale(
-        self, scores: Iterable[Score], descriptions: Mapping[str, Mapping[str, Any]]
-    ) -> Iterator[str]:
-        """Yield for each of the scores why it is stale; empty where it is not."""
-        reasons: dict[tuple[str, str, str], str] = {}
-        for score in scores:
-            kept, device = score.behaviour or {}, score.provenance.device
-            key = score.description, str(kept), device
-            if key not in reasons:
-                reasons[key] = _stale({**descriptions[score.description], "seed": 0}, kept, device)
-            yield reasons[key]
 
     def descriptions(self, scores: Iterable[Score] = ()) -> dict[str, dict[str, Any]]:
         """Return by name what cells were, but for their seeds.
@@ -301,12 +288,30 @@ class Ledger:
         return self.path / "runs"
 
 
-def _stale(description: Mapping[str, Any], kept: Mapping[str, int], device: str) -> str:
-    """Return why a cell is stale; empty where it is not, or where there are no such cells now."""
-    try:
-        return "; ".join(changes(cell_of(description), kept, device))
-    except FedcrfError:
-        return ""
+def cells_today(
+    scores: Iterable[Score], descriptions: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[CellSpec | None, str]]:
+    """Yield for each score the cell that it is of, and why it is stale; empty where it is not.
+
+    Settings that are new since it was run have their defaults. It is None, with the reason, where
+    there are no such cells now.
+    """
+    cells: dict[str, CellSpec | FedcrfError] = {}
+    reasons: dict[tuple[str, str, str], str] = {}
+    for score in scores:
+        name, kept, device = score.description, score.behaviour or {}, score.provenance.device
+        if name not in cells:
+            try:
+                cells[name] = cell_of({**descriptions.get(name, {}), "seed": 0})
+            except FedcrfError as error:
+                cells[name] = error
+        cell, key = cells[name], (name, str(kept), device)
+        if isinstance(cell, FedcrfError):
+            yield None, str(cell)
+            continue
+        if key not in reasons:
+            reasons[key] = "; ".join(changes(cell, kept, device))
+        yield replace(cell, seed=score.seed), reasons[key]
 
 
 def _unseeded(cell: CellSpec) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fedcrf.experiments.analysis.tables import (
     details_table,
     results_table,
 )
-from fedcrf.experiments.packed import Ledger, Score
+from fedcrf.experiments.packed import Ledger, Score, cells_today, open_run
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import (
@@ -263,10 +263,7 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         )
     if (suite := Ledger(folder)).exists():
         return frame(suite_rows(suite))
-    stores = [RunStore(folder)]
-    if not (folder / "run.toml").exists():
-        stores = runs_below(folder) or stores
-    runs = [(store, read_results(store)) for store in stores]
+    runs = [(store, read_results(store)) for store in find_runs(folder).values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
     keys = dict.fromkeys(key for each in described for key in each)
     varied = [
@@ -281,6 +278,16 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         for (store, run), each in zip(runs, described, strict=True)
         for row in run_rows(run, store.path, {key: each.get(key) for key in varied})
     )
+
+
+def find_runs(folder: Path) -> dict[str, RunStore]:
+    """Return by name the run in a folder, packed or not, or else those in the folders right below.
+
+    Raises:
+        FedcrfError: An archive is damaged, or the folder is a whole suite.
+    """
+    below = [] if (folder / "run.toml").exists() else runs_below(folder)
+    return {store.path.name: store for store in below or [open_run(folder)]}
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -332,8 +339,8 @@ def suite_rows(suite: Ledger) -> Iterator[dict[str, Any]]:
     """
     scores = suite.scores()
     descriptions = suite.descriptions(scores)
-    for score, stale in zip(scores, suite.stale(scores, descriptions), strict=True):
-        description = descriptions[score.description]
+    for score, (cell, said) in zip(scores, cells_today(scores, descriptions), strict=True):
+        description, stale = descriptions[score.description], said if cell else ""
         yield {
             **score_row(score),
             "dataset": description.get("data", {}).get("dataset", ""),

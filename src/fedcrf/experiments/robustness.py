@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from scipy.stats import rankdata
 
-from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.conditions import (
     UnderConditions,
     accuracy_table,
@@ -30,11 +29,11 @@ from fedcrf.experiments.grid import (
     run_grids,
 )
 from fedcrf.experiments.methods import is_method
-from fedcrf.experiments.packed import Ledger, Score, digest
-from fedcrf.experiments.provenance import FIRST, changes
+from fedcrf.experiments.packed import Ledger, Score, cells_today, digest
+from fedcrf.experiments.provenance import FIRST
 from fedcrf.experiments.results import frame, score_row
-from fedcrf.experiments.settings import flat
-from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
+from fedcrf.experiments.settings import differences
+from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.study import CellKey
 from fedcrf.experiments.suite import Suite
@@ -48,14 +47,11 @@ ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 
 
 class _Judged(NamedTuple):
-    """A finished cell, why it is not of the suite, and what does something else since it was run.
-
-    None and nothing where it counts.
-    """
+    """A finished cell, why it is not of the suite, and why it is stale; both empty if it counts."""
 
     score: Score
-    why: str | None
-    changed: Sequence[str]
+    why: str
+    stale: str
 
 
 @dataclass(frozen=True)
@@ -112,15 +108,15 @@ class Findings:
     @cached_property
     def by_key(self) -> Mapping[CellKey, Score]:
         """The finished cells; settings that are new since they were run have their defaults."""
-        return {j.score.key: j.score for j in self._judged if j.why is None and not j.changed}
+        return {j.score.key: j.score for j in self._judged if not (j.why or j.stale)}
 
     @cached_property
     def stale(self) -> Mapping[CellKey, str]:
         """Cells that are only there as other code made them, and what has changed since."""
         return {
-            judged.score.key: "; ".join(judged.changed)
+            judged.score.key: judged.stale
             for judged in self._judged
-            if judged.changed and judged.score.key not in self.by_key
+            if judged.stale and judged.score.key not in self.by_key
         }
 
     @property
@@ -137,13 +133,13 @@ class Findings:
         return [
             judged.score
             for judged in self._judged
-            if not judged.changed or judged.score.key in self.stale
+            if not judged.stale or judged.score.key in self.stale
         ]
 
     @property
     def others(self) -> list[str]:
         """A line for every reason why finished cells are not of this suite, with their number."""
-        reasons = Counter(judged.why for judged in self._judged if judged.why is not None)
+        reasons = Counter(judged.why for judged in self._judged if judged.why)
         return [
             f"left out, not of this suite: {count} finished cells{why}"
             for why, count in reasons.items()
@@ -153,25 +149,19 @@ class Findings:
     def _judged(self) -> Sequence[_Judged]:
         """The finished cells, and why those that do not count do not."""
         cells, rounds = self.suite.cells, self.suite.last_rounds
-        settings: dict[tuple[str, str], str | None] = {}
         judged = []
-        for score in self.scores:
-            place = f"{score.partition}/{score.condition}/{score.method}"
-            changed: Sequence[str] = ()
+        today = cells_today(self.scores, self.descriptions)
+        for score, (cell, stale) in zip(self.scores, today, strict=True):
+            why = ""
             if score.key not in cells:
-                why: str | None = f" of {place}"
+                why = f" of {score.partition}/{score.condition}/{score.method}"
             elif score.last_rounds != rounds:
                 why = f", means of the last {score.last_rounds} rounds, not of {rounds}"
-            else:
-                key = score.description, place
-                if key not in settings:
-                    description = {**self.descriptions[score.description], "seed": score.seed}
-                    settings[key] = _other_settings(description, cells[score.key])
-                why = settings[key]
-                if why is None:
-                    kept, device = score.behaviour or {}, score.provenance.device
-                    changed = changes(cells[score.key], kept, device)
-            judged.append(_Judged(score, why, changed))
+            elif cell is None:
+                why = f" of settings that there are no longer ({stale})"
+            elif cell != cells[score.key]:
+                why = f" of other settings ({_differences(cell, cells[score.key])})"
+            judged.append(_Judged(score, why, "" if why else stale))
         return judged
 
     @cached_property
@@ -225,21 +215,10 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
     return paths
 
 
-def _other_settings(description: Mapping[str, Any], cell: CellSpec) -> str | None:
-    """Return how a description differs from a cell; None where it is that of the cell."""
-    try:
-        there = cell_of(description)
-    except FedcrfError as error:
-        return f" of settings that there are no longer ({error})"
-    if there == cell:
-        return None
-    theirs, ours = (dict(flat(each.describe())) for each in (there, cell))
-    differences = [
-        f"{key} is {theirs.get(key, 'not set')}, not {ours.get(key, 'not set')}"
-        for key in dict.fromkeys([*ours, *theirs])
-        if theirs.get(key) != ours.get(key)
-    ]
-    return f" of other settings ({'; '.join(differences)})"
+def _differences(there: CellSpec, cell: CellSpec) -> str:
+    """Return how a cell that was run differs from the suite's."""
+    found = differences(cell.describe(), there.describe())
+    return "; ".join(f"{key} is {theirs}, not {ours}" for key, ours, theirs in found)
 
 
 def run_suite(

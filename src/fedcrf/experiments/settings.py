@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -222,6 +223,18 @@ def setting(text: str) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             continue
     raise FedcrfError(f"--set {text}: write --set section.key=value")
+
+
+def differences(before: Options, now: Options) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the settings in which two descriptions differ, by dotted name, with both values.
+
+    A value is ``"unset"`` where its description lacks the setting; 1 is not 1.0.
+    """
+    there, here = dict(flat(before)), dict(flat(now))
+    for key in {**there, **here}:
+        was, is_now = there.get(key, "unset"), here.get(key, "unset")
+        if json.dumps(was) != json.dumps(is_now):
+            yield key, was, is_now
 
 
 def flat(section: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:

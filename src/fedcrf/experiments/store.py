@@ -13,10 +13,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +28,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
-from fedcrf.experiments.settings import Options, flat, merge, read_run_file
+from fedcrf.experiments.settings import differences, merge, read_run_file
 from fedcrf.experiments.spec import (
     REGISTRIES,
     CellSpec,
@@ -152,12 +151,9 @@ class CellStore:
     def _summary(self) -> Path:
         return self.path / "summary.json"
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Hold the cell for writing; waits a minute for the round of a process that is ending."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with folder_lock(self.path, timeout=60.0):
-            yield
+        return folder_lock(self.path, timeout=60.0)
 
     def content(self) -> dict[str, bytes]:
         """Return the cell's files by name; empty where it was not begun."""
@@ -331,16 +327,9 @@ class RunStore:
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         return sorted(names - ours)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the run for writing.
-
-        Raises:
-            FedcrfError: Another process holds it.
-        """
-        make_folder(self.path)
-        with folder_lock(self.path, timeout=0.5):
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the run for writing; see `folder_lock`."""
+        return folder_lock(self.path)
 
     def read(self) -> RunSpec:
         """Return the description of the run in this folder.
@@ -422,24 +411,40 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
     Raises:
         FedcrfError: It has other settings.
     """
-    before, now = earlier.describe(), spec.describe()
-    # What a rule is told is as good as said: folders of old say numbers that were defaults.
-    difference = _first_difference(
-        {**before, "rules": earlier.told_rules}, {**now, "rules": spec.told_rules}
-    )
-    if difference is not None:
-        key, was, is_now = difference
+    for key, was, is_now in differences(_shared(earlier, spec), _shared(spec, earlier)):
         raise FedcrfError(
             f"{place} is of another run ({key} is {was} there, {is_now} here): choose another "
             "with --output"
         )
     return resolve(
-        merge(before, now),
+        merge(earlier.describe(), spec.describe()),
         {
             "methods": list(dict.fromkeys([*earlier.methods, *spec.methods])),
             "seeds": sorted({*earlier.seeds, *spec.seeds}),
         },
     )
+
+
+def _shared(spec: RunSpec, other: RunSpec) -> dict[str, Any]:
+    """Return of a run's description what it must share with another run in the same folder.
+
+    That is all but methods and seeds, and of rules and other named things the settings of those
+    that both of them use.
+    """
+    described, beside = (
+        # What a rule is told is as good as said: folders of old say numbers that were defaults.
+        {**each.describe(), "rules": each.told_rules}
+        for each in (spec, other)
+    )
+    sections = ("data", "partition", "model", "training", "rounds", "attack")
+    return {section: described.get(section, {}) for section in sections} | {
+        section: {
+            name: settings
+            for name, settings in described.get(section, {}).items()
+            if name in beside.get(section, {})
+        }
+        for section in REGISTRIES
+    }
 
 
 def runs_below(folder: Path) -> list[RunStore]:
@@ -552,31 +557,23 @@ def check_free(folder: Path, file: str, what: str) -> None:
         )
 
 
-def make_folder(path: Path) -> None:
-    """Make a results folder where there is none.
-
-    Raises:
-        FedcrfError: There cannot be one.
-    """
-    check_folder(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedcrfError(
-            f"results folder {path}: {error.strerror}; choose another with --output"
-        ) from None
-
-
 LOCK_NAME = ".lock"
 
 
 @contextmanager
-def folder_lock(folder: Path, timeout: float) -> Iterator[None]:
-    """Hold a folder for writing.
+def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
+    """Hold a folder for writing, which is made where there is none.
 
     Raises:
-        FedcrfError: Another process holds it after so many seconds.
+        FedcrfError: There cannot be one, or another process holds it after so many seconds.
     """
+    check_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedcrfError(
+            f"results folder {folder}: {error.strerror}; choose another with --output"
+        ) from None
     lock = FileLock(folder / LOCK_NAME, timeout=timeout)
     try:
         lock.acquire()
@@ -592,22 +589,3 @@ def folder_lock(folder: Path, timeout: float) -> Iterator[None]:
 
 def _line(record: Record) -> bytes:
     return record.model_dump_json(exclude_none=True).encode() + b"\n"
-
-
-def _first_difference(before: Options, now: Options) -> tuple[str, Any, Any] | None:
-    """Return the first setting on which two descriptions must agree and do not, and its two values.
-
-    They must agree on all but methods and seeds, and of rules and other named things on the
-    settings of those that both of them use.
-    """
-    for section in ("data", "partition", "model", "training", "rounds", "attack", *REGISTRIES):
-        old, new = before.get(section, {}), now.get(section, {})
-        if section in REGISTRIES:
-            old = {name: each for name, each in old.items() if name in new}
-            new = {name: each for name, each in new.items() if name in old}
-        there, here = dict(flat({section: old})), dict(flat({section: new}))
-        for key in {**there, **here}:
-            was, is_now = there.get(key, "unset"), here.get(key, "unset")
-            if json.dumps(was) != json.dumps(is_now):  # 1 is not 1.0 there
-                return key, was, is_now
-    return None

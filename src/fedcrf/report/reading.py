@@ -23,7 +23,6 @@ from fedcrf.experiments.analysis.tables import (
     estimate_text,
 )
 from fedcrf.experiments.methods import METHODS, find_method
-from fedcrf.experiments.packed import open_run
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import (
     RecordedRun,
@@ -31,8 +30,15 @@ from fedcrf.experiments.recorded import (
     recorded_runs,
     recorded_table,
 )
-from fedcrf.experiments.results import CellResult, RunResults, frame, read_results, run_rows
-from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore, runs_below
+from fedcrf.experiments.results import (
+    CellResult,
+    RunResults,
+    find_runs,
+    frame,
+    read_results,
+    run_rows,
+)
+from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
 from fedcrf.report.content import (
     CellTrust,
     Charts,
@@ -214,16 +220,11 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, RunStore | RecordedRun]]:
     """Return the runs in some folders, each under a name of its own."""
     found: list[tuple[str, RunStore | RecordedRun]] = []
     for folder, name in zip(folders, _names(folders), strict=True):
-        recorded = recorded_runs(folder)
-        for own_name, run in recorded.items():
+        runs = recorded_runs(folder) or find_runs(folder)
+        for own_name, run in runs.items():
             within = own_name if len(folders) == 1 else f"{name}/{own_name}"
-            found.append((name if len(recorded) == 1 else within, run))
-        below = [] if recorded or (folder / "run.toml").exists() else runs_below(folder)
-        for store in below:
-            own_name = store.path.name
-            found.append((own_name if len(folders) == 1 else f"{name}/{own_name}", store))
-        if not recorded and not below:
-            found.append((name, open_run(folder)))
+            below = isinstance(run, RunStore) and run.path.parent == folder
+            found.append((within if below or len(runs) > 1 else name, run))
     return found
 
 
