@@ -209,7 +209,7 @@ def test_unbalanced_may_leave_clients_empty() -> None:
 )
 def test_bad_settings_name_their_flag(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(FedcrfError, match=message):
-        PartitionSettings(**fields)
+        cut(np.zeros(200, dtype=np.int64), seed=0, **fields)
 
 
 @pytest.mark.parametrize("scheme", ["iid", "label-skew", "label-mix"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 import tomllib
@@ -16,21 +15,19 @@ import typer
 
 from attacks.scenes import honest_updates, scene, updates
 from experiments.runs import record, small_spec, summary
-from fedcrf.attacks import ATTACKS
 from fedcrf.cli import app
-from fedcrf.data import DATASETS, PARTITIONS, PartitionSettings, partition
+from fedcrf.data import PartitionSettings, partition
 from fedcrf.experiments.grid import CellFinished, CellStarted, RoundFinished
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import RunStore
 from fedcrf.experiments.suite import read_suite
 from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
-from fedcrf.models import MODELS
-from fedcrf.objectives import OBJECTIVES
-from fedcrf.rules import RULES, ClientReport
+from fedcrf.rules import ClientReport
 from fedcrf.simulation.records import RoundRecord
 from integration.command_line import CommandLine
 
 DOCS = Path(__file__).parents[2] / "docs"
+FILE = re.compile(r'^```python title="([^"]*)"\n(.*?)^```', flags=re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(sh|python|toml)[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -127,21 +124,23 @@ def test_the_run_file() -> None:
     assert [cell.method.rule for cell in spec.cells()[:3]] == ["fedavg", "crf", "uniform"]
 
 
-def run_shown(section: str, folder: Path) -> list[RoundRecord]:
-    """Run the command that a section ends with, for two rounds; return one cell's records."""
+def run_shown(section: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[RoundRecord]:
+    """Write a section's file, run its command for two rounds; return the last cell's records."""
     text = page_text("extend").split(f"## {section}\n")[1]
+    name, code = next(FILE.finditer(text)).groups()
+    folder.joinpath(name).write_text(code, encoding="utf-8")
+    monkeypatch.chdir(folder)
     line = next(code for language, code in BLOCK.findall(text) if language == "sh")
     shown = shlex.split(line)[1:]
-    small = ["--seeds", "0", "--rounds", "2", "--jobs", "1", "--device", "cpu", "-o", str(folder)]
+    small = ["--seeds", "0", "--rounds", "2", "--jobs", "1", "--device", "cpu", "-o", "run"]
     app([*shown, *small], standalone_mode=False)
-    store = RunStore(folder)
-    return store.cell(store.read().cells()[0]).records()
+    store = RunStore(folder / "run")
+    return store.cell(store.read().cells()[-1]).records()
 
 
 def test_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = python_of("extend", "A server rule")["Capped"]
-    monkeypatch.setitem(RULES, "capped", rule)  # type: ignore[arg-type]
-    for each in run_shown("A server rule", tmp_path / "run"):
+    for each in run_shown("A server rule", tmp_path, monkeypatch):
         base = np.minimum(each.base_weight, 0.15)
         assert each.weight == pytest.approx(base / base.sum(), rel=1e-4)
         assert max(each.base_weight) > 0.15
@@ -151,8 +150,7 @@ def test_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decay = python_of("extend", "A client objective")["Decay"]
-    monkeypatch.setitem(OBJECTIVES, "decay", decay)  # type: ignore[arg-type]
-    assert len(run_shown("A client objective", tmp_path / "run")) == 2
+    assert len(run_shown("A client objective", tmp_path, monkeypatch)) == 2
     weight = torch.nn.Parameter(torch.tensor([2.0, -1.0]))
     weight.grad = torch.tensor([1.0, 1.0])
     with torch.no_grad():
@@ -162,8 +160,9 @@ def test_an_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     coin = python_of("extend", "An attack")["Coin"]
-    monkeypatch.setitem(ATTACKS, "coin", coin)  # type: ignore[arg-type]
-    assert [len(each.attackers or []) for each in run_shown("An attack", tmp_path / "run")] == [
+    assert [
+        len(each.attackers or []) for each in run_shown("An attack", tmp_path, monkeypatch)
+    ] == [
         2,
         2,
     ]
@@ -175,32 +174,26 @@ def test_an_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scheme = python_of("extend", "A partition")["SHARDS"]
-    known = {**PARTITIONS, "shards": scheme}
-    module = importlib.import_module("fedcrf.data.partition")  # the package has a function of it
-    monkeypatch.setattr(module, "PARTITIONS", known)
-    run_shown("A partition", tmp_path / "run")
+    run_shown("A partition", tmp_path, monkeypatch)
     held = RunStore(tmp_path / "run").partition(0)
     assert held is not None
     assert len(held.clients) == 8
     # A shard of a sixteenth crosses at most one border between the ten sorted labels.
     assert all(sum(count > 0 for count in client.labels) <= 4 for client in held.clients)
     labels = np.random.default_rng(0).integers(10, size=333)
-    parts = partition(labels, PartitionSettings("shards", num_clients=8), np.random.default_rng(1))
+    settings = PartitionSettings("./shards.py:SHARDS", num_clients=8)
+    parts = partition(labels, settings, np.random.default_rng(1))
     assert np.sort(np.concatenate(parts)).tolist() == list(range(333))
 
 
 def test_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = python_of("extend", "A model")["ConvNet"]
-    monkeypatch.setitem(MODELS, "convnet", plan)  # type: ignore[arg-type]
-    assert len(run_shown("A model", tmp_path / "run")) == 2
+    assert len(run_shown("A model", tmp_path, monkeypatch)) == 2
     assert plan(channels=3).build((3, 32, 32), 7)(torch.zeros(5, 3, 32, 32)).shape == (5, 7)
 
 
 def test_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stripes = python_of("extend", "A data set")["STRIPES"]
-    monkeypatch.setattr("fedcrf.data.sources.DATASETS", {**DATASETS, "stripes": stripes})
-    last = run_shown("A data set", tmp_path / "run")[-1]
+    last = run_shown("A data set", tmp_path, monkeypatch)[-1]
     assert last.held_out is not None
     assert last.held_out.accuracy > 0.9  # lying and standing are easily told apart
 

@@ -28,6 +28,7 @@ from fedcrf.attacks.statistical import (
     Opposed,
 )
 from fedcrf.attacks.threat import Schedule, Threat
+from fedcrf.extensions import check_class, find
 
 ATTACKS: Mapping[str, type[Attack]] = {
     "sign-flip": SignFlip,
@@ -56,6 +57,18 @@ ATTACKS: Mapping[str, type[Attack]] = {
 
 RENAMED: Mapping[str, str] = {"false-answer": "false-response", "flatterer": "sleeper"}
 """Attacks by the names that they had in earlier versions, which are accepted."""
+
+
+def find_attack(name: str) -> type[Attack]:
+    """Return the attack of that name: one of `ATTACKS`, or from outside.
+
+    Raises:
+        FedcrfError: There is none, or it is no attack; see `fedcrf.extensions`.
+    """
+    found: type[Attack] = find("attack", name, ATTACKS)
+    check_class("attack", name, found, Attack)
+    return found
+
 
 __all__ = [
     "ALIE",
@@ -88,4 +101,5 @@ __all__ = [
     "StaleFreeRider",
     "Stealthy",
     "Threat",
+    "find_attack",
 ]

@@ -1,7 +1,13 @@
 """Data sets, their partition over clients, and each client's split."""
 
 from fedcrf.data.dataset import ImageDataset, LabelledImages, Normalisation
-from fedcrf.data.partition import PARTITIONS, PartitionScheme, PartitionSettings, partition
+from fedcrf.data.partition import (
+    PARTITIONS,
+    PartitionScheme,
+    PartitionSettings,
+    find_partition,
+    partition,
+)
 from fedcrf.data.sources import DATASETS, DatasetSource, load_dataset
 from fedcrf.data.split import ClientSplit, split_client
 
@@ -15,6 +21,7 @@ __all__ = [
     "Normalisation",
     "PartitionScheme",
     "PartitionSettings",
+    "find_partition",
     "load_dataset",
     "partition",
     "split_client",

@@ -73,10 +73,7 @@ class EmbeddedOrigin:
     def decode(self, options: ReadOptions) -> ImageDataset:
         """Read the library's arrays, resize them, and cut off the held-out ones."""
         if options.image_column is not None or options.label_column is not None:
-            raise FedcrfError(
-                f"data set '{self.name}' has no columns to choose from; leave out --image-column "
-                "and --label-column."
-            )
+            raise _no_columns(self.name)
         grey, labels = self.read()
         images = join_blocks(
             self.name, [image_block(Image.fromarray(one), options.image_size) for one in grey]
@@ -88,6 +85,56 @@ class EmbeddedOrigin:
             LabelledImages.from_arrays(images[cut:], labels[cut:]),
             self.class_names,
         )
+
+
+def dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset:
+    """Return the data set of arrays that a function from outside returns.
+
+    Args:
+        name: The data set's name.
+        arrays: Images and labels, and those of a held-out part behind them where there is one:
+            (n, H, W) or (n, H, W, 3) whole numbers from 0 to 255, and (n,) whole numbers from 0 on.
+        options: May resize the images.
+
+    Raises:
+        FedcrfError: They are not such.
+    """
+    if options.image_column is not None or options.label_column is not None:
+        raise _no_columns(name)
+    mend = (
+        "return images, labels, or images, labels, test_images, test_labels: (n, H, W) or "
+        "(n, H, W, 3) whole numbers from 0 to 255, and (n,) whole numbers from 0 on"
+    )
+    if not isinstance(arrays, tuple) or len(arrays) not in (2, 4):
+        raise FedcrfError(f"data set '{name}' makes a {type(arrays).__name__}: {mend}")
+    parts = []
+    for images, labels in (arrays[:2], arrays[2:])[: len(arrays) // 2]:
+        pixels, classes = np.asarray(images), np.asarray(labels)
+        fits = pixels.ndim == 3 or (pixels.ndim == 4 and pixels.shape[3] == 3)
+        whole = pixels.dtype.kind in "iu" and classes.dtype.kind in "iu"
+        if not fits or not whole or classes.shape != pixels.shape[:1] or not len(classes):
+            raise FedcrfError(
+                f"data set '{name}' makes images of shape {pixels.shape}, {pixels.dtype}, and "
+                f"labels of shape {classes.shape}, {classes.dtype}: {mend}"
+            )
+        if pixels.min() < 0 or pixels.max() > 255 or classes.min() < 0:
+            raise FedcrfError(f"data set '{name}' has pixels or labels out of range: {mend}")
+        blocks = [
+            image_block(Image.fromarray(one), options.image_size) for one in pixels.astype(np.uint8)
+        ]
+        parts.append(
+            LabelledImages.from_arrays(join_blocks(name, blocks), classes.astype(np.int64))
+        )
+    most = max(int(part.labels.max()) for part in parts)
+    names = tuple(str(label) for label in range(most + 1))
+    return ImageDataset.from_parts(name, parts[0], parts[1] if len(parts) > 1 else None, names)
+
+
+def _no_columns(name: str) -> FedcrfError:
+    return FedcrfError(
+        f"data set '{name}' has no columns to choose from; leave out --image-column "
+        "and --label-column."
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError
+from fedcrf.extensions import AbsentError, failing, find, is_outside, short_name
 
 Labels = NDArray[np.int64]
 Indices = NDArray[np.int64]
@@ -26,12 +27,15 @@ class PartitionSettings(Settings):
     """How to cut a training set into clients' parts.
 
     Attributes:
-        scheme: One of ``PARTITIONS``.
+        scheme: One of ``PARTITIONS``, or from outside the package; see `fedcrf.extensions`.
         num_clients: K, how many parts.
         alpha: α, the concentration of the Dirichlet distribution; the smaller, the more skewed.
         min_examples: The fewest examples a client may have, where the scheme promises any.
         gamma: γ, the share of the examples that is dealt out alike, in [0, 1].
         sizes: How many examples each client has in parts of the others', K numbers above 0.
+
+    Whether there is such a scheme is looked at where it is used (`find_partition`), so that the
+    settings of one that is gone can still be read.
 
     Raises:
         FedcrfError: If a value is out of range, under the name of its command-line flag.
@@ -45,8 +49,6 @@ class PartitionSettings(Settings):
     sizes: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.scheme not in PARTITIONS:
-            raise unknown_name("partition", self.scheme, PARTITIONS)
         if self.num_clients < 1:
             raise FedcrfError(f"--clients must be at least 1, not {self.num_clients}.")
         if not (math.isfinite(self.alpha) and self.alpha > 0):
@@ -67,7 +69,11 @@ class PartitionSettings(Settings):
     def title(self) -> str:
         """The scheme, and how skewed it is where it can be."""
         alpha = "" if "alpha" in self.ignored else f", α = {self.alpha:g}"
-        return self.scheme + alpha + ("" if "gamma" in self.ignored else f", γ = {self.gamma:g}")
+        return (
+            short_name(self.scheme)
+            + alpha
+            + ("" if "gamma" in self.ignored else f", γ = {self.gamma:g}")
+        )
 
     @property
     def may_leave_empty(self) -> bool:
@@ -75,19 +81,30 @@ class PartitionSettings(Settings):
         return "min_examples" in self.ignored
 
     @property
-    def behaviour(self) -> int:
-        """The scheme's behaviour number."""
-        return PARTITIONS[self.scheme].behaviour
+    def behaviour(self) -> int | None:
+        """The scheme's behaviour number; None where it is gone."""
+        return self._scheme.behaviour
 
     @property
     def ignored(self) -> frozenset[str]:
         """The settings that mean nothing to the scheme."""
-        return PARTITIONS[self.scheme].ignores
+        return self._scheme.ignores
+
+    @property
+    def _scheme(self) -> PartitionScheme:
+        try:
+            return find_partition(self.scheme)
+        except AbsentError:
+            return _GONE
 
     @property
     def ignores(self) -> frozenset[str]:
         """Of these, the settings that no description holds; older ones hold the others."""
         return self.ignored & {"gamma", "sizes"}
+
+
+Assign = Callable[[Labels, PartitionSettings, np.random.Generator], list[Indices]]
+"""Returns each client's indices, in any order, from labels, settings and a generator."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +115,39 @@ class PartitionScheme:
         description: One line for a list of schemes.
         assign: Returns each client's indices, in any order.
         ignores: The settings that mean nothing to it.
-        behaviour: Its behaviour number.
+        behaviour: Its behaviour number; None where nobody knows it any more.
     """
 
     description: str
-    assign: Callable[[Labels, PartitionSettings, np.random.Generator], list[Indices]]
+    assign: Assign
     ignores: frozenset[str] = frozenset()
-    behaviour: int = 1
+    behaviour: int | None = 1
+
+
+_GIVEN = frozenset({"gamma", "sizes"})
+"""Settings of schemes to which they are given."""
+
+_GONE = PartitionScheme("is not there any more.", lambda *_: [], _GIVEN, behaviour=None)
+
+
+def find_partition(name: str) -> PartitionScheme:
+    """Return the scheme of that name: one of `PARTITIONS`, or from outside.
+
+    A function from outside is a scheme that has the settings of most: all but sizes and gamma.
+
+    Raises:
+        FedcrfError: There is none, or it is no scheme; see `fedcrf.extensions`.
+    """
+    found = find("partition", name, PARTITIONS)
+    if isinstance(found, PartitionScheme):
+        return found
+    if isinstance(found, type) or not callable(found):
+        raise FedcrfError(
+            f"partition '{name}' is none: give a fedcrf.data.PartitionScheme, or a function of "
+            "labels, settings and a generator that returns each client's indices"
+        )
+    description = next(iter((found.__doc__ or name).strip().splitlines()))
+    return PartitionScheme(description, found, ignores=_GIVEN)
 
 
 def partition(
@@ -131,10 +174,38 @@ def partition(
             f"need {needed} training examples, and there are {len(labels)}; lower --clients or "
             "--min-examples (partition.min_examples), or raise --limit (data.limit) if it is given."
         )
-    parts = PARTITIONS[settings.scheme].assign(
-        np.asarray(labels, dtype=np.int64), settings, generator
-    )
+    scheme = find_partition(settings.scheme)
+    with failing("partition", settings.scheme):
+        parts = scheme.assign(np.asarray(labels, dtype=np.int64), settings, generator)
+    if is_outside(settings.scheme):
+        parts = _checked(parts, settings, len(labels))
     return tuple(np.sort(part) for part in parts)
+
+
+def _checked(
+    parts: Sequence[Indices], settings: PartitionSettings, num_examples: int
+) -> list[Indices]:
+    """Return the parts that a scheme from outside made, which may leave examples out.
+
+    Raises:
+        FedcrfError: They are not disjoint parts of the examples, one for each client.
+    """
+    try:
+        found = [np.asarray(part).astype(np.int64, casting="safe") for part in parts]
+        joined = np.concatenate([np.empty(0, np.int64), *found])
+    except (TypeError, ValueError):
+        found, joined = [], np.empty(0)
+    if (
+        len(found) != settings.num_clients
+        or joined.ndim != 1
+        or len(np.unique(joined)) != len(joined)
+        or not np.isin(joined, np.arange(num_examples)).all()
+    ):
+        raise FedcrfError(
+            f"partition '{settings.scheme}' gives no parts of {num_examples} examples: return an "
+            f"array of indices for each of {settings.num_clients} clients, no index twice"
+        )
+    return found
 
 
 def _iid(
@@ -316,9 +387,6 @@ def _deal(
             part.append(piece)
     return [np.concatenate(part) if part else np.empty(0, dtype=np.int64) for part in parts]
 
-
-_GIVEN = frozenset({"gamma", "sizes"})
-"""Settings of schemes to which they are given."""
 
 PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     {

@@ -21,9 +21,11 @@ from fedcrf.data.origins import (
     HubOrigin,
     LocalOrigin,
     Origin,
+    dataset_of,
 )
 from fedcrf.data.tables import ReadOptions
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.extensions import failing, find, installed, is_outside
 
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _DIGITS_HELD_OUT = 360
@@ -111,8 +113,8 @@ def load_dataset(
     from the Hugging Face hub. ``digits`` needs neither.
 
     Args:
-        name: One of ``DATASETS``, a hub name ``"owner/name"``, or the name of a folder in the
-            data folder.
+        name: One of ``DATASETS``, a hub name ``"owner/name"``, the name of a folder in the data
+            folder, or what comes from outside; see `fedcrf.extensions`.
         data_dir: The data folder.
         cache_dir: Where decoded arrays are kept; by default the environment variable
             ``FEDCRF_CACHE``, else the user's cache folder.
@@ -127,9 +129,27 @@ def load_dataset(
             names the mend.
     """
     options = ReadOptions(image_column, label_column, image_size)
+    if is_outside(name) or name in installed("dataset"):
+        # Nobody can tell when it changes: it is never kept.
+        return _from_outside(name, options)
     origin = _find(name, data_dir)
     identity = {**origin.identity(), "options": asdict(options)}
     return cached_dataset(name, identity, lambda: origin.decode(options), cache_dir)
+
+
+def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
+    """Return the data set that a class or function from outside makes."""
+    found = find("dataset", name, {})
+    if isinstance(found, EmbeddedSource):
+        origin = EmbeddedOrigin(name, found.read, found.num_held_out, found.class_names)
+        return origin.decode(options)
+    if not callable(found):
+        raise FedcrfError(
+            f"data set '{name}' is none: give a function that returns images and labels"
+        )
+    with failing("data set", name):
+        made = found()
+    return made if isinstance(made, ImageDataset) else dataset_of(name, made, options)
 
 
 def _find(name: str, data_dir: Path | None) -> Origin:

@@ -37,6 +37,7 @@ from fedcrf.experiments.store import (
     partition_record,
 )
 from fedcrf.extras import check_installed, mend
+from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
@@ -233,7 +234,8 @@ def _check(spec: RunSpec, store: RunStore, workplace: Workplace) -> _Checked:
     store.check(spec)
     store.check_data(spec.seeds, dataset.fingerprint)
     cells = spec.cells()
-    cells[0].model.build(dataset.image_shape, dataset.num_classes)
+    network = cells[0].model.build(dataset.image_shape, dataset.num_classes)
+    check_outputs(cells[0].model_name, network, dataset.image_shape, dataset.num_classes)
     if any(isinstance(cell.rule, ByzFLRule) for cell in cells):
         check_installed("byzfl")
     splits = {

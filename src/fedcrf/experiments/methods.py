@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.extensions import installed, is_outside, short_name
 from fedcrf.objectives import OBJECTIVES
 from fedcrf.rules import SERVER_OPTIMIZERS, find_rule
 from fedcrf.rules.byzfl import PREFIX
@@ -63,31 +64,41 @@ METHODS: Mapping[str, Method] = {
 }
 
 
-def find_method(name: str) -> Method:
+def find_method(name: str, *, known: bool = True) -> Method:
     """Return the method of that name.
 
-    It may be a rule of ByzFL such as ``byzfl-nnm-krum``, or any ``RULE+OBJECTIVE`` such as
+    It may be a rule of ByzFL such as ``byzfl-nnm-krum``, one from outside the package such as
+    ``./mine.py:MyRule`` (`fedcrf.extensions`), or any ``RULE+OBJECTIVE`` such as
     ``uniform+proximal``; either may be followed by a server optimizer, as in ``crf-fedavg+adam`` or
     ``uniform+proximal+yogi``.
+
+    Args:
+        name: The method's.
+        known: Whether there must be all that the name says. Else it may be the name of a stored
+            result whose code is gone.
 
     Raises:
         FedcrfError: No such method, rule, objective or server optimizer.
     """
     if name in METHODS:
         return METHODS[name]
-    if name.startswith(PREFIX) and "+" not in name:
-        find_rule(name)
-        return Method(name, rule=name, objective="plain", title=name)
     first, plus, last = name.rpartition("+")
     if not plus:
-        raise unknown_name("method", name, METHODS)
+        first, last = name, ""
     if last in SERVER_OPTIMIZERS:
-        return with_server_optimizer(find_method(first), last)
-    if last in OBJECTIVES:
-        find_rule(first)
-    else:
+        return with_server_optimizer(find_method(first, known=known), last)
+    if not last and known and not (first.startswith(PREFIX) or _is_from_outside(first)):
+        raise unknown_name("method", name, [*METHODS, *installed("rule")])
+    if known and last not in ("", *OBJECTIVES, *installed("objective")) and not is_outside(last):
         raise unknown_name("objective or server optimizer", last, (*OBJECTIVES, *SERVER_OPTIMIZERS))
-    return Method(name, rule=first, objective=last, title=name)
+    if known:
+        find_rule(first)
+    title = "+".join(short_name(part) for part in (first, last) if part)
+    return Method(name, rule=first, objective=last or "plain", title=title)
+
+
+def _is_from_outside(rule: str) -> bool:
+    return is_outside(rule) or rule in installed("rule")
 
 
 def averaging_method(name: str) -> str:
@@ -123,10 +134,15 @@ def with_server_optimizer(method: Method, optimizer: str) -> Method:
             f"method {method.name}+{optimizer}: {method.name} has a server optimizer already "
             f"({method.server_optimizer}); name one"
         )
-    name = f"{method.name}+{optimizer}"
-    return replace(method, name=name, title=name, server_optimizer=optimizer)
+    name, title = f"{method.name}+{optimizer}", folder_name(f"{method.name}+{optimizer}")
+    return replace(method, name=name, title=title, server_optimizer=optimizer)
 
 
 def method_title(name: str) -> str:
-    """Return how tables and figures call a method; a name that is none stands for itself."""
-    return METHODS[name].title if name in METHODS else name
+    """Return how tables and figures call a method, whether or not there still is one."""
+    return find_method(name, known=False).title
+
+
+def folder_name(name: str) -> str:
+    """Return what folders and files call a method: without the places of what is from outside."""
+    return "+".join(map(short_name, name.split("+")))

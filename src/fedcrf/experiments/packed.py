@@ -34,7 +34,7 @@ from pydantic import Field
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes
 from fedcrf.experiments.settings import merge
-from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of, resolve, with_current_names
+from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of, resolve
 from fedcrf.experiments.store import (
     RunStore,
     check_folder,
@@ -350,7 +350,7 @@ def add(path: Path, store: RunStore, cells: Iterable[CellSpec]) -> None:
     cells = list(cells)
     names = list(dict.fromkeys(cell.method.name for cell in cells))
     described = store.read().describe()
-    spec = resolve(merge(described, {"methods": names, "seeds": [cells[0].seed]}))
+    spec = resolve(merge(described, {"methods": names, "seeds": [cells[0].seed]}), reading=True)
     files: dict[str, bytes] = {}
     with suppress(FedcrfError):
         earlier, there = _read(path)
@@ -435,8 +435,7 @@ def _read(path: Path) -> tuple[RunSpec, dict[str, bytes]]:
         raise _damaged(path, error) from None
     if DESCRIPTION not in files:
         raise _damaged(path, "it holds no run")
-    described = tomllib.loads(files.pop(DESCRIPTION).decode())
-    return resolve(with_current_names(described, notice=False)), files
+    return resolve(tomllib.loads(files.pop(DESCRIPTION).decode()), reading=True), files
 
 
 def _damaged(path: Path, why: object) -> FedcrfError:

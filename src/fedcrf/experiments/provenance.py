@@ -87,11 +87,16 @@ FIRST = 1
 def numbers(cell: CellSpec, device: str) -> dict[str, int]:
     """Return the behaviour numbers of all that decides what comes out of a cell, by part.
 
+    What is not there any more has none.
+
     Args:
         cell: The cell.
         device: On which it is run, as its provenance says; a GPU trains a perceptron otherwise.
     """
-    return {part: getattr(of, "behaviour", FIRST) for part, (_, of) in _parts(cell, device).items()}
+    found = {
+        part: getattr(of, "behaviour", FIRST) for part, (_, of) in _parts(cell, device).items()
+    }
+    return {part: number for part, number in found.items() if number is not None}
 
 
 def changes(cell: CellSpec, kept: Mapping[str, int], device: str) -> list[str]:

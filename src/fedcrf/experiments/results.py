@@ -31,6 +31,7 @@ from fedcrf.experiments.store import (
     StaleCellError,
     runs_below,
 )
+from fedcrf.extensions import short_name
 from fedcrf.simulation.records import RoundRecord, reported_round
 from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
 
@@ -142,7 +143,7 @@ class RunResults:
         partition, each_round = self.spec.partition, self.spec.rounds.clients_per_round
         drawn = "" if each_round is None else f", {each_round} of them a round"
         return (
-            f"{self.spec.data.dataset}, {self.spec.model['name']}, "
+            f"{short_name(self.spec.data.dataset)}, {short_name(self.spec.model['name'])}, "
             f"{partition.num_clients} clients{drawn}, {partition.title}{self._attack}"
         )
 
@@ -154,7 +155,7 @@ class RunResults:
         count = schedule.count(self.spec.partition.num_clients)
         start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
         pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
-        return f", {self.spec.attack['name']} by {count}{start}{pulse}"
+        return f", {short_name(self.spec.attack['name'])} by {count}{start}{pulse}"
 
     @property
     def stale(self) -> list[CellResult]:

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.extensions import short_name
 from fedcrf.rules import SERVER_OPTIMIZERS
 
 Options = Mapping[str, Any]
@@ -238,9 +239,9 @@ def differences(before: Options, now: Options) -> Iterator[tuple[str, Any, Any]]
 
 
 def flat(section: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of nested sections by dotted name."""
+    """Yield the settings of nested sections by dotted name, what is from outside in short."""
     for key, value in section.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{short_name(key)}.")
         else:
             yield f"{prefix}{key}", value

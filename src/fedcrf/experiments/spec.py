@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedcrf.attacks import ATTACKS, RENAMED, Schedule, Threat
+from fedcrf.attacks import ATTACKS, RENAMED, Attack, Schedule, Threat, find_attack
 from fedcrf.checks import current_names
-from fedcrf.data import PartitionSettings
+from fedcrf.data import PartitionSettings, find_partition
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.methods import Method, find_method, with_server_optimizer
+from fedcrf.experiments.methods import Method, find_method, folder_name, with_server_optimizer
 from fedcrf.experiments.settings import (
     DataSettings,
     Options,
@@ -26,8 +26,9 @@ from fedcrf.experiments.settings import (
     plain,
     without_name,
 )
-from fedcrf.models import MODELS, ModelPlan
-from fedcrf.objectives import OBJECTIVES, Objective
+from fedcrf.extensions import AbsentError, short_name, stand_in
+from fedcrf.models import FromFactory, ModelPlan, find_model
+from fedcrf.objectives import OBJECTIVES, Objective, find_objective
 from fedcrf.rules import (
     RULES,
     SERVER_OPTIMIZERS,
@@ -46,7 +47,26 @@ REGISTRIES: Mapping[str, Mapping[str, type[Any]]] = {
     "server_optimizers": SERVER_OPTIMIZERS,
     "attacks": ATTACKS,
 }
-"""The sections of a run file whose subsections are settings of named things."""
+"""The sections of a run file whose subsections are settings of named things.
+
+A thing from outside the package may go by its short name there; see `short_name`.
+"""
+
+FINDERS: Mapping[str, Callable[[str], type[Any]]] = {
+    "rules": find_rule,
+    "objectives": find_objective,
+    "attacks": find_attack,
+    "model": find_model,
+}
+"""By section what looks up a name, also outside the package."""
+
+STAND_INS: Mapping[str, tuple[type, tuple[str, ...]]] = {
+    "rules": (Rule, ("aggregate",)),
+    "objectives": (object, ("correct_gradients",)),
+    "attacks": (Attack, ("forge", "poison")),
+    "model": (object, ("build",)),
+}
+"""By section what stands in for a thing that is gone: what it is, and which methods say so."""
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "crf-fedavg", "crf-fedprox")
 DEFAULT_SEEDS = (0, 1, 2)
@@ -120,7 +140,7 @@ class CellSpec:
     @property
     def name(self) -> str:
         """The cell's name, and its folder's."""
-        return f"{self.method.name}-seed-{self.seed}"
+        return f"{folder_name(self.method.name)}-seed-{self.seed}"
 
     @property
     def server_rule(self) -> Rule:
@@ -167,6 +187,8 @@ class RunSpec:
         attack: The attack's name, how many attack and when; empty where all clients are honest.
         attacks: Settings of the attack in use, by attack.
         server_optimizers: Settings of the server optimizers in use, by optimizer.
+        reading: Whether it is that of a stored run, whose code may be gone: what there is no
+            longer has a stand-in, which can be read and not run.
     """
 
     methods: tuple[str, ...]
@@ -181,6 +203,7 @@ class RunSpec:
     server_optimizers: Mapping[str, Options]
     attack: Options = field(default_factory=dict)
     attacks: Mapping[str, Options] = field(default_factory=dict)
+    reading: bool = field(default=False, compare=False)
 
     @cached_property
     def threat(self) -> Threat | None:
@@ -188,7 +211,7 @@ class RunSpec:
         if not self.attack:
             return None
         schedule = build(Schedule, without_name(self.attack), "attack")
-        return Threat(_named("attacks", self.attacks, self.attack["name"]), schedule)
+        return Threat(self._named("attacks", self.attack["name"]), schedule)
 
     def cells(self) -> list[CellSpec]:
         """Return the cells of the grid, seed by seed, so that paired results come early."""
@@ -196,7 +219,7 @@ class RunSpec:
 
     def cell(self, method_name: str, seed: int) -> CellSpec:
         """Return one cell of the grid."""
-        method = find_method(method_name)
+        method = find_method(method_name, known=not self.reading)
         return CellSpec(
             method=method,
             seed=seed,
@@ -204,11 +227,9 @@ class RunSpec:
             partition=self.partition,
             model_name=self.model["name"],
             model=self._plan,
-            objective=_named("objectives", self.objectives, method.objective),
-            rule=self._informed(_named("rules", self.rules, method.rule), seed),
-            server_optimizer=_named(
-                "server_optimizers", self.server_optimizers, method.server_optimizer
-            )
+            objective=self._named("objectives", method.objective),
+            rule=self._informed(self._named("rules", method.rule), seed),
+            server_optimizer=self._named("server_optimizers", method.server_optimizer)
             if method.server_optimizer
             else None,
             training=self.training,
@@ -219,8 +240,52 @@ class RunSpec:
 
     @cached_property
     def _plan(self) -> ModelPlan:
-        plan: ModelPlan = build(MODELS[self.model["name"]], without_name(self.model), "model")
+        name, given = str(self.model["name"]), without_name(self.model)
+        kind = self._kind("model", name, given)
+        if kind is FromFactory and given:
+            raise FedcrfError(
+                f"model {name} is no class of settings: leave {', '.join(given)} out (--set), or "
+                "give a dataclass with a build method"
+            )
+        plan: ModelPlan = build(kind, {"name": name} if kind is FromFactory else given, "model")
         return plan
+
+    def _kind(self, section: str, name: str, given: Options) -> type[Any]:
+        """Return the class of a named thing; a stand-in where it is gone and a result is read."""
+        try:
+            return _registered(section, name)
+        except AbsentError:
+            if not self.reading:
+                raise
+            return stand_in(name, given, *STAND_INS[section])
+
+    def _named(self, section: str, name: str) -> Any:
+        """Return a named thing with its settings."""
+        options, called = getattr(self, section), short_name(name)
+        given, where = options.get(called, {}), f"{section}.{called}"
+        kind = self._kind(section, name, given)
+        built = build(kind, given, where)
+        # What is ignored is checked, and has its default, so that runs do not differ by it.
+        used = {key: value for key, value in given.items() if key not in ignored(kind)}
+        built = built if len(used) == len(given) else build(kind, used, where)
+        # Nobody attacks a simulation's sketches, and its run file says what repeats it.
+        return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
+
+    @cached_property
+    def names(self) -> Mapping[str, Mapping[str, str]]:
+        """By section of named things, those of the methods and the attack by their short names.
+
+        Raises:
+            FedcrfError: Two things of a section go by one name.
+        """
+        methods = [find_method(method, known=not self.reading) for method in self.methods]
+        used: dict[str, list[str | None]] = {
+            "rules": [method.rule for method in methods],
+            "objectives": [method.objective for method in methods],
+            "server_optimizers": [each.server_optimizer for each in methods],
+            "attacks": [self.attack.get("name")],
+        }
+        return {section: _by_short_name(section, names) for section, names in used.items()}
 
     def _informed(self, rule: Rule, seed: int) -> Rule:
         """Return a rule that knows of this run what it is to know."""
@@ -245,7 +310,7 @@ class RunSpec:
     def told_rules(self) -> dict[str, Options]:
         """By name the settings of the rules in use, with what a run of seed 0 tells them."""
         cells = [self.cell(method, 0) for method in self.methods]
-        return {cell.method.rule: plain(cell.rule) for cell in cells}
+        return {short_name(cell.method.rule): plain(cell.rule) for cell in cells}
 
     def describe(self) -> dict[str, Any]:
         """Return the whole description as plain values, as it stands in a run file.
@@ -267,7 +332,7 @@ class RunSpec:
             "training": plain(self.training),
             "rounds": plain(self.rounds),
             "rules": {
-                rule: plain(_named("rules", self.rules, rule))
+                rule: plain(self._named("rules", rule))
                 for rule in (cell.method.rule for cell in cells)
             },
             "objectives": {cell.method.objective: plain(cell.objective) for cell in cells},
@@ -304,25 +369,46 @@ def with_current_names(description: Options, *, notice: bool = True) -> dict[str
     return current
 
 
-def resolve(*layers: Options) -> RunSpec:
+def _section(layer: Options, name: str) -> Options:
+    """Return a section of a layer; an empty one where it is none, which is said elsewhere."""
+    section = layer.get(name, {})
+    return section if isinstance(section, Mapping) else {}
+
+
+def _with_short_names(layer: Options) -> dict[str, Any]:
+    """Return a layer in which sections call what is from outside by its short name."""
+    short = {
+        name: {short_name(each): options for each, options in _section(layer, name).items()}
+        for name in REGISTRIES
+    }
+    return {**layer, **{name: each for name, each in short.items() if each}}
+
+
+def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     """Return the checked and complete description from layers of a run file's shape.
 
     Args:
         layers: Nested mappings such as a run file's content and what the flags say; later ones
             win, and all of them win over the data set's preset. Earlier names are accepted.
+        reading: Whether they are of a stored run, whose code may be gone; see `RunSpec`.
 
     Raises:
         FedcrfError: A key that does not exist, or a value that cannot be; the one at fault and
             the nearest key are named.
     """
-    given = merge(*map(with_current_names, layers))
-    known = [*(field.name for field in fields(RunSpec)), "server"]
+    current = [with_current_names(layer, notice=not reading) for layer in layers]
+    outside = {
+        name: {short_name(each): each for layer in current for each in _section(layer, name)}
+        for name in REGISTRIES
+    }
+    given = merge(*map(_with_short_names, current))
+    known = [*(each.name for each in fields(RunSpec) if each.compare), "server"]
     for key, value in given.items():
         if key not in known:
             raise unknown_name("key", key, known)
         if key not in ("methods", "seeds") and not isinstance(value, Mapping):
             raise FedcrfError(f"{key} is a section: write [{key}] and its settings below")
-    given = _said_of_each(given)
+    given = _said_of_each(given, reading)
     dataset = given.get("data", {}).get("dataset", DataSettings.dataset)
     preset = PRESETS.get(str(dataset), OTHERS)
     merged = merge(preset, given)
@@ -331,11 +417,7 @@ def resolve(*layers: Options) -> RunSpec:
     model = merged["model"]
     if model["name"] != preset["model"]["name"]:
         model = given["model"]  # the preset's settings are for another model
-    if str(model["name"]) not in MODELS:
-        raise unknown_name("model", str(model["name"]), MODELS)
-    for section in REGISTRIES:
-        for name in merged.get(section, {}):
-            _registered(section, name)
+    sections = {section: merged.get(section, {}) for section in REGISTRIES}
     spec = RunSpec(
         methods=_distinct(merged["methods"]),
         seeds=_distinct(convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
@@ -344,21 +426,22 @@ def resolve(*layers: Options) -> RunSpec:
         model=model,
         training=build(LocalTraining, merged.get("training", {}), "training"),
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
-        rules=merged.get("rules", {}),
-        objectives=merged.get("objectives", {}),
         attack={} if nobody else attack,
-        attacks=merged.get("attacks", {}),
-        server_optimizers=merged.get("server_optimizers", {}),
+        reading=reading,
+        **sections,
     )
     if not spec.methods or not spec.seeds:
         raise FedcrfError("a run needs at least one method and one seed")
     if min(spec.seeds) < 0:
         raise FedcrfError(f"seed {min(spec.seeds)}: give seeds of 0 or more")
     check_participation(spec.rounds.clients_per_round, spec.partition.num_clients)
-    for section in REGISTRIES:
-        options = getattr(spec, section)
-        for name in options:
-            _named(section, options, name)
+    used = spec.names
+    for section, options in sections.items():
+        for called in options:
+            name = used[section].get(called) or outside[section].get(called, called)
+            spec._named(section, name)
+    if not reading:
+        find_partition(spec.partition.scheme)
     if spec.threat is not None:
         spec.threat.check(spec.partition.num_clients, spec.rounds.clients_per_round)
     for method in spec.methods:  # every name and setting is looked at before anything runs
@@ -378,24 +461,19 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
         settings: Layers that `resolve` accepts.
         specs: The runs that they were said for.
     """
-    used: dict[str, set[str | None]] = {section: set() for section in REGISTRIES}
     partitions = {spec.partition for spec in specs}
-    for spec in specs:
-        for method in map(find_method, spec.methods):
-            used["rules"].add(method.rule)
-            used["objectives"].add(method.objective)
-            used["server_optimizers"].add(method.server_optimizer)
-        used["attacks"].add(spec.attack.get("name"))
     for layer in map(with_current_names, settings):
-        for section, names in used.items():
+        for section in REGISTRIES:
+            used = {called: name for spec in specs for called, name in spec.names[section].items()}
             for name, options in layer.get(section, {}).items():
-                if name not in names:
+                if short_name(name) not in used:
                     user = "no attack is" if section == "attacks" else "none of the methods uses"
                     keys = ", ".join(f"{section}.{name}.{key}" for key in options)
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
+        rules = {called: name for spec in specs for called, name in spec.names["rules"].items()}
         for rule, options in layer.get("rules", {}).items():
             for key in options:
-                if key in ignored(find_rule(rule)):
+                if key in ignored(find_rule(rules[short_name(rule)])):
                     raise FedcrfError(
                         f"rule {rule} does not use {key}: leave rules.{rule}.{key} out"
                     )
@@ -410,6 +488,8 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
 
 def cell_of(description: Options) -> CellSpec:
     """Return the cell that `CellSpec.describe` described; what is new since has its default.
+
+    What is gone since has a stand-in; see `RunSpec`.
 
     Raises:
         FedcrfError: It describes no cell.
@@ -428,7 +508,7 @@ def cell_of(description: Options) -> CellSpec:
             "objectives": {objective["name"]: without_name(objective)},
             "server_optimizers": {optimizer["name"]: without_name(optimizer)} if optimizer else {},
         }
-        spec = resolve(with_current_names(whole, notice=False))
+        spec = resolve(whole, reading=True)
     except (KeyError, TypeError) as error:
         raise FedcrfError(f"a cell's description is not complete: {error}") from None
     return spec.cells()[0]
@@ -444,24 +524,24 @@ def attack_sections(name: str | None, threat: Threat | None) -> dict[str, Any]:
 
 def default_folder(spec: RunSpec) -> Path:
     """Return the results folder of a description: one for each setting of data and clients."""
-    dataset = spec.data.dataset.replace("/", "-")
-    name = f"{dataset}-{spec.model['name']}-{clients_name(spec.partition)}"
+    dataset = short_name(spec.data.dataset).replace("/", "-")
+    name = f"{dataset}-{short_name(spec.model['name'])}-{clients_name(spec.partition)}"
     if spec.threat is not None:
-        name += f"-{spec.attack['name']}-{spec.threat.schedule.attackers:g}attackers"
+        name += f"-{short_name(spec.attack['name'])}-{spec.threat.schedule.attackers:g}attackers"
     return Path("runs") / name
 
 
 def clients_name(partition: PartitionSettings) -> str:
     """Return a name for how the examples are dealt out, fit for a file."""
     skew = "" if "alpha" in partition.ignored else f"-alpha{partition.alpha:g}"
-    return f"{partition.scheme}{skew}-{partition.num_clients}clients"
+    return f"{short_name(partition.scheme)}{skew}-{partition.num_clients}clients"
 
 
-def _said_of_each(given: Options) -> dict[str, Any]:
+def _said_of_each(given: Options, reading: bool) -> dict[str, Any]:
     """Return a description in which every method and optimizer says itself what [server] does."""
     server = build(ServerSettings, given.get("server", {}), "server")
     names = convert(tuple[str, ...], given.get("methods", DEFAULT_METHODS), "methods")
-    methods = [find_method(name) for name in names]
+    methods = [find_method(name, known=not reading) for name in names]
     if server.optimizer is not None:
         if all(each.server_optimizer for each in methods):
             raise FedcrfError(
@@ -494,7 +574,7 @@ def _checked_attack(options: Options) -> Options:
         for key in options:
             if key not in ("name", "attackers"):
                 raise FedcrfError(f"nobody attacks: leave attack.{key} out, or name an attack")
-    elif options and str(options["name"]) not in ATTACKS:
+    elif options and not isinstance(options["name"], str):
         raise unknown_name("attack", str(options["name"]), ATTACKS)
     return options
 
@@ -520,23 +600,26 @@ def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
 
 
 def _registered(section: str, name: str) -> type[Any]:
-    """Return what a name of one of the `REGISTRIES` stands for."""
-    if section == "rules":
-        return find_rule(name)
+    """Return what a name of a section stands for."""
+    if section in FINDERS:
+        return FINDERS[section](name)
     registry = REGISTRIES[section]
     if name not in registry:
         raise unknown_name(section.removesuffix("s").replace("_", " "), name, registry)
     return registry[name]
 
 
-def _named(section: str, options: Mapping[str, Options], name: str) -> Any:
-    kind, given, where = _registered(section, name), options.get(name, {}), f"{section}.{name}"
-    built = build(kind, given, where)
-    # What is ignored is checked, and has its default, so that runs do not differ by it.
-    used = {key: value for key, value in given.items() if key not in ignored(kind)}
-    built = built if len(used) == len(given) else build(kind, used, where)
-    # Nobody attacks a simulation's sketches, and its run file says what repeats it.
-    return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
+def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in filter(None, names):
+        called = short_name(name)
+        other = called if called != name and called in REGISTRIES[section] else name
+        if found.setdefault(called, other) != name:
+            raise FedcrfError(
+                f"two of the {section} are called {called} ('{name}' and '{found[called]}'): give "
+                "one of the classes another name"
+            )
+    return found
 
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:

@@ -35,7 +35,6 @@ from fedcrf.experiments.spec import (
     RunSpec,
     cell_of,
     resolve,
-    with_current_names,
 )
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.checkpoint import (
@@ -341,7 +340,7 @@ class RunStore:
             names = ", ".join(store.path.name for store in runs_below(self.path))
             place = f"one of those in it: {names}" if names else "a run's folder"
             raise FedcrfError(f"{self.path} holds no run (no run.toml): name {place}")
-        return resolve(with_current_names(read_run_file(self._description), notice=False))
+        return resolve(read_run_file(self._description), reading=True)
 
     def check(self, spec: RunSpec) -> RunSpec:
         """Return the description of this folder with the new methods and seeds added.
@@ -422,6 +421,7 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
             "methods": list(dict.fromkeys([*earlier.methods, *spec.methods])),
             "seeds": sorted({*earlier.seeds, *spec.seeds}),
         },
+        reading=True,
     )
 
 

@@ -21,6 +21,7 @@ from fedcrf.experiments.methods import averaging_method
 from fedcrf.experiments.settings import wanted
 from fedcrf.experiments.spec import NOBODY, CellSpec, check_used, resolve, with_current_names
 from fedcrf.experiments.study import Axis, CellKey, Study, product
+from fedcrf.extensions import short_name
 
 LAST_ROUNDS = 5
 """A cell's score is the mean over so many rounds where the suite does not say it."""
@@ -420,7 +421,7 @@ def _conditions(name: str, file: _SuiteFile) -> Mapping[str, Condition]:
             )
     for condition in file.conditions:
         for attack in condition.attacks:
-            if attack != condition.attack.get("name"):
+            if short_name(attack) != short_name(condition.attack.get("name", "")):
                 raise FedcrfError(
                     f"suite {name}: condition '{condition.name}' has settings of '{attack}', which "
                     "is not its attack: leave them out"

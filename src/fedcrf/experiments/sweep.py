@@ -13,7 +13,7 @@ from fedcrf.experiments.analysis.tables import (
     settings_table,
     value_text,
 )
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.methods import folder_name, method_title
 from fedcrf.experiments.study import Study
 
 if TYPE_CHECKING:
@@ -54,5 +54,5 @@ def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]
             f"{method_title(method)}: mean test accuracy",
             default=(down, across),
         )
-        paths += save(figure, folder / f"heat-map-{method}")
+        paths += save(figure, folder / f"heat-map-{folder_name(method)}")
     return paths

@@ -6,7 +6,8 @@ line in `MODELS`.
 
 from collections.abc import Mapping
 
-from fedcrf.models.base import ImageShape, ModelPlan
+from fedcrf.extensions import check_settings, find
+from fedcrf.models.base import FromFactory, ImageShape, ModelPlan, check_outputs
 from fedcrf.models.cnn import CNN, ByzFLCNN, LeNet5, SmallCNN
 from fedcrf.models.mlp import MLP
 from fedcrf.models.resnet import ResNet9, ResNet18, ResNet20
@@ -22,11 +23,29 @@ MODELS: Mapping[str, type[ModelPlan]] = {
     "resnet20": ResNet20,
 }
 
+
+def find_model(name: str) -> type[ModelPlan]:
+    """Return the plan of that name: one of `MODELS`, or from outside.
+
+    What is no plan and comes from outside is taken for what makes the network: `FromFactory`.
+
+    Raises:
+        FedcrfError: There is none, or it is no class of settings; see `fedcrf.extensions`.
+    """
+    found = find("model", name, MODELS)
+    if not isinstance(found, type) or not hasattr(found, "build"):
+        return FromFactory
+    check_settings("model", name, found)
+    plan: type[ModelPlan] = found
+    return plan
+
+
 __all__ = [
     "CNN",
     "MLP",
     "MODELS",
     "ByzFLCNN",
+    "FromFactory",
     "ImageShape",
     "LeNet5",
     "ModelPlan",
@@ -34,4 +53,6 @@ __all__ = [
     "ResNet18",
     "ResNet20",
     "SmallCNN",
+    "check_outputs",
+    "find_model",
 ]

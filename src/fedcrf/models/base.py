@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import inspect
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
+import torch
 from torch import nn
 
 from fedcrf.errors import FedcrfError
+from fedcrf.extensions import failing, find
 
 ImageShape = tuple[int, int, int]
 """Channels, height, width."""
@@ -24,6 +28,71 @@ class ModelPlan(Protocol):
             FedcrfError: Images the model cannot take.
         """
         ...
+
+
+@dataclass(frozen=True)
+class FromFactory:
+    """The plan of a network that a class or function from outside the package makes.
+
+    It is called with image shape and number of classes where it takes two arguments, else without
+    any. What has settings is a plan of its own.
+
+    Attributes:
+        name: ``FILE.py:OBJECT`` or the like; see `fedcrf.extensions`.
+    """
+
+    ignores: ClassVar[frozenset[str]] = frozenset({"name"})
+    name: str
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        factory = find("model", self.name, {})
+        if not callable(factory):
+            raise FedcrfError(
+                f"model '{self.name}' is none: give a class or a function that returns a "
+                "torch.nn.Module, or a dataclass with a build method"
+            )
+        with failing("model", self.name):
+            network = factory(*_taken(factory, (image_shape, num_classes)))
+        if not isinstance(network, nn.Module):
+            raise FedcrfError(
+                f"model '{self.name}' makes a {type(network).__name__}: give what returns a "
+                "torch.nn.Module"
+            )
+        return network
+
+
+def _taken(factory: object, arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the arguments where a factory takes so many, else none."""
+    try:
+        inspect.signature(factory).bind(*arguments)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return ()
+    return arguments
+
+
+def check_outputs(name: str, network: nn.Module, image_shape: ImageShape, num_classes: int) -> None:
+    """Raise a `FedcrfError` where a network does not turn images into logits of the classes."""
+    place = next(network.parameters(), torch.empty(0)).device
+    mode = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            outputs = network(torch.zeros(2, *image_shape, device=place))
+    except Exception as error:  # whatever a layer raises
+        said = " ".join(str(error).split())
+        raise FedcrfError(
+            f"model {name} cannot take images of shape {image_shape} "
+            f"({type(error).__name__}: {said})"
+        ) from error
+    finally:
+        network.train(mode)
+    shape = tuple(getattr(outputs, "shape", ()))
+    if shape != (2, num_classes):
+        raise FedcrfError(
+            f"model {name} makes outputs of shape {shape} of 2 images: give one that makes "
+            f"(2, {num_classes}), a logit for each class"
+        )
 
 
 def check_size(model: str, image_shape: ImageShape, smallest: int) -> None:

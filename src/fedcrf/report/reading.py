@@ -22,7 +22,7 @@ from fedcrf.experiments.analysis.tables import (
     difference_text,
     estimate_text,
 )
-from fedcrf.experiments.methods import METHODS, find_method
+from fedcrf.experiments.methods import METHODS, method_title
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import (
     RecordedRun,
@@ -110,7 +110,7 @@ def comparison_table(runs: Sequence[tuple[str, RunResults]]) -> Table:
             difference = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
             rows.append(
                 (
-                    f"{name}: {find_method(method).title}",
+                    f"{name}: {method_title(method)}",
                     str(mean.seeds),
                     estimate_text(mean),
                     difference_text(method_difference(cells, method)),
@@ -247,7 +247,7 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
         ("Data", spec.data.dataset),
         ("Clients", f"{partition.num_clients}, {partition.title}"),
         ("Model", described["name"] + (f" ({model})" if model else "")),
-        ("Methods", ", ".join(find_method(method).title for method in spec.methods)),
+        ("Methods", ", ".join(method_title(method) for method in spec.methods)),
         ("Seeds", ", ".join(map(str, spec.seeds))),
         (
             "Local training",

@@ -8,7 +8,7 @@ settings, and a run's description may set them by name. `Optimized` puts a serve
 
 from collections.abc import Mapping
 
-from fedcrf.errors import unknown_name
+from fedcrf.extensions import check_class, find
 from fedcrf.rules.base import (
     RESIDUAL_LOSS,
     AggregationResult,
@@ -54,16 +54,16 @@ RULES: Mapping[str, type[Rule]] = {
 
 
 def find_rule(name: str) -> type[Rule]:
-    """Return the rule of that name: one of `RULES`, or of ByzFL's (`byzfl_rule`).
+    """Return the rule of that name: of `RULES`, of ByzFL's (`byzfl_rule`), or from outside.
 
     Raises:
-        FedcrfError: There is none.
+        FedcrfError: There is none, or it is no rule; see `fedcrf.extensions`.
     """
     if name.startswith(PREFIX):
         return byzfl_rule(name)
-    if name not in RULES:
-        raise unknown_name("rule", name, RULES)
-    return RULES[name]
+    found: type[Rule] = find("rule", name, RULES)
+    check_class("rule", name, found, Rule)
+    return found
 
 
 __all__ = [

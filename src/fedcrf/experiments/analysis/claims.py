@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedcrf.experiments.analysis.pairs import CONFIDENCE, Estimate, of_method, paired_difference
 from fedcrf.experiments.analysis.paper import PAIRS
 from fedcrf.experiments.analysis.tables import Table, difference_text
-from fedcrf.experiments.methods import find_method
+from fedcrf.experiments.methods import method_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,7 @@ def claims_table(title: str, cells: pd.DataFrame, curves: Curves, *, iid: bool) 
         if len(shared) < 2:
             continue
         own, base = (of_method(cells, method).loc[shared] for method in pair)
-        name = " and ".join(find_method(method).title for method in pair)
+        name = " and ".join(method_title(method) for method in pair)
         if iid:
             rows.append(_nothing_lost(name, own, base))
             continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedcrf.experiments.analysis.pairs import Estimate, mean_accuracy, method_difference
 from fedcrf.experiments.analysis.tables import Table, difference_text, estimate_text
-from fedcrf.experiments.methods import find_method
+from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.suite import read_suite
 
@@ -103,7 +103,7 @@ def column_table(title: str, cells: pd.DataFrame, published: Mapping[str, Publis
     rows = []
     for method in dict.fromkeys([*PAPER_METHODS, *cells["method"]]):
         paper, ours = published.get(method), mean_accuracy(cells, method)
-        name, said = find_method(method).title, "–" if paper is None else str(paper)
+        name, said = method_title(method), "–" if paper is None else str(paper)
         if ours is not None:
             difference = difference_text(method_difference(cells, method))
             within = _within(ours, paper)
@@ -128,7 +128,7 @@ def differences_table(title: str, cells: pd.DataFrame) -> Table:
     for method, baseline in (*PAIRS, ("crf-fedprox", "crf-fedavg")):
         difference = method_difference(cells, method, baseline)
         if difference is not None:
-            name = f"{find_method(method).title} − {find_method(baseline).title}"
+            name = f"{method_title(method)} − {method_title(baseline)}"
             rows.append((name, str(difference.seeds), difference_text(difference)))
     return Table(title, ("difference", "seeds", "mean [95 %]"), tuple(rows))
 
@@ -142,7 +142,7 @@ def paper_table(setting: str, columns: Mapping[str, pd.DataFrame]) -> Table:
     """
     rows = []
     for method in PAPER_METHODS:
-        row = [find_method(method).title]
+        row = [method_title(method)]
         for dataset, cells in columns.items():
             ours = mean_accuracy(cells, method)
             row.append(NOT_RUN if ours is None else estimate_text(ours))

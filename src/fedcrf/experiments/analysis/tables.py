@@ -26,7 +26,7 @@ from fedcrf.experiments.analysis.pairs import (
     of_method,
     paired_difference,
 )
-from fedcrf.experiments.methods import find_method, method_title
+from fedcrf.experiments.methods import method_title
 from fedcrf.files import write_text
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def results_table(
         if accuracy is not None:
             difference = difference_text(method_difference(cells, method))
             paper = [str(published.get(method, "–"))] if published else []
-            name, seeds = find_method(method).title, str(accuracy.seeds)
+            name, seeds = method_title(method), str(accuracy.seeds)
             rows.append((name, seeds, estimate_text(accuracy), difference, *paper))
     header = ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
     return Table(title, (*header, "paper") if published else header, tuple(rows), note)
@@ -187,7 +187,7 @@ def details_table(cells: pd.DataFrame, methods: Sequence[str]) -> Table:
         held_out, speed = own["held_out_accuracy"].mean(), np.median(own["images_per_second"])
         rows.append(
             (
-                find_method(method).title,
+                method_title(method),
                 f"{np.mean(own['client_mean'].to_numpy()):.3f}",
                 f"{np.mean(own['worst_client'].to_numpy()):.3f}",
                 "–" if math.isnan(held_out) else f"{held_out:.3f}",

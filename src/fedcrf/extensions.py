@@ -1,0 +1,220 @@
+"""What comes from outside the package by name: rules, attacks, models, data sets, and the like.
+
+A name is ``FILE.py:OBJECT``, ``MODULE:OBJECT``, or one that an installed package gives as an entry
+point of a group such as ``fedcrf.rules``. A file is looked for from the working directory.
+
+A file is imported as a submodule of this one, under a name that says its path. Other processes so
+find its classes where a cell is sent to them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from fedcrf.errors import FedcrfError, unknown_name
+
+T = TypeVar("T")
+
+__path__: list[str] = []
+"""Makes this module one that can have submodules; `_Files` finds them."""
+
+_FILE = f"{__name__}.file_"
+
+
+class AbsentError(FedcrfError):
+    """What a name stands for is not there, or cannot be imported."""
+
+
+def is_outside(name: str) -> bool:
+    """Tell whether a name is of the form ``FILE.py:OBJECT`` or ``MODULE:OBJECT``."""
+    place, _, thing = name.rpartition(":")
+    return bool(place) and thing.isidentifier()
+
+
+def short_name(name: str) -> str:
+    """Return the object's own name of ``FILE.py:OBJECT``; any other name as it is."""
+    return name.rpartition(":")[2] if is_outside(name) else name
+
+
+def find(what: str, name: str, known: Mapping[str, T]) -> T | Any:
+    """Return what a name stands for.
+
+    Args:
+        what: A rule, an attack or the like, as errors call it; entry points have the group
+            ``fedcrf.rules`` for it.
+        name: One of ``known``, of an entry point, or of a place outside.
+        known: Those of the package.
+
+    Raises:
+        AbsentError: There is none, or it cannot be imported.
+    """
+    if name in known:
+        return known[name]
+    if is_outside(name):
+        return _imported(what, name)
+    given = installed(what)
+    if name not in given:
+        raise AbsentError(str(unknown_name(what, name, [*known, *given])))
+    try:
+        return given[name].load()
+    except Exception as error:  # whatever the package raises
+        raise _broken(what, f"{name} ({given[name].value})", error) from error
+
+
+def installed(what: str) -> dict[str, EntryPoint]:
+    """Return by name the entry points of installed packages.
+
+    Args:
+        what: As in `find`.
+    """
+    group = f"fedcrf.{what.replace(' ', '_')}s"
+    return {each.name: each for each in entry_points(group=group)}
+
+
+@contextmanager
+def failing(what: str, name: str) -> Iterator[None]:
+    """Say in a line what went wrong in code from outside, and in which.
+
+    Raises:
+        FedcrfError: Something did.
+    """
+    try:
+        yield
+    except FedcrfError:
+        raise
+    except Exception as error:  # whatever it raises
+        raise FedcrfError(f"{what} '{name}' failed ({_said(error)})") from error
+
+
+def check_class(what: str, name: str, found: object, base: type) -> None:
+    """Check that what a name stands for is a class of settings that derives from another.
+
+    Raises:
+        FedcrfError: It is none, or lacks a method.
+    """
+    mend = f"give a frozen dataclass that derives from {base.__module__}.{base.__name__}"
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise FedcrfError(f"{what} '{name}' is none: {mend}")
+    lacking = sorted(getattr(found, "__abstractmethods__", ()))
+    if lacking:
+        raise FedcrfError(f"{what} '{name}' lacks {', '.join(lacking)}: give it that method")
+    check_settings(what, name, found)
+
+
+def check_settings(what: str, name: str, found: object) -> None:
+    """Check that what a name stands for is a class of settings.
+
+    Raises:
+        FedcrfError: It is no dataclass.
+    """
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found):
+        raise FedcrfError(
+            f"{what} '{name}' is no class of settings: give a frozen dataclass, with @dataclass"
+        )
+
+
+def stand_in(name: str, settings: Mapping[str, Any], base: type, methods: tuple[str, ...]) -> type:
+    """Return a class of settings in the place of one that is not there any more.
+
+    Results made with it can be read and shown; whoever calls one of its methods is told. It is the
+    same class for the same arguments, so that equal descriptions stay equal.
+
+    Args:
+        name: What it was called.
+        settings: What a description keeps of it, which are the fields and their defaults.
+        base: What it derives from.
+        methods: Those that tell that it is not there.
+    """
+    fields = tuple((key, _hashable(value)) for key, value in sorted(settings.items()))
+    return _stand_in(name, fields, base, methods)
+
+
+@cache
+def _stand_in(
+    name: str, settings: tuple[tuple[str, Any], ...], base: type, methods: tuple[str, ...]
+) -> type:
+    def absent(self: object, *_: object, **__: object) -> None:
+        raise AbsentError(f"'{name}' is not there any more: install it, or put its file back")
+
+    fields: list[Any] = [(key, Any, dataclasses.field(default=value)) for key, value in settings]
+    # Nobody knows what it does now: nothing that it made is stale.
+    namespace: dict[str, Any] = {"behaviour": None, **dict.fromkeys(methods, absent)}
+    return dataclasses.make_dataclass(
+        short_name(name), fields, bases=(base,), namespace=namespace, frozen=True
+    )
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _imported(what: str, name: str) -> Any:
+    place, _, thing = name.rpartition(":")
+    module = _module(what, name, place)
+    if not hasattr(module, thing):
+        names = [each for each in vars(module) if not each.startswith("_")]
+        raise AbsentError(str(unknown_name(f"{what} in {place}", thing, names)))
+    return getattr(module, thing)
+
+
+def _module(what: str, name: str, place: str) -> ModuleType:
+    """Import the module of a file or of a name."""
+    module, here = place, str(Path.cwd())
+    if place.endswith(".py"):
+        path = Path(place).expanduser().resolve()
+        if not path.is_file():
+            raise AbsentError(
+                f"{what} '{name}': there is no file {place}, looked for from {here}: mend the path"
+            )
+        module = _FILE + str(path).encode().hex()
+    elif here not in sys.path:
+        sys.path.append(here)  # for as long as the process runs: others are started with this path
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # whatever it raises
+        raise _broken(what, name, error) from error
+
+
+def _broken(what: str, name: str, error: Exception) -> AbsentError:
+    return AbsentError(f"{what} '{name}' cannot be imported ({_said(error)})")
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+class _FileLoader(SourceFileLoader):
+    """Runs a file as a script of its folder, which may import its neighbours."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        folder = str(Path(self.path).parent)
+        sys.path.insert(0, folder)
+        try:
+            super().exec_module(module)
+        finally:
+            sys.path.remove(folder)
+
+
+class _Files:
+    """Finds the submodules of this module, whose names say the paths of their files."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if not name.startswith(_FILE):
+            return None
+        file = bytes.fromhex(name.removeprefix(_FILE)).decode()
+        return spec_from_file_location(name, file, loader=_FileLoader(name, file))
+
+
+sys.meta_path.append(_Files)

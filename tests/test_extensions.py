@@ -1,0 +1,312 @@
+"""What comes from outside the package, as its users write and run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.methods import find_method, folder_name, method_title
+from fedcrf.experiments.results import read_results
+from fedcrf.experiments.spec import resolve
+from fedcrf.experiments.store import RunStore
+from fedcrf.extensions import installed, is_outside, short_name
+from integration.command_line import CommandLine, environment, fedcrf
+
+MINE = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import nn
+
+from fedcrf.attacks import Attack
+from fedcrf.crf import base_weights
+from fedcrf.data import PartitionScheme
+from fedcrf.rules.base import Rule, finite_reports, num_examples, weighted_result
+from neighbour import SIGNS
+
+
+@dataclass(frozen=True)
+class Capped(Rule):
+    """FedAvg's weights, none above a share of the others' sum."""
+
+    most: float = 0.2
+    fails_in: int = 0
+
+    def aggregate(self, memory, model, reports):
+        finite = finite_reports(model, reports)
+        weights = np.minimum(base_weights(num_examples(reports), finite), self.most)
+        result = weighted_result(model, reports, weights / weights.sum(), finite)
+        number = int(memory.get("round", np.zeros(1))[0]) + 1
+        if number == self.fails_in:
+            raise RuntimeError("no more\\nthan this")
+        object.__setattr__(result, "memory", {"round": np.array([number])})
+        return result
+
+
+@dataclass(frozen=True)
+class Lacking(Rule):
+    """A rule without aggregate."""
+
+
+@dataclass(frozen=True)
+class Coin(Attack):
+    """Sends the honest mean, each number times c or -c as a coin falls."""
+
+    fewest_honest: ClassVar[int] = 1
+    factor: float = 1.0
+
+    def updates(self, scene):
+        return self.factor * scene.draw.choice(SIGNS, scene.honest_mean.shape) * scene.honest_mean
+
+
+@dataclass(frozen=True)
+class Decay:
+    """Weight decay."""
+
+    strength: float = 0.001
+
+    def correct_gradients(self, parameters, global_parameters):
+        for parameter in parameters:
+            parameter.grad.add_(parameter, alpha=self.strength)
+
+
+class Linear(nn.Sequential):
+    def __init__(self, image_shape, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(int(np.prod(image_shape)), num_classes))
+
+
+def seven():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A hidden layer."""
+
+    units: int = 16
+
+    def build(self, image_shape, num_classes):
+        first = nn.Linear(int(np.prod(image_shape)), self.units)
+        return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(self.units, num_classes))
+
+
+def stripes():
+    """Stripes that lie, or stand."""
+    draw = np.random.default_rng(0)
+    labels = draw.integers(2, size=240)
+    lying = np.tile(np.array([[0], [200]]), (4, 8))
+    images = np.where(labels[:, None, None] == 0, lying, lying.T) + draw.integers(50, size=(240, 8, 8))
+    return images[:200], labels[:200], images[200:], labels[200:]
+
+
+def floats():
+    return np.zeros((9, 8, 8)), np.zeros(9, int)
+
+
+def shards(labels, settings, generator):
+    """Two shards a client."""
+    cut = np.array_split(np.argsort(labels, kind="stable"), 2 * settings.num_clients)
+    dealt = generator.permutation(len(cut)).reshape(-1, 2)
+    return [np.concatenate([cut[one], cut[other]]) for one, other in dealt]
+
+
+def twice(labels, settings, generator):
+    return [np.arange(5)] * settings.num_clients
+
+
+RESTED = PartitionScheme("all alike.", lambda labels, settings, generator: np.array_split(
+    generator.permutation(len(labels)), settings.num_clients), ignores=frozenset({"alpha"}))
+'''  # noqa: E501
+
+ALL = (
+    "--methods", "fedavg,./mine.py:Capped,crf-robust+./mine.py:Decay",
+    "--set", "rules.Capped.most=0.3",
+    "--attack", "./mine.py:Coin", "--attackers", "1", "--set", "attacks.Coin.factor=3",
+    "--model", "mine:Wide", "--set", "model.units=8", "--dataset", "./mine.py:stripes",
+    "--partition", "./mine.py:shards", "--clients", "4", "--rounds", "2", "--device", "cpu",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("outside")
+    folder.joinpath("mine.py").write_text(MINE, encoding="utf-8")
+    folder.joinpath("neighbour.py").write_text("SIGNS = [-1.0, 1.0]\n", encoding="utf-8")
+    folder.joinpath("broken.py").write_text("import nothing_of_this_name\n", encoding="utf-8")
+    return folder
+
+
+def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
+    home: Path, command_line: CommandLine
+) -> None:
+    made = command_line("run", *ALL, "--seeds", "0-1", "--jobs", "2", "-o", "run", cwd=home)
+    assert (made.rc, made.err) == (0, "")
+    cells = sorted(path.name for path in (home / "run" / "cells").iterdir())
+    assert cells[:2] == ["Capped-seed-0", "Capped-seed-1"]
+    assert "crf-robust+Decay-seed-1" in cells
+    lines = (home / "run" / "cells" / cells[0] / "rounds.jsonl").read_text(encoding="utf-8")
+    assert all(max(json.loads(line)["weight"]) <= 0.3 / 0.9 + 1e-3 for line in lines.splitlines())
+
+    again = ("run", "run/run.toml", "--methods", "./mine.py:Capped", "-o", "run", "--jobs", "1")
+    assert command_line(*again, cwd=home).rc == 0, "the others are settings of what is not run"
+    shown = [command_line("show", "run", cwd=home), command_line("report", "run", cwd=home)]
+    elsewhere = home / "elsewhere"
+    elsewhere.mkdir()
+    (home / "run").rename(elsewhere / "run")
+    gone = [
+        command_line("show", "run", cwd=elsewhere),
+        command_line("report", "run", cwd=elsewhere),
+    ]
+    assert gone == shown
+    assert "Capped" in gone[0].out
+    assert command_line("explain", "run", "--round", "2", cwd=elsewhere).rc == 0
+    refused = command_line(*again, cwd=elsewhere)
+    assert (refused.rc, refused.err.count("\n")) == (2, 1)
+    assert "there is no file ./mine.py, looked for from" in refused.err
+    run = read_results(RunStore(elsewhere / "run"))
+    rule = next(each.cell.rule for each in run.cells if each.cell.method.name.endswith("Capped"))
+    with pytest.raises(FedcrfError, match=r"mine.py:Capped' is not there any more: install it"):
+        rule.aggregate({}, {}, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--methods", "./no.py:Rule"], "there is no file ./no.py, looked for from"),
+        (["--methods", "./broken.py:Rule"], "cannot be imported (ModuleNotFoundError: No module"),
+        (["--methods", "nowhere:Rule"], "rule 'nowhere:Rule' cannot be imported (ModuleNotFound"),
+        (["--methods", "./mine.py:Cappd"], "unknown rule in ./mine.py 'Cappd': did you mean 'Cap"),
+        (["--methods", "./mine.py:Coin"], "rule './mine.py:Coin' is none: give a frozen dataclass"),
+        (["--methods", "./mine.py:Lacking"], "lacks aggregate: give it that method"),
+        (["--methods", "capped"], "unknown method 'capped'"),
+        (["--methods", "crf+./mine.py:Linear"], "is no class of settings: give a frozen dataclass"),
+        (["--attack", "./mine.py:Capped"], "attack './mine.py:Capped' is none: give a frozen"),
+        (["--model", "./mine.py:stripes"], "makes a tuple: give what returns a torch.nn.Module"),
+        (["--model", "./mine.py:seven"], "makes outputs of shape (2, 7) of 2 images: give one"),
+        (["--model", "mine:Linear", "--set", "model.a=3"], "is no class of settings: leave a out"),
+        (["--dataset", "./mine.py:shards"], "failed (TypeError: shards() missing 3 required"),
+        (["--dataset", "./mine.py:floats"], "makes images of shape (9, 8, 8), float64, and labels"),
+        (["--partition", "./mine.py:Coin"], "partition './mine.py:Coin' is none: give a fedcrf"),
+        (["--partition", "./mine.py:twice"], "gives no parts of 1437 examples: return an array"),
+        (
+            ["--methods", "./mine.py:Capped", "--set", "rules.Capped.mst=1"],
+            "unknown key in [rules.Capped] 'mst': did you mean 'most'?",
+        ),
+        (
+            ["--methods", "./mine.py:Capped,fedavg", "--set", "rules.Cappd.most=1"],
+            "unknown rule 'Cappd'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_written(
+    home: Path, command_line: CommandLine, arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    done = command_line("run", *arguments, "--seeds", "0", "--rounds", "1", "-o", folder, cwd=home)
+    assert (done.rc, done.err.count("\n")) == (2, 1), done.err
+    assert said in done.err
+    assert not folder.exists()
+
+
+def test_what_raises_in_a_round_ends_its_cell_alone(
+    home: Path, command_line: CommandLine, tmp_path: Path
+) -> None:
+    done = command_line(
+        "run", "--methods", "./mine.py:Capped,fedavg", "--set", "rules.Capped.fails_in=3",
+        "--seeds", "0", "--rounds", "4", "--jobs", "1", "-o", tmp_path / "run", cwd=home,
+    )  # fmt: skip
+    assert done.rc == 2
+    assert done.err.splitlines()[-1] == (
+        "fedcrf: error: 1 of the cells failed: Capped-seed-0; RuntimeError: no more than this"
+    )
+    run = read_results(RunStore(tmp_path / "run"))
+    assert [len(each.records) for each in run.cells] == [2, 4]
+
+
+def test_two_things_of_one_name_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    home.joinpath("other.py").write_text(MINE, encoding="utf-8")
+    with pytest.raises(FedcrfError, match="two of the rules are called Capped"):
+        resolve({"methods": ["./mine.py:Capped", "./other.py:Capped"]})
+
+
+def test_names(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    name = "./mine.py:Capped+proximal+adam"
+    method = find_method(name)
+    assert (method.rule, method.objective, method.server_optimizer) == (
+        "./mine.py:Capped",
+        "proximal",
+        "adam",
+    )
+    assert method_title(name) == folder_name(name) == "Capped+proximal+adam"
+    assert [is_outside(each) for each in ("a:B", "./a.py:B", "crf", "a:", "dask:tcp://a:1")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert short_name("package.module:Thing") == "Thing"
+
+
+def test_settings_by_either_name_are_the_same(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    asked = {"methods": ["./mine.py:Capped"]}
+    long = resolve(asked, {"rules": {"./mine.py:Capped": {"most": 0.4}}})
+    short = resolve(asked, {"rules": {"Capped": {"most": 0.4}}})
+    assert long == short
+    assert long.cells() == short.cells() == resolve(long.describe()).cells()
+
+
+def test_a_package_brings_its_own(home: Path, tmp_path: Path) -> None:
+    """An installed package's entry points are names as those of this package are."""
+    package = tmp_path / "packages"
+    info = package / "capped-1.0.dist-info"
+    info.mkdir(parents=True)
+    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: capped\nVersion: 1.0\n")
+    info.joinpath("entry_points.txt").write_text(
+        "[fedcrf.rules]\ncapped = capped_package:Capped\n"
+        "[fedcrf.attacks]\ncoin = capped_package:Coin\n"
+        "[fedcrf.models]\nwide = capped_package:Wide\n"
+        "[fedcrf.datasets]\nstripes = capped_package:stripes\n"
+        "[fedcrf.partitions]\nshards = capped_package:shards\n"
+    )
+    package.joinpath("capped_package.py").write_text(MINE, encoding="utf-8")
+    package.joinpath("neighbour.py").write_text("SIGNS = [-1.0, 1.0]\n", encoding="utf-8")
+    env = environment(PYTHONPATH=f"{Path(installed.__code__.co_filename).parents[1]}:{package}")
+    done = fedcrf(
+        "run", "--methods", "capped", "--set", "rules.capped.most=0.3", "--attack", "coin",
+        "--attackers", "1", "--model", "wide", "--dataset", "stripes", "--partition", "shards",
+        "--clients", "4", "--seeds", "0", "--rounds", "1", "--jobs", "1", "-o", "run",
+        cwd=tmp_path, env=env,
+    )  # fmt: skip
+    assert (done.rc, done.err) == (0, "")
+    shown = fedcrf("show", "run", cwd=tmp_path, env=env)
+    without = fedcrf("show", "run", cwd=tmp_path, env=environment())
+    assert (without.rc, without.out) == (0, shown.out)
+    refused = fedcrf("run", "run/run.toml", "-o", "run", cwd=tmp_path, env=environment())
+    assert (refused.rc, refused.err.count("\n")) == (2, 1)
+
+
+def test_an_object_of_a_file_can_be_sent_to_any_process(home: Path) -> None:
+    """Its class is found there by the path of its file, before anything of ours is imported."""
+    program = (
+        "import pickle, sys; from fedcrf.rules import find_rule; "
+        "sys.stdout.buffer.write(pickle.dumps(find_rule('./mine.py:Capped')(most=0.4)))"
+    )
+    env = environment(PYTHONPATH=str(Path(installed.__code__.co_filename).parents[1]))
+    sent = subprocess.run(
+        [sys.executable, "-c", program], cwd=home, env=env, capture_output=True, check=True
+    ).stdout
+    reads = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()))"
+    read = subprocess.run(
+        [sys.executable, "-c", reads], input=sent, cwd="/", env=env, capture_output=True, check=True
+    )
+    assert read.stdout.decode().startswith("Capped(most=0.4")
