@@ -24,7 +24,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """All that attackers can know in a round; how much of it one uses is told with the attack.
+    """All that attackers can know in a round; each attack says how much of it is used.
 
     Attributes:
         global_state: The model w_t that all clients started from.

@@ -1,4 +1,4 @@
-"""Attackers that train as told on poisoned examples."""
+"""Attackers that train honestly, on poisoned examples."""
 
 from __future__ import annotations
 

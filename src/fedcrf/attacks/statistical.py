@@ -307,7 +307,7 @@ def _learnt(scene: Scene) -> Memory:
 class Drift(Attack):
     """Sends γ(w° − w_t), as if it descended ½γ‖w − w°‖², whose minimum is far from good models.
 
-    Between two rounds that changes by −γ(w_t − w_t'): it answers the model's movement as honest
+    Between two rounds that changes by −γ(w_t − w_t'): it responds to the model's step as honest
     clients do, and more, for it has a loss of positive curvature. In its first round each attacker
     settles its goal w° = w_t + (c·n/γ)·p, where n is the median norm of the honest updates and p
     the direction of `Opposed`: an honest client's but for what opposes the honest mean.

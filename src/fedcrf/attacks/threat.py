@@ -16,8 +16,8 @@ class Schedule(Settings):
 
     Attributes:
         attackers: How many: a whole number, or a fraction of the clients, which is rounded.
-        start_round: The first round of the attack; sleepers have one after the first.
-        every: From then on every k-th round, this being k; pulsing attackers have more than 1.
+        start_round: The first round of the attack; more than 1 for an attack that sleeps before.
+        every: k, for an attack in every k-th round from then on; more than 1 for one that pulses.
     """
 
     attackers: int | float = 0.3

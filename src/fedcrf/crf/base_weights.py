@@ -54,8 +54,7 @@ class TrustedWeights:
     Attributes:
         weights: (m,) float64; α ∝ βq̄, all 0 where the share is below the floor.
         fell_back: Whether they are β, as Σβq̄ is numerically zero.
-        share: Σβq̄ in parts of what it is of clients of which nothing is known; NaN where no client
-            counts.
+        share: Σβq̄ as a multiple of the trust in a new client; NaN where no client counts.
         kept_reason: Why all weights are 0 though clients count; None otherwise.
     """
 
@@ -70,8 +69,8 @@ def trusted_weights(
 ) -> TrustedWeights:
     """Return α ∝ β q̄, all 0 in a round whose trusted share is below a floor.
 
-    Weights are relative: were they all that is looked at, a client that nobody trusts would rule
-    where it is alone.
+    Weights are relative: without a floor, a distrusted client that reports alone would have all of
+    the weight.
 
     Args:
         base: (m,) base weights β.

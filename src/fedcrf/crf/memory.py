@@ -38,20 +38,21 @@ class Remembered:
 class ClientMemory(Mapping[str, NDArray[Any]]):
     """Of each of k clients its belief, a sketch of its last update and where the model was then.
 
-    All is of sketch or label size: 16 KiB a client for sketches of 4096 numbers. A round makes what
-    is new of the clients that take part; what is kept of others goes from memory to memory as it
-    is. As plain arrays, which any checkpoint can hold, a memory is made where it is read by name:
+    All is of sketch or label size: 16 KiB a client for sketches of 4096 numbers. A round makes new
+    entries of the clients that take part; those of others go from memory to memory as they are.
+    Plain arrays, which any checkpoint can hold, are made only where the memory is read by name:
 
     - ``layout`` and ``labels`` as below, ``expected`` and ``longest`` too;
-    - ``clients``: (k,) int64 identities, rising, and in their order
-    - ``beliefs``: (k, L) float64 and ``sketches``: (k, s) float32;
-    - ``positions``: (T, s) float64 of the rounds still spoken of, the earliest first, and
-      ``rounds``: (k,) int64, each client's row of them.
+    - ``clients``: (k,) int64 identities, rising; the next two are in their order;
+    - ``beliefs``: (k, L) float64, and ``sketches``: (k, s) float32;
+    - ``positions``: (T, s) float64, of each round in which some client last took part, the earliest
+      first;
+    - ``rounds``: (k,) int64, each client's row of ``positions``.
 
     Attributes:
         layout: (4,) int64; numbers in the model d, sketch size, sketch seed, and 1 where the model
-            is given every round, by which a memory of something else is known.
-        labels: (L,) float64, what the beliefs are over; by which too.
+            is given every round. A memory with another layout is of another federation.
+        labels: (L,) float64, the labels that beliefs are over. With others it is of another rule.
         of_client: What is kept by identity; the longest absent first, of a round the smaller.
         expected: (s,) float64 sketch of the next global model, as far as the server alone moves it.
         longest: (1,) float64, the largest that a round's median norm has been; 0 before the first.

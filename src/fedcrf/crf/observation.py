@@ -41,8 +41,8 @@ class Observation:
             ``updates``, such as those of earlier rounds; NaN where a client's is not known.
         before: (m, L) marginals of the round that a client last took part in; a row is NaN where
             there was none. None where nothing is remembered.
-        credit: (m,) in [0, 1], what part of a client's word counts where it speaks against others;
-            None where all of everybody's does.
+        credit: (m,) in [0, 1], how much a client's opposition to others counts; None where
+            everybody's counts in full.
         trust_ratio: (m,) in [0, 1], how far a client was trusted when it last took part, as a share
             of how far a new one is before any evidence; 1 for who is new. None where nothing is
             remembered.

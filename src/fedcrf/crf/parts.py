@@ -95,8 +95,8 @@ class TemporalPart(Protocol):
 class LinearPart(Settings):
     """Base of parts whose energy is their evidence times the label: ψ(q) = slope·q·e_i.
 
-    The energies of such parts add up in one exponent, so that it can be told what each of them
-    made of an expected label.
+    The energies of such parts add up in one exponent, so that each part's effect on the expected
+    label can be computed.
 
     Attributes:
         cause: The name of the cause that it looks at.

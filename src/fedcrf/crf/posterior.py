@@ -47,10 +47,10 @@ class Posterior:
             asked for. None for a field without affinities.
         memory: What to hand over in the next round, as plain arrays by name; empty where the
             field remembers nothing.
-        trusted_share: Σβq̄ in parts of what it is of clients of which nothing is known, in [0, 1];
-            NaN where no client counts, or the field does not ask.
-        kept_reason: Why all weights are 0 though clients count: that share is below the floor.
-            None otherwise.
+        trusted_share: Σβq̄ as a multiple of the trust in a new client; NaN where no client counts,
+            or the field does not compute it.
+        kept_reason: Why all weights are 0 though clients count: that multiple is below the rule's
+            floor. None otherwise.
     """
 
     weights: NDArray[np.float64]

@@ -51,10 +51,10 @@ LARGEST_SKETCHED = 1e30
 class RobustCRF(Settings):
     """A CRF against attackers, of whom it knows neither who nor how many they are.
 
-    A client whose data differ from the others' has an update that differs too. It does not oppose
-    the others, though, and it responds to the model: local training descends a loss, so that an
-    honest update changes against the model's last step. Four measurements can be evidence against
-    a client:
+    A client whose data differ from the others' has an update that differs too. But it does not
+    oppose the others, and it responds to the model: local training descends a loss, so that an
+    honest update changes against the model's last step. Four measurements can be evidence against a
+    client:
 
     - norm: its update is longer than its examples explain;
     - opposition: trusted clients' updates point against it, copies of one another counted once;
@@ -62,13 +62,13 @@ class RobustCRF(Settings):
     - update consistency: its update turns away from its last one.
 
     Each has a tolerance, and only what exceeds it is evidence. Agreement earns nothing. A client's
-    label is a Markov chain over rounds, with prior P(q) ∝ exp(b·q). Who reports evidence against
-    itself also loses its say about others. Weights are ∝ n_i q̄_i / k_i, of clipped updates, with
-    k_i = 1 + Σ_{j≠i} max(0, cos_ij)^p, so that copies share the weight of one client.
+    label is a Markov chain over rounds, with prior P(q) ∝ exp(b·q). A client that reports evidence
+    against itself counts less in its opposition to others. Weights are ∝ n_i q̄_i / k_i, of clipped
+    updates, with k_i = 1 + Σ_{j≠i} max(0, cos_ij)^p, so that copies share the weight of one client.
 
-    As a federation converges, its updates become short, and what honest clients differ in is what
-    is left of them. Tolerances may therefore grow with the norm decay: −log ρ, where ρ is the
-    round's median norm as a share of the longest median norm so far, and at least e⁻².
+    As a federation converges, updates become short, and what is left of them is what honest clients
+    differ in. Tolerances may therefore grow with the norm decay: the logarithm by which the round's
+    median norm is shorter than the longest median norm so far, from 0 to 2.
 
     Each client is remembered under its identity, also while it is absent. Its curvature response
     compares sketches: S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when it last took part.
@@ -107,18 +107,18 @@ class RobustCRF(Settings):
         evidence_softening: Added to the median deviation of what is reported, in its unit.
         evidence_strength: How steeply reported evidence grows above its tolerance.
         evidence_limit: The most that reported evidence can be.
-        trust_floor: The least trusted share Σβq̄ of a round with which the model moves, in parts of
-            that of unknown clients; below it all weights are 0. A known attacker that is alone
-            has 1 − s at most, by which trust comes back in a round. With 0 a client that is alone
-            rules, however little it is trusted.
+        trust_floor: The least Σβq̄ of a round with which the model moves, as a multiple of the trust
+            in a new client; below it all weights are 0. A known attacker that reports alone has
+            1 − s at most, by which trust comes back in a round. With 0 such a client has all of the
+            weight, however little it is trusted.
         iterations: Mean-field updates.
         damping: Share of the marginals that an update keeps, in [0, 1).
         remember: Clients that are remembered, 16.5 kB each, or as many as take part in a round. The
             longest absent are forgotten first, and are new when they come back.
         sketch_size: Numbers in a sketch; the error of a cosine is about 1/√size.
-        sketch_seed: Of the sketches' signs. Keep it to the server: who knows it can make updates
-            whose sketches mislead. Where left out, Flower's strategies draw a secret one; elsewhere
-            it is 0, so that runs repeat.
+        sketch_seed: Of the sketches' signs. Keep it to the server: an attacker that knows it can
+            make updates whose sketches mislead. Where not given, Flower's strategies draw a secret
+            one; elsewhere it is 0, so that runs repeat.
 
     Raises:
         FedcrfError: A setting outside its range.

@@ -46,8 +46,8 @@ class ClientReport:
         num_examples: Its training examples n_i, or whatever else it counts for.
         effective_steps: ‖a_i‖₁ of its local solver, the steps that its update is worth (FedNova);
             above 0.
-        evidence: What it says of itself, by name, such as `RESIDUAL_LOSS`. A client may lie, leave
-            out what others report, or report NaN: rules must put up with that.
+        evidence: What it says of itself, by name, such as `RESIDUAL_LOSS`. A client may lie, not
+            report what others do, or report NaN: rules must tolerate that.
     """
 
     client: int
@@ -67,7 +67,7 @@ class AggregationResult:
             NaN where no report has one weight, as where the rule picks coordinate by coordinate.
             Of a rule that clips updates, the share that the clipped update has.
         base_weights: (m,) float64; FedAvg's shares of the same reports, to compare with.
-        excluded: (m,) bool; True where a report was left out because it is not finite.
+        excluded: (m,) bool; True where a report was excluded because it is not finite.
         posterior: The CRF's reasons, where the rule is one.
         memory: What the rule keeps for the next round; empty where it remembers nothing.
         kept_reason: Why the global model stays as it is, in one sentence; None where it moves. A
@@ -173,7 +173,7 @@ class Rule(Settings, ABC):
     def check_clients(self, num_clients: int) -> None:
         """Raise a `FedcrfError` where it cannot be used with so many clients a round.
 
-        It is asked before the first round; where some do not answer, a rule does with the others.
+        It is asked before the first round. In a round that fewer report in, a rule does with those.
         """
 
 
