@@ -72,13 +72,16 @@ def headline_of(run: RunResults) -> Headline:
         tiles.append(replace(distrusted, about=about))
     if gain is not None:
         points = f"{100 * abs(gain.mean):.1f} points"
-        about = f"of test accuracy; 95 % {interval_text(gain, '+.3f')}"
+        in_points = replace(gain, low=100 * gain.low, high=100 * gain.high)
+        about = f"of test accuracy; 95 % {interval_text(in_points, '+.1f')}"
         more = "more" if gain.mean > 0 else "less"
         if gain.low <= 0.0 <= gain.high:  # NaN of few seeds is not
-            tiles.append(Tile("Beside FedAvg", "no clear difference", f"{points} {more} {about}"))
+            equal = points == "0.0 points"
+            about = f"{points} {about}" if equal else f"{points} {more} {about}"
+            tiles.append(Tile("Beside FedAvg", "no clear difference", about))
             said[0] += (
-                ", as accurate as FedAvg"
-                if points == "0.0 points"
+                ", on average that of FedAvg"
+                if equal
                 else f", {points} {more} than FedAvg, which is no clear difference"
             )
         else:
