@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -56,6 +59,7 @@ LimitFlag = Annotated[
 PartitionFlag = Annotated[
     str | None,
     typer.Option(
+        "--partition",
         help="How examples are dealt out: iid, label-skew, label-skew-unbalanced, label-mix.",
         rich_help_panel=DATA,
     ),
@@ -191,30 +195,80 @@ def given(flags: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value not in (None, {})}
 
 
-def data_section(
-    dataset: str | None,
-    image_column: str | None,
-    label_column: str | None,
-    image_size: int | None,
-    limit: int | None,
-) -> dict[str, Any]:
-    """Return what the flags say in a run file's section of data."""
-    return {
-        "dataset": dataset,
-        "image_column": image_column,
-        "label_column": label_column,
-        "image_size": image_size,
-        "limit": limit,
-    }
+@dataclass(frozen=True)
+class DataFlags:
+    """Which images, and how they are dealt out."""
+
+    dataset: DatasetFlag = None
+    data_dir: DataDirFlag = None
+    image_column: ImageColumnFlag = None
+    label_column: LabelColumnFlag = None
+    image_size: ImageSizeFlag = None
+    limit: LimitFlag = None
+    scheme: PartitionFlag = None
+    clients: ClientsFlag = None
+    alpha: AlphaFlag = None
+    min_examples: MinExamplesFlag = None
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """Return what they say in a run file, None where a flag was not given."""
+        return {
+            "data": {
+                "dataset": self.dataset,
+                "image_column": self.image_column,
+                "label_column": self.label_column,
+                "image_size": self.image_size,
+                "limit": self.limit,
+            },
+            "partition": {
+                "scheme": self.scheme,
+                "num_clients": self.clients,
+                "alpha": self.alpha,
+                "min_examples": self.min_examples,
+            },
+        }
 
 
-def partition_section(
-    scheme: str | None, clients: int | None, alpha: float | None, min_examples: int | None
-) -> dict[str, Any]:
-    """Return what the flags say in a run file's section of the partition."""
-    return {
-        "scheme": scheme,
-        "num_clients": clients,
-        "alpha": alpha,
-        "min_examples": min_examples,
-    }
+@dataclass(frozen=True)
+class PlaceFlags:
+    """How cells are run, and who is told of it."""
+
+    jobs: JobsFlag = None
+    device: DeviceFlag = "auto"
+    executor: ExecutorFlag = None
+    log: LogFlag = None
+    cache_dir: CacheDirFlag = None
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes the fields of its dataclasses of flags, each as an option.
+
+    Args:
+        command: Its parameters are keywords: options, and dataclasses of options with defaults.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name], kind=kind))
+            continue
+        options = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name, kind, default=field.default, annotation=options[field.name]
+            )
+            for field in fields(groups[name])
+        ]
+
+    @wraps(command)
+    def taking_each(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    # What Typer reads.
+    taking_each.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    taking_each.__annotations__ = {each.name: each.annotation for each in parameters}
+    return taking_each

@@ -11,23 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedcrf.cli.flags import (
-    DATA,
     WHAT,
     WHERE,
-    AlphaFlag,
     CacheDirFlag,
-    ClientsFlag,
-    DataDirFlag,
-    DatasetFlag,
-    ImageColumnFlag,
-    ImageSizeFlag,
-    LabelColumnFlag,
-    LimitFlag,
-    MinExamplesFlag,
-    PartitionFlag,
-    data_section,
+    DataFlags,
     given,
-    partition_section,
+    with_flags,
 )
 from fedcrf.cli.output import (
     TableForm,
@@ -192,20 +181,10 @@ def explain(
             print_table(table)
 
 
+@with_flags
 def partition(
-    dataset: DatasetFlag = None,
-    data_dir: DataDirFlag = None,
-    image_column: ImageColumnFlag = None,
-    label_column: LabelColumnFlag = None,
-    image_size: ImageSizeFlag = None,
-    limit: LimitFlag = None,
-    scheme: Annotated[
-        str | None,
-        typer.Option("--partition", help=PartitionFlag.__metadata__[0].help, rich_help_panel=DATA),
-    ] = None,
-    clients: ClientsFlag = None,
-    alpha: AlphaFlag = None,
-    min_examples: MinExamplesFlag = None,
+    *,
+    data: DataFlags,
     seed: Annotated[int, typer.Option(min=0, help="The run's seed.", rich_help_panel=WHAT)] = 0,
     output: Annotated[
         Path | None,
@@ -227,20 +206,17 @@ def partition(
     from fedcrf.files import write_text
     from fedcrf.simulation.federation import client_splits
 
-    flags = {
-        "data": data_section(dataset, image_column, label_column, image_size, limit),
-        "partition": partition_section(scheme, clients, alpha, min_examples),
-    }
-    spec = resolve(given(flags))
-    check_used([given(flags)], [spec])
-    data = Workplace(data_dir=data_dir, cache_dir=cache_dir).load(spec.data)
-    splits = client_splits(data.train.labels, spec.partition, seed)
-    record = partition_record(seed, splits, data)
-    title = f"{data.name}, {spec.partition.scheme}, seed {seed}"
+    flags = given(data.sections())
+    spec = resolve(flags)
+    check_used([flags], [spec])
+    images = Workplace(data_dir=data.data_dir, cache_dir=cache_dir).load(spec.data)
+    splits = client_splits(images.train.labels, spec.partition, seed)
+    record = partition_record(seed, splits, images)
+    title = f"{images.name}, {spec.partition.scheme}, seed {seed}"
     print_table(partition_table(record, title))
     for line in remarks(record):
         say(line)
-    name = f"{data.name.replace('/', '-')}-{clients_name(spec.partition)}-seed-{seed}"
+    name = f"{images.name.replace('/', '-')}-{clients_name(spec.partition)}-seed-{seed}"
     stem = output or Path("runs") / f"partition-{name}"
     if stem.suffix in (".png", ".svg", ".csv"):
         stem = stem.with_suffix("")

@@ -14,34 +14,23 @@ from fedcrf.cli.flags import (
     ATTACK,
     TRAIN,
     WHAT,
-    AlphaFlag,
-    CacheDirFlag,
-    ClientsFlag,
     DataDirFlag,
+    DataFlags,
     DatasetFlag,
-    DeviceFlag,
-    ExecutorFlag,
     FolderFlag,
-    ImageColumnFlag,
-    ImageSizeFlag,
     JobsFlag,
-    LabelColumnFlag,
-    LimitFlag,
-    LogFlag,
-    MinExamplesFlag,
     OutputFlag,
-    PartitionFlag,
+    PlaceFlags,
     RunFileArgument,
     RunMissingFlag,
     SettingsFlag,
-    data_section,
     given,
     if_given,
     names_if_given,
     parse_attackers,
     parse_names,
     parse_seeds,
-    partition_section,
+    with_flags,
 )
 from fedcrf.cli.output import console, list_files, print_table, print_tables, say
 from fedcrf.cores import available_cores
@@ -61,7 +50,9 @@ MOST_ON_GPU = 4
 """Cells on one GPU beyond which they wait for each other."""
 
 
+@with_flags
 def run(
+    *,
     run_file: RunFileArgument = None,
     methods: Annotated[
         str | None,
@@ -83,16 +74,7 @@ def run(
         typer.Option(help="Model: a name of [bold]fedcrf models[/bold].", rich_help_panel=WHAT),
     ] = None,
     settings: SettingsFlag = None,
-    dataset: DatasetFlag = None,
-    data_dir: DataDirFlag = None,
-    image_column: ImageColumnFlag = None,
-    label_column: LabelColumnFlag = None,
-    image_size: ImageSizeFlag = None,
-    limit: LimitFlag = None,
-    partition: PartitionFlag = None,
-    clients: ClientsFlag = None,
-    alpha: AlphaFlag = None,
-    min_examples: MinExamplesFlag = None,
+    data: DataFlags,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds at most.", rich_help_panel=TRAIN)
     ] = None,
@@ -143,11 +125,7 @@ def run(
         typer.Option(help="Step size of the server optimizers.", rich_help_panel=TRAIN),
     ] = None,
     output: OutputFlag = None,
-    jobs: JobsFlag = None,
-    device: DeviceFlag = "auto",
-    executor: ExecutorFlag = None,
-    log: LogFlag = None,
-    cache_dir: CacheDirFlag = None,
+    place: PlaceFlags,
     describe: Annotated[
         bool,
         typer.Option(
@@ -162,8 +140,7 @@ def run(
         "methods": names_if_given("--methods", methods),
         "seeds": if_given(parse_seeds, seeds),
         "model": {"name": model},
-        "data": data_section(dataset, image_column, label_column, image_size, limit),
-        "partition": partition_section(partition, clients, alpha, min_examples),
+        **data.sections(),
         "rounds": {
             "maximum": rounds,
             "patience": patience,
@@ -190,12 +167,12 @@ def run(
     if describe:
         print(tomli_w.dumps(spec.describe()), end="")
         return
-    workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
+    workplace = _workplace(data.data_dir, place)
     from fedcrf.experiments.results import read_results, write_results
     from fedcrf.experiments.store import RunStore
 
     store = RunStore(output or default_folder(spec))
-    failed, _ = _carry_out([(spec, store)], workplace, log)
+    failed, _ = _carry_out([(spec, store)], workplace, place.log)
     print_tables(read_results(store).tables())
     with _failing(failed):
         list_files(write_results(store))
@@ -206,7 +183,7 @@ def demo(
     jobs: JobsFlag = None,
 ) -> None:
     """Show the point: three rules on the digits, with three attackers among ten and without."""
-    workplace = _workplace(None, None, jobs, "cpu")
+    workplace = _workplace(None, PlaceFlags(jobs=jobs, device="cpu"))
     from fedcrf.experiments.demo import Demonstration
     from fedcrf.report.page import write_page
     from fedcrf.report.reading import read_report
@@ -221,7 +198,9 @@ def demo(
         say(f"Who was trusted, and why: {shlex.quote(str(page))}")
 
 
+@with_flags
 def reproduce(
+    *,
     which: Annotated[
         str,
         typer.Option(
@@ -245,14 +224,10 @@ def reproduce(
     run: RunMissingFlag = True,
     data_dir: DataDirFlag = None,
     output: FolderFlag = Path("results/paper"),
-    jobs: JobsFlag = None,
-    device: DeviceFlag = "auto",
-    executor: ExecutorFlag = None,
-    log: LogFlag = None,
-    cache_dir: CacheDirFlag = None,
+    place: PlaceFlags,
 ) -> None:
     """Make the paper's tables and figures: run what is missing, say which cells are not run."""
-    workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
+    workplace = _workplace(data_dir, place)
     from fedcrf.experiments import reproduce as paper
     from fedcrf.experiments.analysis.paper import PAPER_METHODS
     from fedcrf.experiments.results import write_results
@@ -266,7 +241,7 @@ def reproduce(
     changed: list[RunStore] = []
     if run:
         runs = [(spec, column.store) for spec, column in zip(specs, chosen, strict=True)]
-        failed, display = _carry_out(runs, workplace, log)
+        failed, display = _carry_out(runs, workplace, place.log)
         changed = [
             store
             for spec, store in runs
@@ -286,7 +261,9 @@ def reproduce(
         list_files(paper.write_tables(output, everything))
 
 
+@with_flags
 def sweep(
+    *,
     over: Annotated[
         list[str],
         typer.Option(
@@ -307,14 +284,10 @@ def sweep(
     settings: SettingsFlag = None,
     data_dir: DataDirFlag = None,
     output: FolderFlag = Path("runs/sweep"),
-    jobs: JobsFlag = None,
-    device: DeviceFlag = "auto",
-    executor: ExecutorFlag = None,
-    log: LogFlag = None,
-    cache_dir: CacheDirFlag = None,
+    place: PlaceFlags,
 ) -> None:
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
-    workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
+    workplace = _workplace(data_dir, place)
     from fedcrf.experiments.results import table
     from fedcrf.experiments.settings import read_run_file, setting
     from fedcrf.experiments.study import Study, parse_axis
@@ -329,14 +302,16 @@ def sweep(
     chosen = tuple(setting(text) for text in settings or [])
     axes = tuple(parse_axis(text) for text in over)
     study = Study((*described, given(flags)), axes, chosen)
-    failed, _ = _carry_out(study.runs(output), workplace, log)
+    failed, _ = _carry_out(study.runs(output), workplace, place.log)
     results = table(output, study)
     print_table(sweep_table(study, results))
     with _failing(failed):
         list_files(write_sweep(study, results, output))
 
 
+@with_flags
 def robustness(
+    *,
     suite: Annotated[
         str,
         typer.Argument(help="attacks, noise, or a TOML file of a suite."),
@@ -376,14 +351,10 @@ def robustness(
     run: RunMissingFlag = True,
     data_dir: DataDirFlag = None,
     output: OutputFlag = None,
-    jobs: JobsFlag = None,
-    device: DeviceFlag = "auto",
-    executor: ExecutorFlag = None,
-    log: LogFlag = None,
-    cache_dir: CacheDirFlag = None,
+    place: PlaceFlags,
 ) -> None:
     """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
-    workplace = _workplace(data_dir, cache_dir, jobs, device, executor)
+    workplace = _workplace(data_dir, place)
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.analysis.conditions import summary_table
     from fedcrf.experiments.packed import Ledger
@@ -406,9 +377,9 @@ def robustness(
     @contextmanager
     def observed(runs: Sequence[tuple[RunSpec, RunStore]]) -> Iterator[Observer]:
         with RunDisplay(runs, console, brief=True) as display:
-            yield _observer(display, runs, log)
+            yield _observer(display, runs, place.log)
 
-    _loggers(log)  # a name that is none is said before there is a folder
+    _loggers(place.log)  # a name that is none is said before there is a folder
     failed: list[CellFailed] = []
     if run:
         failed = run_suite(chosen, ledger, workplace, observed)
@@ -466,21 +437,16 @@ def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
     return find_loggers(parse_names("--log", log), LOGGERS)
 
 
-def _workplace(
-    data_dir: Path | None,
-    cache_dir: Path | None,
-    jobs: int | None,
-    device: str,
-    executor: str | None = None,
-) -> Workplace:
-    if device not in ("cpu", "cuda", "auto"):
-        raise FedcrfError(f"--device {device}: choose cpu, cuda or auto")
-    if jobs is not None and jobs < 1:
-        raise FedcrfError(f"--jobs {jobs}: give 1 or more")
+def _workplace(data_dir: Path | None, place: PlaceFlags) -> Workplace:
+    if place.device not in ("cpu", "cuda", "auto"):
+        raise FedcrfError(f"--device {place.device}: choose cpu, cuda or auto")
+    if place.jobs is not None and place.jobs < 1:
+        raise FedcrfError(f"--jobs {place.jobs}: give 1 or more")
     from fedcrf.experiments.grid import Workplace, executor_at
 
-    elsewhere = None if executor is None else executor_at(executor)
-    return Workplace(data_dir, cache_dir, device, jobs or default_jobs(device), elsewhere)
+    jobs = place.jobs or default_jobs(place.device)
+    elsewhere = None if place.executor is None else executor_at(place.executor)
+    return Workplace(data_dir, place.cache_dir, place.device, jobs, elsewhere)
 
 
 @contextmanager
