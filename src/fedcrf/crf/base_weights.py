@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.crf.potentials import median
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import EPSILON, as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY, check_filled, is_floating
@@ -127,7 +128,7 @@ def counted_parts(
 def _most_counted(base: NDArray[np.float64], usable: NDArray[np.bool_], cap: float) -> float | None:
     """Return the most that a weight counts as; None where nobody has one."""
     held = base[usable & (base > 0)]
-    return cap * float(np.median(held)) if len(held) else None
+    return cap * median(held) if len(held) else None
 
 
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
@@ -144,11 +145,11 @@ def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
             f"num_examples have shape {counts.shape} for {num_clients} updates: "
             "give one count for each client"
         )
-    for client, count in enumerate(counts):
-        if not math.isfinite(count) or count < 0:
-            raise FedcrfError(
-                f"num_examples of client {client} is {count:g}: give a count of 0 or more"
-            )
+    wrong = np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)))
+    if len(wrong):
+        raise FedcrfError(
+            f"num_examples of client {wrong[0]} is {counts[wrong[0]]:g}: give a count of 0 or more"
+        )
     if not counts.any():
         raise FedcrfError("num_examples are all zero: at least one client must have examples")
     return np.asarray(counts / counts.max())  # only ratios matter; huge counts cannot overflow

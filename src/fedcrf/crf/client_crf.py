@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -105,14 +106,14 @@ class ClientCRF(Settings):
             )
         self.search  # noqa: B018  (checks the settings)
 
-    @property
+    @cached_property
     def search(self) -> NeighbourSearch | None:
         """Whose affinities count; None for everybody's."""
         if self.neighbours is None:
             return None
         return NeighbourSearch(self.neighbours, self.sketch_size, self.sketch_seed or 0)
 
-    @property
+    @cached_property
     def field(self) -> Field:
         """The field these settings describe."""
         return Field(

@@ -22,7 +22,7 @@ from fedcrf.checks import (
 )
 from fedcrf.crf.observation import Observation
 from fedcrf.crf.parts import Energy, LinearPart, Matrix, Message, Prior, Vector
-from fedcrf.crf.potentials import label_prior, median
+from fedcrf.crf.potentials import label_prior, median, median_of_sorted
 from fedcrf.errors import FedcrfError
 
 REPORTED = "reported"
@@ -51,7 +51,7 @@ class LogOddsPrior(Settings):
 
     def prior(self, seen: Observation, labels: Vector) -> Prior:
         """Return the prior; see `PriorPart.prior`."""
-        return Prior(np.tile(self.probabilities(labels), (seen.num_clients, 1)))
+        return Prior(np.full((seen.num_clients, len(labels)), self.probabilities(labels)))
 
     def probabilities(self, labels: Vector) -> Vector:
         """Return P(q) of the (L,) labels."""
@@ -321,16 +321,14 @@ class Opposition(LinearPart):
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
         credit = np.ones(seen.num_clients) if seen.credit is None else seen.credit
         counted = votes(seen.cosines, self.vote_power)
-        credited = seen.finite & (credit >= 0.5)
+        judges = np.flatnonzero(seen.finite & (credit >= 0.5))
         crowded = large_round_share(seen.finite, self.large_round)
         conflicts = conflict(seen.cosines, crowded) * ((1.0 - crowded) * credit * counted)
         least = (1.0 - crowded) * (self.tolerance + self.tolerance_growth * seen.norm_decay)
 
         def energy(marginals: Matrix) -> Energy:
             met = conflicts @ (marginals @ labels)
-            middle, deviation = (
-                median_and_lower_mad(met[credited]) if credited.any() else (0.0, 0.0)
-            )
+            middle, deviation = median_and_lower_mad(met[judges]) if len(judges) else (0.0, 0.0)
             tolerated = least + crowded * self.spread * deviation
             evidence = np.maximum(0.0, met - middle - tolerated)
             return self.against(evidence, labels, {self.cause: met, "vote": counted})
@@ -416,8 +414,10 @@ def median_and_lower_mad(values: Vector) -> tuple[float, float]:
 
     Attackers are above it, and could otherwise choose the deviation.
     """
-    middle = median(values)
-    return middle, median(middle - values[values <= middle])
+    ordered = np.sort(values)
+    middle = median_of_sorted(ordered)
+    below = ordered[: ordered.searchsorted(middle, "right")]
+    return middle, median_of_sorted((middle - below)[::-1])
 
 
 def excess(values: Vector, softening: float) -> Vector:
@@ -493,6 +493,5 @@ def update_consistency(update: Matrix, last_update: Matrix) -> Vector:
 
 
 def _row_cosines(left: Matrix, right: Matrix) -> Vector:
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    inner: Vector = np.einsum("ij,ij->i", left, right)
-    return inner / np.where(lengths == 0.0, 1.0, lengths)
+    lengths = np.sqrt(np.vecdot(left, left)) * np.sqrt(np.vecdot(right, right))
+    return np.asarray(np.vecdot(left, right) / np.where(lengths == 0.0, 1.0, lengths))

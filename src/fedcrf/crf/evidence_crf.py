@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class EvidenceCRF(Settings):
         check_positive(self, "evidence_softening", "evidence_strength")
         self.field  # noqa: B018  (checks the name)
 
-    @property
+    @cached_property
     def field(self) -> Field:
         """The field these settings describe; with labels 0 and 1 the expected label is exact."""
         reported = ReportedReliability(

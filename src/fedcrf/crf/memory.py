@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -166,16 +167,14 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         Args:
             clients: (m,) identities.
         """
-        beliefs = np.full((len(clients), len(self.labels)), np.nan)
-        sketches = np.full((len(clients), len(self.expected)), np.nan)
-        positions = np.full_like(sketches, np.nan)
-        for place, client in enumerate(clients.tolist()):
-            kept = self.of_client.get(client)
-            if kept is not None:
-                beliefs[place] = kept.belief
-                sketches[place] = kept.sketch
-                positions[place] = kept.position
-        return beliefs, sketches, positions
+        unknown = np.full(len(self.expected), np.nan)
+        nothing = Remembered(np.full(len(self.labels), np.nan), unknown.astype(np.float32), unknown)
+        kept = [self.of_client.get(client, nothing) for client in clients.tolist()]
+        return (
+            np.array([each.belief for each in kept]),
+            np.array([each.sketch for each in kept], np.float64),
+            np.array([each.position for each in kept]),
+        )
 
     def trusts_absent(
         self, clients: NDArray[np.int64], labels: NDArray[np.float64], least: float
@@ -216,11 +215,11 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             most: Clients that are remembered, or as many as took part. The longest absent go first.
         """
         of_client, there = dict(self.of_client), np.array(position)
+        who = clients.tolist()
         for place in np.argsort(clients).tolist():
-            client = int(clients[place])
-            of_client.pop(client, None)  # it comes last
+            of_client.pop(who[place], None)  # it comes last
             # Copies: a row of an array would keep the others in memory.
-            of_client[client] = Remembered(
+            of_client[who[place]] = Remembered(
                 beliefs[place].copy(), sketches[place].astype(np.float32), there
             )
         surplus = len(of_client) - max(most, len(clients))
@@ -325,13 +324,11 @@ def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.in
             f"{len(clients)} clients for {num_clients} updates: give one whole number for each"
         )
     for each in clients:
-        if not isinstance(each, numbers.Integral):
+        if type(each) is not int and not isinstance(each, numbers.Integral):
             raise FedcrfError(f"client {each!r}: give identities that are whole numbers")
     # Node ids may be unsigned: whatever has 64 bits keeps them.
-    given = np.array([(int(each) + 2**63) % 2**64 - 2**63 for each in clients], dtype=np.int64)
-    values, counts = np.unique(given, return_counts=True)
-    if (counts > 1).any():
-        raise FedcrfError(
-            f"client {values[counts > 1][0]} reports twice in one round: give each client once"
-        )
-    return given
+    given = [(int(each) + 2**63) % 2**64 - 2**63 for each in clients]
+    if len(set(given)) < num_clients:
+        twice = min(each for each, count in Counter(given).items() if count > 1)
+        raise FedcrfError(f"client {twice} reports twice in one round: give each client once")
+    return np.array(given, dtype=np.int64)

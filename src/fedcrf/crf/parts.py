@@ -116,4 +116,5 @@ class LinearPart(Settings):
 
     def against(self, evidence: Vector, labels: Vector, causes: Causes) -> Energy:
         """Return the energy of (m,) evidence e, which is a cause too."""
-        return Energy(self.slope * np.outer(evidence, labels), {**causes, self.evidence: evidence})
+        values = self.slope * (evidence[:, None] * labels)
+        return Energy(values, {**causes, self.evidence: evidence})

@@ -6,6 +6,7 @@ Every function is m-sized algebra; its equation, of the paper's Method section, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -134,13 +135,17 @@ def median(values: Vector) -> float:
 
     NaN of nothing.
     """
-    if not len(values):
-        return float("nan")
-    ordered = np.sort(values)
-    middle = len(values) // 2
-    if len(values) % 2 or np.isnan(ordered[-1]):
-        return float(ordered[-1] if np.isnan(ordered[-1]) else ordered[middle])
-    return float((ordered[middle - 1] + ordered[middle]) / 2)
+    return median_of_sorted(np.sort(values))
+
+
+def median_of_sorted(ordered: Vector) -> float:
+    """Return the median of values that rise, NaN last; NaN of nothing."""
+    count = len(ordered)
+    if not count or math.isnan(ordered[-1]):
+        return math.nan
+    if count % 2:
+        return float(ordered[count // 2])
+    return float((ordered[count // 2 - 1] + ordered[count // 2]) / 2)
 
 
 @dataclass(frozen=True)

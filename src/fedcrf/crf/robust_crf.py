@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -217,7 +218,7 @@ class RobustCRF(Settings):
         check_whole("sketch_size", self.sketch_size, least=1)
         check_whole("sketch_seed", self._seed, least=0)
 
-    @property
+    @cached_property
     def field(self) -> Field:
         """The field these settings describe."""
         return Field(
@@ -267,15 +268,19 @@ class RobustCRF(Settings):
             remembered: (m,) labels expected when the clients last took part, the posterior's
                 cause; NaN for who is new, whose p_i is p₀.
         """
+        return Chain(self.persistence).transition(np.asarray(self.unknown_label), remembered)
+
+    @cached_property
+    def unknown_label(self) -> float:
+        """p₀, the label expected of a client of which nothing is known."""
         labels = np.asarray(self.labels)
-        unknown = LogOddsPrior(self.prior_log_odds).probabilities(labels) @ labels
-        return Chain(self.persistence).transition(np.asarray(unknown), remembered)
+        return float(LogOddsPrior(self.prior_log_odds).probabilities(labels) @ labels)
 
     @property
     def _seed(self) -> int:
         return 0 if self.sketch_seed is None else self.sketch_seed
 
-    @property
+    @cached_property
     def reported(self) -> EvidenceCRF:
         """What weighs the evidence that clients report."""
         return EvidenceCRF(
@@ -389,9 +394,12 @@ class RobustCRF(Settings):
         sketches = np.clip(sketches, -LARGEST_SKETCHED, LARGEST_SKETCHED).astype(np.float32)
         sketches[~finite] = np.nan
         before, last_sketches, last_positions = remembered.recall(who)
-        trusted = before @ np.asarray(field.labels)
-        unknown = float(self.prior_label(np.array(np.nan)))
-        reported = self.reported.infer_reliability(finite, evidence)
+        labels = np.asarray(field.labels)
+        trusted = before @ labels
+        unknown = self.unknown_label
+        # Who reports nothing is as reliable as can be.
+        reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
+        credit = np.ones(len(finite)) if reported is None else reported.expected_label
         middle = median_norm(statistics.norms, finite)
         seen = Observation(
             statistics,
@@ -405,19 +413,19 @@ class RobustCRF(Settings):
                 ),
             },
             before=before,
-            credit=reported.expected_label,
+            credit=credit,
             trust_ratio=trust_ratio(trusted, unknown),
             norm_decay=norm_decay(middle, float(remembered.longest[0])),
         )
         found = field.infer(seen)
-        trust = found.expected_label * reported.expected_label
+        trust = found.expected_label * credit
         decided = trusted_weights(base, trust, unknown, self.trust_floor)
         longest = self.clip * middle * math.exp(self.norm_tolerance_growth * seen.norm_decay)
         clip = clip_factors(statistics.norms, finite, longest)
         moved = (decided.weights * clip)[finite] @ sketches[finite]
         beliefs = found.marginals.copy()
         if decided.kept_reason is not None and remembered.trusts_absent(
-            who, np.asarray(field.labels), self.trust_floor * unknown
+            who, labels, self.trust_floor * unknown
         ):
             # A model that waits tests nobody, and time alone is no reason to trust.
             risen = found.expected_label > trusted
@@ -443,7 +451,7 @@ class RobustCRF(Settings):
                 "remembered": trusted,
                 "clip": clip,
                 "copies": copies,
-                **(reported.causes if evidence else {}),
+                **(reported.causes if reported is not None and evidence else {}),
             },
             clip=clip,
             excluded=~finite,

@@ -111,8 +111,8 @@ class CRFRobust(RobustCRF, Rule):
         remembered = sketch_seed_of(memory)
         return replace(self, sketch_seed=seed if remembered is None else remembered)
 
-    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence:
-        return {}
+    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class CRFRobustEvidence(CRFRobust):
         """What clients are asked for."""
         return frozenset({self.evidence})
 
-    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence:
+    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence | None:
         return reported_evidence(reports, self.wanted_evidence)
 
 
