@@ -17,7 +17,7 @@ from fedcrf import FedcrfError
 from fedcrf.cli import app
 from fedcrf.experiments.grid import CellFailed, CellStarted, RoundFinished, Workplace
 from fedcrf.experiments.packed import Ledger, open_run
-from fedcrf.experiments.results import read_results
+from fedcrf.experiments.results import read_results, table
 from fedcrf.experiments.robustness import Findings, run_suite
 from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.report.effects import effects_of
@@ -69,6 +69,9 @@ def test_every_cell_of_a_suite_keeps_its_rounds(whole: tuple[Path, Log]) -> None
         "fedavg-seed-0", "crf-robust-seed-0", "fedavg-seed-1", "crf-robust-seed-1",
     ]  # fmt: skip
     assert all(len(each.records) == 3 for each in run_so_far.cells)
+    found = table(packed(folder))
+    assert list(found.accuracy) == [s.test_accuracy for s in run_so_far.finished]
+    assert found.complete.all()
     # In the order in which they were told, but for their digits.
     told = [e.record for e in log.of(RoundFinished) if e.record.attackers and e.cell.seed == 0]
     kept = run_so_far.cells[1].records
