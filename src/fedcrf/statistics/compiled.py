@@ -122,7 +122,7 @@ def sum_columns(
                 sums[4] += _call(kernels, "gather_many", *given, part.whole, found)
         return sums
 
-    totals = _add_up(carry_out, _tasks(layers, width), _worthwhile(threads, m, layers))
+    totals = _add_up(carry_out, _tasks(layers, width), _worthwhile(threads, clients))
     if totals is None:
         return None
     squares, gram, inner, squared_distance, median_square = totals
@@ -162,7 +162,7 @@ def sum_centred(
         return sums
 
     width = CHUNK if m <= MOST_SORTED else CHUNK_OF_MANY
-    totals = _add_up(carry_out, _tasks(layers, width), _worthwhile(threads, m, layers))
+    totals = _add_up(carry_out, _tasks(layers, width), _worthwhile(threads, clients))
     if totals is None:
         return None
     finite = np.isfinite(totals[0])
@@ -201,7 +201,7 @@ def sketch_columns(
                 _call(kernels, "sketch", *given, sketch.shifts, signs, sums[mine])
                 first += part.size
 
-    threads = _worthwhile(threads, len(clients), _layer_rows(clients, None))
+    threads = _worthwhile(threads, clients)
     each = -(-len(clients) // threads)
     shares = [slice(start, start + each) for start in range(0, len(clients), each)]
     return sums if _done(carry_out, shares, threads) else None
@@ -377,9 +377,9 @@ def _parts_of(task: Task, layers: Sequence[LayerRows]) -> Iterator[tuple[int, Co
             yield number, part
 
 
-def _worthwhile(threads: int | None, clients: int, layers: Sequence[LayerRows]) -> int:
+def _worthwhile(threads: int | None, clients: Sequence[Layers]) -> int:
     """Return how many threads are worth starting."""
-    numbers = clients * sum(layer.size for layer in layers)
+    numbers = len(clients) * num_numbers(clients[0])
     return min(threads or default_threads(), max(1, numbers // NUMBERS_OF_A_THREAD))
 
 
@@ -468,7 +468,8 @@ def _fill(
             if not fits:
                 filled[...] = into
 
-    return _done(carry_out, _tasks([layer], CHUNK), _worthwhile(threads, len(flats), [layer]))
+    threads = _worthwhile(threads, [[flat] for flat in flats])
+    return _done(carry_out, _tasks([layer], CHUNK), threads)
 
 
 def _done(task: Callable[[T], None], items: Sequence[T], threads: int | None) -> bool:
