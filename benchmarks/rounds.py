@@ -16,8 +16,8 @@ from fedcrf.objectives import Plain
 from fedcrf.simulation.engine import LocalEngine
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.local_training import LocalTraining
+from fedcrf.simulation.mlp_training import trainer
 from fedcrf.simulation.round_memory import state_of
-from fedcrf.simulation.training import trainer
 from fedcrf.simulation.work import Work
 from fedcrf.simulation.worker_pool import engine_for
 

@@ -20,7 +20,7 @@ from fedcrf.models import MLP
 from fedcrf.objectives import OBJECTIVES, Objective, Plain, Proximal
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import LocalTraining, fewest_in_a_step, train_client
-from fedcrf.simulation.training import trainer
+from fedcrf.simulation.mlp_training import trainer
 from simulation.small import (
     CLASSES,
     SHAPE,

@@ -16,9 +16,9 @@ from torch import Tensor
 from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
 from fedcrf.simulation.evaluation import Scores, evaluation_of, score
 from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.mlp_training import trainer
 from fedcrf.simulation.randomness import Stream, generator, torch_seed
 from fedcrf.simulation.round_memory import RoundMemory
-from fedcrf.simulation.training import trainer
 from fedcrf.simulation.work import Trained, Work
 
 

@@ -1,13 +1,15 @@
 """Local training of a multilayer perceptron without autograd: the same steps, less memory traffic.
 
 The gradient of a linear layer is a matrix product, so it can be accumulated straight into the
-momentum buffer; nothing is allocated within an epoch.
+momentum buffer; nothing is allocated within an epoch. `trainer` takes it for such a network, and
+the general training for any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from fedcrf.objectives import Objective
 from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.local_training import LocalTraining
+from fedcrf.simulation.local_training import LocalTraining, train_client
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
@@ -150,3 +152,21 @@ class MLPTraining:
                 below = torch.mm(delta.t(), self._weights[number], out=batch.deltas[number - 1])
                 torch.ops.aten.threshold_backward.grad_input(below, inputs, 0.0, grad_input=below)
                 delta = below.t()
+
+
+Trainer = Callable[[Examples, Objective, np.random.Generator], float]
+"""Trains the network it was made for on a client's examples; returns the mean cross-entropy."""
+
+
+def trainer(network: nn.Module, settings: LocalTraining, fewest: int = 1) -> Trainer:
+    """Return what trains ``network`` in place, client after client.
+
+    Args:
+        network: The network.
+        settings: How.
+        fewest: Examples that a step must have, from `fewest_in_a_step`.
+    """
+    layers = linear_layers(network)
+    if layers is not None and settings.precision == "float32":
+        return MLPTraining(layers, settings).train
+    return partial(train_client, network, settings=settings, fewest=fewest)
