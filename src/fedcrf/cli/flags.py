@@ -31,8 +31,8 @@ RunFileArgument = Annotated[
 DatasetFlag = Annotated[
     str | None,
     typer.Option(
-        help="Data set: a name of [bold]fedcrf datasets[/bold], or any image-classification set "
-        "of the Hugging Face hub as OWNER/NAME.",
+        help="Data set: a name of [bold]fedcrf datasets[/bold], any image-classification set "
+        "of the Hugging Face hub as OWNER/NAME, or FILE.py:NAME.",
         rich_help_panel=DATA,
     ),
 ]
@@ -60,7 +60,8 @@ PartitionFlag = Annotated[
     str | None,
     typer.Option(
         "--partition",
-        help="How examples are dealt out: iid, label-skew, label-skew-unbalanced, label-mix.",
+        help="How examples are dealt out: a partition of [bold]fedcrf datasets[/bold], such as iid "
+        "or label-skew, or FILE.py:NAME.",
         rich_help_panel=DATA,
     ),
 ]

@@ -234,10 +234,11 @@ def methods() -> None:
     from fedcrf.rules.byzfl import AGGREGATORS, PRE_AGGREGATORS
 
     list_entries(
-        "methods (or any RULE+OBJECTIVE, and any of them +OPTIMIZER)",
+        "methods (or any RULE+OBJECTIVE, and any of them +OPTIMIZER; "
+        "a rule or an objective of your own is FILE.py:NAME)",
         {name: method.parts for name, method in METHODS.items()},
     )
-    list_entries("rules", _described(RULES, "rules"))
+    list_entries("rules", _described(RULES, "rules") | _installed("rule"))
     list_entries(
         "rules of ByzFL, which are methods too (fedcrf[byzfl]): byzfl-AGGREGATOR, or "
         "byzfl-PRE-AGGREGATOR-AGGREGATOR such as byzfl-nnm-krum",
@@ -246,7 +247,7 @@ def methods() -> None:
             "pre-aggregators": ", ".join(map(_part, PRE_AGGREGATORS.items())),
         },
     )
-    list_entries("objectives", _described(OBJECTIVES, "objectives"))
+    list_entries("objectives", _described(OBJECTIVES, "objectives") | _installed("objective"))
     list_entries("server optimizers", _described(SERVER_OPTIMIZERS, "server_optimizers"))
 
 
@@ -254,7 +255,8 @@ def attacks() -> None:
     """List the attacks, with their settings and when they are carried out."""
     from fedcrf.attacks import ATTACKS, Schedule
 
-    list_entries("attacks", _described(ATTACKS, "attacks"))
+    known = _described(ATTACKS, "attacks") | _installed("attack")
+    list_entries("attacks (or FILE.py:NAME)", known)
     list_entries("any of them", _described({"attack": Schedule}, "attack"))
 
 
@@ -263,17 +265,26 @@ def datasets() -> None:
     from fedcrf.data import DATASETS, PARTITIONS
 
     list_entries(
-        "data sets (or any of the Hugging Face hub as OWNER/NAME)",
-        {name: source.description for name, source in DATASETS.items()},
+        "data sets (or any of the Hugging Face hub as OWNER/NAME, or FILE.py:NAME)",
+        {name: source.description for name, source in DATASETS.items()} | _installed("dataset"),
     )
-    list_entries("partitions", {name: scheme.description for name, scheme in PARTITIONS.items()})
+    schemes = {name: scheme.description for name, scheme in PARTITIONS.items()}
+    list_entries("partitions (or FILE.py:NAME)", schemes | _installed("partition"))
 
 
 def models() -> None:
     """List the models, with their settings."""
     from fedcrf.models import MODELS
 
-    list_entries("models", _described(MODELS, "model"))
+    list_entries("models (or FILE.py:NAME)", _described(MODELS, "model") | _installed("model"))
+
+
+def _installed(what: str) -> dict[str, str]:
+    """Return the names that installed packages give, and what each stands for."""
+    from fedcrf.extensions import installed
+
+    found = installed(what).items()
+    return {name: f"{each.value}, of an installed package" for name, each in found}
 
 
 def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str]:

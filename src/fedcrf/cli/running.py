@@ -57,8 +57,8 @@ def run(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods, comma-separated: names of [bold]fedcrf methods[/bold], or any "
-            "RULE+OBJECTIVE; with +OPTIMIZER for a server optimizer.  "
+            help="Methods, comma-separated: names of [bold]fedcrf methods[/bold], FILE.py:RULE of "
+            "your own, or any RULE+OBJECTIVE; with +OPTIMIZER for a server optimizer.  "
             "[dim]\\[default: fedavg,fedprox,crf-fedavg,crf-fedprox][/dim]",
             rich_help_panel=WHAT,
         ),
@@ -71,7 +71,10 @@ def run(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Model: a name of [bold]fedcrf models[/bold].", rich_help_panel=WHAT),
+        typer.Option(
+            help="Model: a name of [bold]fedcrf models[/bold], or FILE.py:NAME.",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
     settings: SettingsFlag = None,
     data: DataFlags,
@@ -102,7 +105,8 @@ def run(
     attack: Annotated[
         str | None,
         typer.Option(
-            help="What attackers do: a name of [bold]fedcrf attacks[/bold].", rich_help_panel=ATTACK
+            help="What attackers do: a name of [bold]fedcrf attacks[/bold], or FILE.py:NAME.",
+            rich_help_panel=ATTACK,
         ),
     ] = None,
     attackers: Annotated[
