@@ -79,6 +79,12 @@ def installed(what: str) -> dict[str, EntryPoint]:
         what: As in `find`.
     """
     group = f"fedcrf.{what.replace(' ', '_')}s"
+    return _entry_points(group, tuple(sys.path))
+
+
+@cache  # reading what every package says takes milliseconds, and a suite asks a thousand times
+def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Return a group's entry points of what is installed along a path."""
     return {each.name: each for each in entry_points(group=group)}
 
 
