@@ -297,6 +297,7 @@ def points(difference: Estimate | None) -> str:
 
 BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("README.md", "robustness"): headline,
+    ("docs/index.md", "robustness"): headline,
     ("README.md", "limits"): not_at_home,
     ("README.md", "adaptive"): adaptive,
     ("README.md", "gain"): gain,

@@ -105,7 +105,7 @@ def commands(page: str) -> list[list[str]]:
     return [words for words in split if words and words[0] == "fedcrf"]
 
 
-@pytest.mark.parametrize("page", ["../README", "experiments", "attacks"])
+@pytest.mark.parametrize("page", ["../README", "index", "experiments", "attacks"])
 def test_commands_are_such(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = commands(page)
     assert len(shown) >= 4

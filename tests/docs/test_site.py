@@ -55,6 +55,16 @@ def test_a_page_opens_offline(chromium: Browser, site: Path, page: str) -> None:
     assert chromium.run(pictures)
 
 
+def test_what_is_looked_for_is_found_from_disk(chromium: Browser, site: Path) -> None:
+    chromium.open(site / "index.html", ready="document.readyState === 'complete'")
+    box = chromium.driver.find_element("css selector", "[data-md-component=search-query]")
+    box.click()
+    box.send_keys("trimmed mean")
+    links = "[...document.querySelectorAll('.md-search-result__link')]"
+    chromium.wait(f"{links}.some((link) => link.href.includes('rules.html#fedcrf.rules.Trimmed'))")
+    assert chromium.errors() == []
+
+
 def test_equations_are_drawn(chromium: Browser, site: Path) -> None:
     chromium.open(site / "method.html", ready="document.readyState === 'complete'")
     heights = chromium.run(

@@ -59,6 +59,10 @@ class Browser:
         offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
         command("Network.emulateNetworkConditions", offline)
         self.driver.get(page.resolve().as_uri())
+        self.wait(ready)
+
+    def wait(self, ready: str) -> None:
+        """Wait until an expression of the page is true."""
         WebDriverWait(self.driver, 30).until(
             lambda driver: driver.execute_script(f"return {ready}")
         )
