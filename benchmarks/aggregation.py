@@ -163,7 +163,7 @@ def _our_rules(
     reports = [ClientReport(i, {"w": row}, i + 1) for i, row in enumerate(rows)]
     for name in RULES_SHOWN:
         rule = RULES[name]()
-        yield f"fedcrf rule {name}", partial(rule.aggregate, {"w": origin}, reports)
+        yield f"fedcrf rule {name}", partial(rule.aggregate, rule.begin(), {"w": origin}, reports)
 
 
 def _peers(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import report
+from benchmarks import aggregation, report
 from benchmarks.__main__ import SECTIONS
 from benchmarks.contender import Contender, Entry, MissingError
 from benchmarks.timing import Timing, take_turns
@@ -38,6 +38,14 @@ def test_every_section_says_what_it_was_measured_with(found: dict[str, Any]) -> 
     for section in found.values():
         assert re.fullmatch("[0-9a-f]{40}", section["provenance"]["commit"])
         assert section["peaks"]["product"]["1"] > 0
+
+
+def test_every_rule_is_measured_that_the_tables_show() -> None:
+    origin, rows = aggregation.models(clients=4, numbers=100)
+    named = dict(aggregation._our_rules(origin, rows))
+    assert len(named) == len(aggregation.RULES_SHOWN)
+    for aggregate in named.values():
+        assert aggregate().weights.shape == (4,)  # type: ignore[attr-defined]
 
 
 def test_a_contender_that_cannot_take_part_is_named_with_the_reason() -> None:
