@@ -21,6 +21,11 @@ class EarlierNameWarning(FutureWarning):
     """Notice of a name that an earlier version had: it is accepted, and a new one is there."""
 
 
+def in_a_line(error: Exception) -> str:
+    """Return the kind of an error that is none of ours, and what it says, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
     """Build the error for a name that does not exist, naming the nearest one that does.
 

@@ -3,8 +3,8 @@
 A name is ``FILE.py:OBJECT``, ``MODULE:OBJECT``, or one that an installed package gives as an entry
 point of a group such as ``fedcrf.rules``. A file is looked for from the working directory.
 
-A file is imported as a submodule of this one, under a name that says its path. Other processes so
-find its classes where a cell is sent to them.
+A file is imported as a submodule of this one, under a name that says its path. So another process
+finds its classes when a cell is sent to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError, in_a_line, unknown_name
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ def failing(what: str, name: str) -> Iterator[None]:
     except FedcrfError:
         raise
     except Exception as error:  # whatever it raises
-        raise FedcrfError(f"{what} '{name}' failed ({_said(error)})") from error
+        raise FedcrfError(f"{what} '{name}' failed ({in_a_line(error)})") from error
 
 
 def check_class(what: str, name: str, found: object, base: type) -> None:
@@ -138,12 +138,12 @@ def stand_in(name: str, settings: Mapping[str, Any], base: type, methods: tuple[
 
     Args:
         name: What it was called.
-        settings: What a description keeps of it, which are the fields and their defaults.
+        settings: What a description keeps of it, which are the fields and their defaults; lists
+            are tuples.
         base: What it derives from.
         methods: Those that tell that it is not there.
     """
-    fields = tuple((key, _hashable(value)) for key, value in sorted(settings.items()))
-    return _stand_in(name, fields, base, methods)
+    return _stand_in(name, tuple(sorted(settings.items())), base, methods)
 
 
 @cache
@@ -159,10 +159,6 @@ def _stand_in(
     return dataclasses.make_dataclass(
         short_name(name), fields, bases=(base,), namespace=namespace, frozen=True
     )
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def _imported(what: str, name: str) -> Any:
@@ -193,11 +189,7 @@ def _module(what: str, name: str, place: str) -> ModuleType:
 
 
 def _broken(what: str, name: str, error: Exception) -> AbsentError:
-    return AbsentError(f"{what} '{name}' cannot be imported ({_said(error)})")
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return AbsentError(f"{what} '{name}' cannot be imported ({in_a_line(error)})")
 
 
 class _FileLoader(SourceFileLoader):

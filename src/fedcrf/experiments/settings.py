@@ -238,6 +238,11 @@ def differences(before: Options, now: Options) -> Iterator[tuple[str, Any, Any]]
             yield key, was, is_now
 
 
+def hashable(value: Any) -> Any:
+    """Return a setting with its lists as tuples."""
+    return tuple(map(hashable, value)) if isinstance(value, list) else value
+
+
 def flat(section: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the settings of nested sections by dotted name, what is from outside in short."""
     for key, value in section.items():

@@ -21,6 +21,7 @@ from fedcrf.experiments.settings import (
     T,
     build,
     convert,
+    hashable,
     ignored,
     merge,
     plain,
@@ -257,7 +258,8 @@ class RunSpec:
         except AbsentError:
             if not self.reading:
                 raise
-            return stand_in(name, given, *STAND_INS[section])
+            kept = {key: hashable(value) for key, value in given.items()}
+            return stand_in(name, kept, *STAND_INS[section])
 
     def _named(self, section: str, name: str) -> Any:
         """Return a named thing with its settings."""
@@ -462,18 +464,20 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
         specs: The runs that they were said for.
     """
     partitions = {spec.partition for spec in specs}
+    used = {
+        section: {called: name for spec in specs for called, name in spec.names[section].items()}
+        for section in REGISTRIES
+    }
     for layer in map(with_current_names, settings):
-        for section in REGISTRIES:
-            used = {called: name for spec in specs for called, name in spec.names[section].items()}
+        for section, names in used.items():
             for name, options in layer.get(section, {}).items():
-                if short_name(name) not in used:
+                if short_name(name) not in names:
                     user = "no attack is" if section == "attacks" else "none of the methods uses"
                     keys = ", ".join(f"{section}.{name}.{key}" for key in options)
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
-        rules = {called: name for spec in specs for called, name in spec.names["rules"].items()}
         for rule, options in layer.get("rules", {}).items():
             for key in options:
-                if key in ignored(find_rule(rules[short_name(rule)])):
+                if key in ignored(find_rule(used["rules"][short_name(rule)])):
                     raise FedcrfError(
                         f"rule {rule} does not use {key}: leave rules.{rule}.{key} out"
                     )

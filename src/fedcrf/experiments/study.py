@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.settings import Options, flat
+from fedcrf.experiments.settings import Options, flat, hashable
 from fedcrf.experiments.spec import CellSpec, RunSpec, check_used, resolve, with_current_names
 from fedcrf.experiments.store import RunStore
 
@@ -179,7 +179,7 @@ def parse_axis(text: str) -> Axis:
         parsed = [each.strip() for each in values.split(",") if each.strip()]
     if not parsed or any(isinstance(value, dict) for value in parsed):
         raise FedcrfError(mend)
-    return Axis.of_setting(key.strip(), [_hashable(value) for value in parsed])
+    return Axis.of_setting(key.strip(), [hashable(value) for value in parsed])
 
 
 def setting_at(described: Options, key: str) -> Any:
@@ -187,7 +187,7 @@ def setting_at(described: Options, key: str) -> Any:
     value: Any = described
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return _hashable(value)
+    return hashable(value)
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
@@ -208,7 +208,3 @@ def _exact_text(value: Any) -> str:
     if isinstance(value, tuple):
         return "-".join(map(_exact_text, value))
     return repr(value) if isinstance(value, float) else str(value)
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value

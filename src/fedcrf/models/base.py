@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import nn
 
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.extensions import failing, find
 
 ImageShape = tuple[int, int, int]
@@ -80,10 +80,8 @@ def check_outputs(name: str, network: nn.Module, image_shape: ImageShape, num_cl
         with torch.no_grad():
             outputs = network(torch.zeros(2, *image_shape, device=place))
     except Exception as error:  # whatever a layer raises
-        said = " ".join(str(error).split())
         raise FedcrfError(
-            f"model {name} cannot take images of shape {image_shape} "
-            f"({type(error).__name__}: {said})"
+            f"model {name} cannot take images of shape {image_shape} ({in_a_line(error)})"
         ) from error
     finally:
         network.train(mode)

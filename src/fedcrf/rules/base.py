@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, is_number
 from fedcrf.crf import Posterior, base_weights
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.statistics import (
     UpdateGeometry,
     centred_geometry,
@@ -230,7 +230,7 @@ def aggregate_or_keep(
         except Exception:  # then nothing is known of them
             finite = np.ones(len(reports), bool)
             shares = np.zeros(len(reports))
-        said = str(error) if isinstance(error, FedcrfError) else f"{type(error).__name__}: {error}"
+        said = str(error) if isinstance(error, FedcrfError) else in_a_line(error)
         return AggregationResult(
             state=model,
             weights=np.zeros(len(reports)),
