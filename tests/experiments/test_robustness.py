@@ -22,7 +22,9 @@ from fedcrf.experiments.analysis.conditions import (
     overview_table,
     separation_table,
     summary_table,
+    worst_of,
 )
+from fedcrf.experiments.analysis.pairs import by_axes
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -64,6 +66,12 @@ def run(suite: Suite, folder: Path, log: Log) -> Findings:
     ledger = Ledger(folder)
     assert run_suite(suite, ledger, Workplace(device="cpu"), observed) == []
     return Findings(suite, ledger.scores(), ledger.descriptions())
+
+
+def accuracies(findings: Findings, condition: str, method: str) -> dict[int, float]:
+    """A method's accuracies by seed."""
+    places = by_axes(findings.cells, "condition", "method")
+    return dict(places[condition, method]["accuracy"])
 
 
 def test_one_display_has_the_runs_of_all_seeds(tmp_path: Path, log: Log) -> None:
@@ -172,8 +180,7 @@ def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
     more = run(small(methods=["fedavg", "crf-robust", "krum"]), tmp_path, again)
     assert sorted(finished(again)) == ["krum-seed-0"] * 2 + ["krum-seed-1"] * 2
     assert len(more.by_key) == 2 * 3 * 2 + 2
-    place = ("iid", "ipm-2", "fedavg")
-    assert findings.results.accuracies(*place).equals(more.results.accuracies(*place))
+    assert accuracies(findings, "ipm-2", "fedavg") == accuracies(more, "ipm-2", "fedavg")
 
 
 def test_conditions_that_come_to_the_same_are_run_once(tmp_path: Path, log: Log) -> None:
@@ -182,11 +189,9 @@ def test_conditions_that_come_to_the_same_are_run_once(tmp_path: Path, log: Log)
     suite = replace(suite, conditions={**suite.conditions, "ipm-2": sleeping})
     findings = run(suite, tmp_path, log)
     assert len(finished(log)) == len(suite.cells) - 1 == 3
-    one, other = (
-        findings.results.accuracies("iid", name, "fedavg") for name in list(suite.conditions)[2:]
-    )
+    one, other = (accuracies(findings, name, "fedavg") for name in list(suite.conditions)[2:])
     assert len(one) == 1
-    assert one.equals(other)
+    assert one == other
 
 
 def test_a_seed_or_a_method_said_twice_is_run_once(tmp_path: Path, log: Log) -> None:
@@ -234,7 +239,7 @@ def test_the_score_is_the_mean_of_the_last_rounds_of_the_same_run(tmp_path: Path
     findings = run(suite, tmp_path, log)
     records = [event.record for event in log.events if hasattr(event, "record")]
     of_cell = [r for r in records if r.attackers and r.reasons is not None]
-    (accuracy,) = findings.results.accuracies("iid", "ipm-2", "crf-robust")
+    (accuracy,) = accuracies(findings, "ipm-2", "crf-robust").values()
     assert len(of_cell) == 3
     assert accuracy == pytest.approx(np.mean([record.test.accuracy for record in of_cell]))
 
@@ -246,7 +251,7 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
     for event in log.of(RoundFinished):
         if event.cell == suite.cells["iid", "none", event.cell.method.name, 0]:
             last.setdefault(event.cell.method.name, []).append(event.record)
-    row = {row[0]: row for row in summary_table(findings.results, "iid").rows}
+    row = {row[0]: row for row in summary_table(findings.suite, findings.cells, "iid").rows}
     for method, title in (("fedavg", "FedAvg"), ("crf-robust", "CRF-robust")):
         everyone = [record.everyone for record in last[method]]
         worst = np.mean([each.worst_client for each in everyone if each is not None])
@@ -255,7 +260,7 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
         assert score.worst_client == pytest.approx(worst)
         assert row[title][3:5] == (f"{score.everyone:.3f}", f"{worst:.3f}")
         assert score.everyone != score.accuracy, "that is of the clients that attack nowhere"
-    header = summary_table(findings.results, "iid").header
+    header = summary_table(findings.suite, findings.cells, "iid").header
     assert header[2:5] == ("none", "none: all clients", "none: worst client")
     # Of a suite in which nobody could attack there are no others.
     clean = run(
@@ -273,10 +278,8 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
         score.model_copy(update={"everyone": None, "worst_client": None})
         for score in findings.scores
     ]
-    assert (
-        "none: all clients"
-        not in summary_table(replace(findings, scores=older).results, "iid").header
-    )
+    cells = replace(findings, scores=older).cells
+    assert "none: all clients" not in summary_table(suite, cells, "iid").header
 
 
 def test_tables_are_of_all_that_the_folder_holds(tmp_path: Path, log: Log) -> None:
@@ -357,10 +360,9 @@ def test_the_mean_of_other_rounds_is_another_score(tmp_path: Path, log: Log) -> 
     one = replace(suite, last_rounds=1)
     of_all, of_one = run(suite, tmp_path, log), run(one, tmp_path, log)
     assert len(of_one.scores) == 2 * len(of_one.by_key) == 2 * len(suite.cells)
-    place = ("iid", "ipm-2", "fedavg")
-    one, all_rounds = (each.results.accuracies(*place) for each in (of_one, of_all))
-    assert len(one) == len(all_rounds) == 1
-    assert not one.equals(all_rounds)
+    last, all_rounds = (accuracies(each, "ipm-2", "fedavg") for each in (of_one, of_all))
+    assert last.keys() == all_rounds.keys() == {0}
+    assert last != all_rounds
     again = Findings(suite, of_one.scores, of_one.descriptions)
     assert again.by_key == of_all.by_key
 
@@ -545,20 +547,18 @@ SHOWN = {
 
 def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
     findings = made_up({**SHOWN, ("ipm-2", "crf-robust"): [0.6, 0.8]})
-    rows = {row[0]: row for row in summary_table(findings.results, "iid").rows}
+    rows = {row[0]: row for row in summary_table(findings.suite, findings.cells, "iid").rows}
     assert rows["FedAvg"][1:3] == ("2", "0.850")
     assert rows["FedAvg"][-1] == "0.200 [too few seeds] (IPM, ε = 2)"
     assert rows["CRF-robust"][-1] == "–"  # not all conditions are run
     assert rows["CRF-robust"][3] == "-0.050 [too few seeds]"
-    table = accuracy_table(findings.results, "iid")
+    table = accuracy_table(findings.suite, findings.cells, "iid")
     assert table.header[:2] == ("condition", "oracle (attackers removed)")
     assert ("IPM, ε = 2", "0.800", "0.200", "0.700") in table.rows
-    possible = findings.results.possible("iid", "ipm-2", "fedavg")
-    assert possible is not None
-    assert possible.mean == pytest.approx(0.6)
-    assert ("IPM, ε = 2", "0.75 (0.50)", "0.75 (0.50)") in separation_table(
-        findings.results, "iid"
-    ).rows
+    _, ipm, _ = difference_table(findings.suite, findings.cells, "iid").rows
+    assert ipm == ("IPM, ε = 2", "+0.600 [too few seeds]", "+0.500 [too few seeds]")
+    areas = separation_table(findings.suite, findings.cells, "iid")
+    assert ("IPM, ε = 2", "0.75 (0.50)", "0.75 (0.50)") in areas.rows
     paths = write_findings(findings, tmp_path)
     assert {path.name for path in paths} == {
         "accuracy-iid.csv", "heat-map-iid.svg", "heat-map-iid.png", "tables.md",
@@ -574,7 +574,7 @@ def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
 def test_of_a_heat_map_the_longer_side_goes_downwards(methods: list[str]) -> None:
     findings = made_up(SHOWN)
     shown = replace(findings, suite=findings.suite.chosen(methods=methods))
-    grid = heat_map_grid(shown.results, "iid")
+    grid = heat_map_grid(shown.suite, shown.cells, "iid")
     conditions = ["none", "IPM, ε = 2", "mimic", "worst: all shown"]
     assert [*(grid.columns if len(methods) > 4 else grid.index)] == conditions
     assert grid.iloc[(0, 1) if len(methods) > 4 else (1, 0)] == pytest.approx(0.2)  # FedAvg, IPM
@@ -582,7 +582,7 @@ def test_of_a_heat_map_the_longer_side_goes_downwards(methods: list[str]) -> Non
 
 def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> None:
     findings = made_up(SHOWN, partitions=["iid", "alpha-0.1"])
-    table = overview_table(findings.results)
+    table = overview_table(findings.suite, findings.cells)
     worst = "none / worst of all shown [95 %]"
     assert table.header == ("method", f"iid: {worst}", f"alpha-0.1: {worst}")
     assert table.rows == (
@@ -594,7 +594,7 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
     text = (tmp_path / "tables.md").read_text()
     assert text.index(table.as_markdown()) < text.index("## iid")
     only_none = Findings(findings.suite.chosen(conditions=[]), [], {})
-    assert overview_table(only_none.results).rows == ()
+    assert overview_table(only_none.suite, only_none.cells).rows == ()
     write_findings(only_none, tmp_path / "none")
     assert " n seeds.\n" in (tmp_path / "none" / "tables.md").read_text(), "by no machine"
 
@@ -604,17 +604,18 @@ def test_a_worst_case_and_its_reference_are_over_the_same_seeds() -> None:
     fedavg = {"none": [0.9, 0.8, 0.7, 0.1], "ipm-2": [0.5, 0.4, 0.0], "mimic": [0.6, 0.6]}
     shown = {(condition, "fedavg"): values for condition, values in fedavg.items()}
     findings = made_up({**shown, ("left-out", "fedavg"): [0.9] * 4}, methods=["fedavg"])
-    condition, worst, quiet = findings.results.worst("iid", ["ipm-2", "mimic"], "fedavg")  # type: ignore[misc]
+    places = by_axes(findings.cells, "condition", "method")
+    condition, worst, quiet = worst_of(places, ["ipm-2", "mimic"], "none", "fedavg")  # type: ignore[misc]
     assert (worst.mean, condition, worst.seeds) == (pytest.approx(0.45), "ipm-2", 2)
     assert (quiet.mean, quiet.seeds) == (pytest.approx(0.85), 2)  # type: ignore[union-attr]
-    assert findings.results.worst("iid", ["ipm-2"], "fedavg")[1].seeds == 3  # type: ignore[index]
-    assert overview_table(findings.results).rows == (
+    assert worst_of(places, ["ipm-2"], "none", "fedavg")[1].seeds == 3  # type: ignore[index]
+    assert overview_table(findings.suite, findings.cells).rows == (
         ("oracle (attackers removed)", "0.625 / 0.900 [0.900, 0.900]"),
         ("FedAvg", "0.850 / 0.450 [too few seeds] (n = 2)"),
     )
-    ((*_, last),) = summary_table(findings.results, "iid").rows
+    ((*_, last),) = summary_table(findings.suite, findings.cells, "iid").rows
     assert last == "0.450 [too few seeds] (IPM, ε = 2, n = 2)"
-    (_, ipm, _) = difference_table(findings.results, "iid").rows
+    (_, ipm, _) = difference_table(findings.suite, findings.cells, "iid").rows
     assert ipm[1].endswith("] (n = 3)")
 
 
@@ -629,9 +630,9 @@ def test_an_oracle_has_the_objective_and_the_optimizer_of_the_methods_beside_it(
             assert cell.method.server_optimizer == "adam"
     shown = {("left-out", "fedadam"): [0.8] * 3, ("none", "fedadam"): [0.9] * 3}
     findings = made_up(shown | {("ipm-2", "fedadam"): [0.1] * 3}, methods=["fedadam"])
-    titles = [row[0] for row in overview_table(findings.results).rows]
+    titles = [row[0] for row in overview_table(findings.suite, findings.cells).rows]
     assert titles == ["oracle (attackers removed), FedAdam", "FedAdam"]
-    assert accuracy_table(findings.results, "iid").rows[1][1:] == ("0.800", "0.100")
+    assert accuracy_table(findings.suite, findings.cells, "iid").rows[1][1:] == ("0.800", "0.100")
 
 
 def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Path) -> None:

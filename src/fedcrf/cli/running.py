@@ -391,7 +391,7 @@ def robustness(
         ledger.check_begun()
     findings = Findings.of(chosen, ledger)
     for partition in findings.suite.partitions:
-        print_table(summary_table(findings.results, partition))
+        print_table(summary_table(findings.suite, findings.cells, partition))
     for line in [*findings.others, *findings.remarks]:
         say(line)
     with _failing(failed):

@@ -8,16 +8,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.stats import rankdata
 
 from fedcrf.experiments.analysis.conditions import (
-    UnderConditions,
     accuracy_table,
     heat_map_grid,
     overview_table,
+    place_title,
+    tables_of,
 )
 from fedcrf.experiments.analysis.tables import check_not_emptier
 from fedcrf.experiments.grid import (
@@ -39,6 +40,9 @@ from fedcrf.experiments.study import CellKey
 from fedcrf.experiments.suite import Suite
 from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 
@@ -165,10 +169,9 @@ class Findings:
         return judged
 
     @cached_property
-    def results(self) -> UnderConditions:
-        """What they show."""
-        cells = frame({**score_row(each), "complete": True} for each in self.by_key.values())
-        return UnderConditions(self.suite, cells)
+    def cells(self) -> pd.DataFrame:
+        """The table of the finished cells that count."""
+        return frame({**score_row(each), "complete": True} for each in self.by_key.values())
 
     @property
     def made_with(self) -> str:
@@ -192,23 +195,24 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
     """
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
-    suite, results = findings.suite, findings.results
+    suite, cells = findings.suite, findings.cells
     texts = [f"# {suite.title}: {suite.dataset}\n", findings.made_with]
-    overview = overview_table(results)
+    overview = overview_table(suite, cells)
     if len(suite.partitions) > 1 and overview.rows:
         texts.append(overview.as_markdown())
     for partition in suite.partitions:
         texts.append(f"## {partition}\n")
-        texts += [f"{each.title}\n\n{each.as_markdown()}" for each in results.tables(partition)]
+        tables = tables_of(suite, cells, partition)
+        texts += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
     page = "\n".join(texts)
     check_not_emptier(folder / "tables.md", page, bool(findings.stale))
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for partition in suite.partitions:
         paths.append(folder / f"accuracy-{partition}.csv")
-        write_text(paths[-1], accuracy_table(results, partition).as_csv())
-        title = f"{suite.title}: mean test accuracy\n{results.place(partition)}"
-        figure = heat_map_figure(heat_map_grid(results, partition), title)
+        write_text(paths[-1], accuracy_table(suite, cells, partition).as_csv())
+        title = f"{suite.title}: mean test accuracy\n{place_title(suite, partition)}"
+        figure = heat_map_figure(heat_map_grid(suite, cells, partition), title)
         paths += save(figure, folder / f"heat-map-{partition}")
     paths.append(folder / "tables.md")
     write_text(paths[-1], page)

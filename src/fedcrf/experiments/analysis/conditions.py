@@ -1,22 +1,25 @@
-"""Methods under many conditions, such as attacks: worst cases, differences to FedAvg, tables."""
+"""Methods under many conditions, such as attacks: worst cases, differences to FedAvg, tables.
+
+The functions take a suite, for what it calls things and in which order, and the table of its cells.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedcrf.experiments.analysis.pairs import (
     BASELINE,
     Estimate,
+    by_axes,
     estimate,
+    mean_grid,
     paired_difference,
     worst_case,
 )
-from fedcrf.experiments.analysis.tables import Table, difference_text, interval_text
+from fedcrf.experiments.analysis.tables import NO_NUMBER, Table, difference_text, interval_text
 from fedcrf.experiments.methods import method_title
 
 if TYPE_CHECKING:
@@ -24,140 +27,26 @@ if TYPE_CHECKING:
 
     from fedcrf.experiments.suite import Suite
 
-NOT_RUN = "–"
-
 ALL_CLIENTS: Mapping[str, str] = {
     "everyone_accuracy": "none: all clients",
     "worst_client": "none: worst client",
 }
 """Columns about all clients, attackers included, and how tables call them where nobody attacks."""
 
+Places = Mapping[Any, "pd.DataFrame"]
+"""By condition and method the cells of one partition, by seed."""
 
-@dataclass(frozen=True)
-class UnderConditions:
-    """The results of a suite: its methods on its partitions under its conditions.
 
-    Attributes:
-        suite: The suite.
-        cells: The table of its finished cells.
-    """
+def tables_of(suite: Suite, cells: pd.DataFrame, partition: str) -> list[Table]:
+    """Return the tables of a partition that have rows, the first with the worst cases."""
+    makers = (summary_table, accuracy_table, difference_table, separation_table)
+    tables = [make(suite, cells, partition) for make in makers]
+    return [table for table in tables if table.rows]
 
-    suite: Suite
-    cells: pd.DataFrame
 
-    @cached_property
-    def _grids(self) -> Mapping[tuple[str, str, str], pd.DataFrame]:
-        """By partition, method and column the complete cells' numbers; see `grid`."""
-        complete = self.cells[self.cells["complete"]]
-        numbers = ("accuracy", "separation", *ALL_CLIENTS)  # of which there are tables
-        return {
-            (*place, column): own.pivot(index="condition", columns="seed", values=column)
-            for place, own in complete.groupby(["partition", "method"])
-            for column in numbers
-            if column in own
-        }
-
-    def grid(self, partition: str, method: str, column: str = "accuracy") -> pd.DataFrame:
-        """Return a number of a method's cells, a row a condition and a column a seed.
-
-        It is NaN where there is none.
-        """
-        import pandas as pd
-
-        found = self._grids.get((partition, method, column))
-        return pd.DataFrame() if found is None else found
-
-    def accuracies(self, partition: str, condition: str, method: str) -> pd.Series:
-        """Return the accuracy by seed."""
-        return self._row(partition, condition, method).dropna()
-
-    def mean(
-        self, partition: str, condition: str, method: str, column: str = "accuracy"
-    ) -> Estimate | None:
-        """Return the mean over seeds; None where there are none."""
-        return estimate(self._row(partition, condition, method, column).dropna())
-
-    def _row(
-        self, partition: str, condition: str, method: str, column: str = "accuracy"
-    ) -> pd.Series:
-        import pandas as pd
-
-        grid = self.grid(partition, method, column)
-        return grid.loc[condition] if condition in grid.index else pd.Series(dtype=np.float64)
-
-    def worst(
-        self, partition: str, conditions: Sequence[str], method: str
-    ) -> tuple[str, Estimate, Estimate | None] | None:
-        """Return the condition with the least mean, that mean, and the mean where nobody is wrong.
-
-        All are over the seeds on which these conditions and the one where nobody is wrong are
-        finished; the latter does not count where none of its seeds is, and has no mean then. None
-        where the conditions share no seed.
-        """
-        grid, reference = self.grid(partition, method), self.suite.reference
-        every = [*conditions, *([reference] if reference in grid.index else [])]
-        shared = grid.reindex(index=every).dropna(axis="columns")
-        if not conditions or shared.empty:
-            return None
-        quiet = estimate(shared.loc[reference]) if reference in grid.index else None
-        condition, least = worst_case(shared.loc[[*conditions]])
-        return condition, least, quiet
-
-    def difference(self, partition: str, condition: str, method: str) -> Estimate | None:
-        """Return the paired difference to FedAvg under the same condition."""
-        return self._to_baseline(
-            partition, condition, self.accuracies(partition, condition, method)
-        )
-
-    def possible(self, partition: str, condition: str, oracle: str) -> Estimate | None:
-        """Return what an oracle gains over FedAvg under a condition."""
-        ideal = self.suite.conditions[condition].ideal
-        if ideal is None:
-            return None
-        return self._to_baseline(partition, condition, self.accuracies(partition, ideal, oracle))
-
-    def _to_baseline(self, partition: str, condition: str, values: pd.Series) -> Estimate | None:
-        return paired_difference(values, self.accuracies(partition, condition, BASELINE))
-
-    def separation(self, partition: str, condition: str, method: str) -> tuple[float, float] | None:
-        """Return the mean and the least over rounds, each the mean over seeds, of the areas."""
-        rows = self._row(partition, condition, method, "separation").dropna()
-        curves = [row for row in rows if row]
-        if not curves or len({len(row) for row in curves}) > 1:
-            return None
-        mean = np.mean(np.array(curves), axis=0)
-        return float(mean.mean()), float(mean.min())
-
-    @property
-    def tested(self) -> list[str]:
-        """The conditions in which somebody may be wrong and methods are compared."""
-        ideals = self.suite.ideals
-        return [name for name in self.suite.conditions if name not in ideals]
-
-    @property
-    def groups(self) -> dict[str, list[str]]:
-        """By title the groups of which all conditions are there, and the conditions together."""
-        groups = {
-            title: list(names)
-            for title, names in self.suite.groups.items()
-            if all(name in self.suite.conditions for name in names)
-        }
-        groups["all shown"] = [name for name in self.tested if name != self.suite.reference]
-        return {title: names for title, names in groups.items() if names}
-
-    def tables(self, partition: str) -> list[Table]:
-        """Return the tables of a partition that have rows, the first with the worst cases."""
-        tables = (
-            summary_table(self, partition),
-            accuracy_table(self, partition),
-            difference_table(self, partition),
-            separation_table(self, partition),
-        )
-        return [table for table in tables if table.rows]
-
-    def place(self, partition: str) -> str:
-        """Return what tables of a partition are about."""
-        return f"{self.suite.dataset}, {partition}, {self.suite.numbers}"
+def place_title(suite: Suite, partition: str) -> str:
+    """Return what tables of a partition are about."""
+    return f"{suite.dataset}, {partition}, {suite.numbers}"
 
 
 def oracle_title(oracle: str) -> str:
@@ -166,24 +55,45 @@ def oracle_title(oracle: str) -> str:
     return title if oracle == BASELINE else f"{title}, {method_title(oracle)}"
 
 
-def overview_table(results: UnderConditions) -> Table:
+def worst_of(
+    places: Places, conditions: Sequence[str], reference: str, method: str
+) -> tuple[str, Estimate, Estimate | None] | None:
+    """Return the condition with a method's least mean accuracy, that mean, and the reference's.
+
+    All are over the seeds on which these conditions and the reference are finished; the reference
+    does not count where none of its seeds is, and has no mean then. None where the conditions
+    share no seed.
+    """
+    import pandas as pd
+
+    every = [*conditions, *([] if places[reference, method].empty else [reference])]
+    shared = pd.DataFrame({name: places[name, method]["accuracy"] for name in every}).dropna()
+    if not conditions or shared.empty:
+        return None
+    quiet = estimate(shared[reference]) if reference in shared else None
+    condition, least = worst_case(shared[[*conditions]].T)
+    return condition, least, quiet
+
+
+def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
     """Return a row a method: nobody wrong, and the worst case of the first group, by partition.
 
     Both are over the same seeds. The first rows are the oracles', where the suite asks for them.
     """
-    suite = results.suite
     title = f"{suite.title}: {suite.dataset}, {suite.numbers}"
-    if not results.groups:
+    groups = _groups(suite)
+    if not groups:
         return Table(title, ("method",), ())
-    group, names = next(iter(results.groups.items()))
+    group, names = next(iter(groups.items()))
     removed = [ideal for name in names if (ideal := suite.conditions[name].ideal)]
     oracles = suite.oracles if len(removed) == len(names) else ()
+    partitions = {name: _places(cells, name) for name in suite.partitions}
 
-    def cell(partition: str, conditions: Sequence[str], method: str) -> str:
-        found = results.worst(partition, conditions, method)
+    def cell(places: Places, conditions: Sequence[str], method: str) -> str:
+        found = worst_of(places, conditions, suite.reference, method)
         if found is None:
-            alone = results.mean(partition, suite.reference, method)
-            return f"{_mean_text(alone, len(suite.seeds))} / {NOT_RUN}"
+            alone = _mean(places, suite.reference, method)
+            return f"{_mean_text(alone, len(suite.seeds))} / {NO_NUMBER}"
         _, least, quiet = found
         worst = f"{least.mean:.3f} {interval_text(least)}{_fewer(least, len(suite.seeds))}"
         return f"{_mean_text(quiet)} / {worst}"
@@ -191,44 +101,44 @@ def overview_table(results: UnderConditions) -> Table:
     asked = [
         (oracle_title(oracle), removed, oracle)
         for oracle in oracles
-        if any(results.worst(partition, removed, oracle) for partition in suite.partitions)
+        if any(worst_of(each, removed, suite.reference, oracle) for each in partitions.values())
     ]
     asked += [(method_title(method), names, method) for method in suite.methods]
     rows = [
-        (row, *(cell(partition, conditions, method) for partition in suite.partitions))
+        (row, *(cell(places, conditions, method) for places in partitions.values()))
         for row, conditions, method in asked
     ]
-    header = ("method", *(f"{p}: none / worst of {group} [95 %]" for p in suite.partitions))
+    header = ("method", *(f"{p}: none / worst of {group} [95 %]" for p in partitions))
     return Table(title, header, tuple(rows))
 
 
-def summary_table(results: UnderConditions, partition: str) -> Table:
+def summary_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
     """Return a row a method: nobody wrong, what that costs, and the worst case of each group.
 
     Where nobody is wrong it has beside the accuracy over those who are right under every condition
     that over all clients, and the worst client's; older folders lack them. n is the number of seeds
     where nobody is wrong; a worst case over others says over how many.
     """
-    suite = results.suite
+    places, groups = _places(cells, partition), _groups(suite)
 
     def worst(names: Sequence[str], method: str, seeds: int) -> str:
-        found = results.worst(partition, names, method)
+        found = worst_of(places, names, suite.reference, method)
         if found is None:
-            return NOT_RUN
+            return NO_NUMBER
         condition, least, _ = found
         which = suite.conditions[condition].title
         said = which if least.seeds == seeds else f"{which}, n = {least.seeds}"
         return f"{least.mean:.3f} {interval_text(least)} ({said})"
 
     of_all = {
-        (column, method): results.mean(partition, suite.reference, method, column)
+        (column, method): _mean(places, suite.reference, method, column)
         for column in ALL_CLIENTS
         for method in suite.methods
     }
     shown = ALL_CLIENTS if any(of_all.values()) else {}
     rows = []
     for method in suite.methods:
-        quiet = results.mean(partition, suite.reference, method)
+        quiet = _mean(places, suite.reference, method)
         n = 0 if quiet is None else quiet.seeds
         rows.append(
             (
@@ -236,8 +146,8 @@ def summary_table(results: UnderConditions, partition: str) -> Table:
                 str(n),
                 _mean_text(quiet),
                 *(_mean_text(of_all[column, method], n) for column in shown),
-                _difference_text(results.difference(partition, suite.reference, method), n),
-                *(worst(names, method, n) for names in results.groups.values()),
+                _difference_text(places, suite.reference, suite.reference, method, n),
+                *(worst(names, method, n) for names in groups.values()),
             )
         )
     header = (
@@ -246,111 +156,135 @@ def summary_table(results: UnderConditions, partition: str) -> Table:
         "none",
         *shown.values(),
         "Δ to FedAvg [95 %]",
-        *(f"worst: {group} [95 %]" for group in results.groups),
+        *(f"worst: {group} [95 %]" for group in groups),
     )
-    return Table(f"{suite.title}: {results.place(partition)}", header, tuple(rows))
+    return Table(f"{suite.title}: {place_title(suite, partition)}", header, tuple(rows))
 
 
-def accuracy_table(results: UnderConditions, partition: str) -> Table:
+def accuracy_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
     """Return every method and the oracles under every condition: mean accuracies."""
-    suite, seeds = results.suite, len(results.suite.seeds)
-
-    def mean(condition: str | None, method: str) -> str:
-        return _mean_text((condition and results.mean(partition, condition, method)) or None, seeds)
-
+    places, seeds = _places(cells, partition), len(suite.seeds)
     return _by_condition(
-        results,
-        f"{results.place(partition)}: mean accuracy",
+        suite,
+        f"{place_title(suite, partition)}: mean accuracy",
         suite.methods,
-        lambda condition: [
-            *(mean(suite.conditions[condition].ideal, oracle) for oracle in suite.oracles),
-            *(mean(condition, method) for method in suite.methods),
-        ],
+        lambda _, there, method: _mean_text(_mean(places, there, method), seeds),
     )
 
 
-def difference_table(results: UnderConditions, partition: str) -> Table:
+def difference_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
     """Return every method's and the oracles' paired differences to FedAvg under every condition."""
-    suite, seeds = results.suite, len(results.suite.seeds)
-    others = [method for method in suite.methods if method != BASELINE]
+    places, seeds = _places(cells, partition), len(suite.seeds)
     return _by_condition(
-        results,
-        f"{results.place(partition)}: Δ to FedAvg [95 %]",
-        others,
-        lambda condition: [
-            _difference_text(found, seeds)
-            for found in (
-                *(results.possible(partition, condition, oracle) for oracle in suite.oracles),
-                *(results.difference(partition, condition, method) for method in others),
-            )
-        ],
+        suite,
+        f"{place_title(suite, partition)}: Δ to FedAvg [95 %]",
+        [method for method in suite.methods if method != BASELINE],
+        lambda condition, there, method: _difference_text(places, condition, there, method, seeds),
     )
 
 
 def _by_condition(
-    results: UnderConditions,
-    title: str,
-    methods: Iterable[str],
-    row: Callable[[str], Iterable[str]],
+    suite: Suite, title: str, methods: Sequence[str], text: Callable[[str, str, str], str]
 ) -> Table:
-    """Return a table with a row a condition, and columns of the oracles and some methods."""
-    suite = results.suite
+    """Return a table with a row a condition, and columns of the oracles and some methods.
+
+    Args:
+        suite: The suite.
+        title: Stands above the table.
+        methods: The columns behind those of the oracles.
+        text: Returns an entry, of the row's condition, the one that is ideal for it where the
+            column is an oracle's (else the same), and the column's method.
+    """
     header = ("condition", *map(oracle_title, suite.oracles), *map(method_title, methods))
-    rows = [(suite.conditions[name].title, *row(name)) for name in results.tested]
+    rows = []
+    for name in _tested(suite):
+        ideal = suite.conditions[name].ideal
+        oracles = (
+            NO_NUMBER if ideal is None else text(name, ideal, each) for each in suite.oracles
+        )
+        own = (text(name, name, method) for method in methods)
+        rows.append((suite.conditions[name].title, *oracles, *own))
     return Table(title, header, tuple(rows))
 
 
-def separation_table(results: UnderConditions, partition: str) -> Table:
+def separation_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
     """Return how well the weights show who is wrong; methods that infer weights only."""
-    suite = results.suite
-    found = {
-        (condition, method): results.separation(partition, condition, method)
-        for condition in results.tested
+    places = _places(cells, partition)
+    texts = {
+        (condition, method): _separation_text(places[condition, method]["separation"])
+        for condition in _tested(suite)
         for method in suite.methods
     }
-    inferring = [m for m in suite.methods if any(found[c, m] for c in results.tested)]
-    rows = []
-    for condition in results.tested:
-        areas = [found[condition, method] for method in inferring]
-        if any(areas):
-            texts = (
-                NOT_RUN if each is None else f"{each[0]:.2f} ({each[1]:.2f})" for each in areas
-            )
-            rows.append((suite.conditions[condition].title, *texts))
-    title = f"{results.place(partition)}: area under the curve, mean (least) over rounds"
+    shown = [at for at, text in texts.items() if text != NO_NUMBER]
+    inferring = [method for method in suite.methods if method in {each for _, each in shown}]
+    rows = [
+        (suite.conditions[name].title, *(texts[name, method] for method in inferring))
+        for name in dict.fromkeys(condition for condition, _ in shown)
+    ]
+    title = f"{place_title(suite, partition)}: area under the curve, mean (least) over rounds"
     return Table(title, ("condition", *map(method_title, inferring)), tuple(rows))
 
 
-def heat_map_grid(results: UnderConditions, partition: str) -> pd.DataFrame:
+def _separation_text(areas: Iterable[Sequence[float] | None]) -> str:
+    """Return the mean and the least over rounds, each the mean over seeds."""
+    curves = [curve for curve in areas if curve]
+    if not curves or len({len(curve) for curve in curves}) > 1:
+        return NO_NUMBER
+    mean = np.mean(np.array(curves), axis=0)
+    return f"{mean.mean():.2f} ({mean.min():.2f})"
+
+
+def heat_map_grid(suite: Suite, cells: pd.DataFrame, partition: str) -> pd.DataFrame:
     """Return mean accuracies and worst cases; of methods and conditions, the more are its rows."""
-    import pandas as pd
-
-    suite = results.suite
-
-    def column(method: str) -> dict[str, float]:
-        means = {
-            suite.conditions[name].title: results.mean(partition, name, method)
-            for name in results.tested
-        }
-        worst = {
-            f"worst: {group}": results.worst(partition, names, method)
-            for group, names in results.groups.items()
-        }
-        every = {**means, **{title: found and found[1] for title, found in worst.items()}}
-        return {title: np.nan if found is None else found.mean for title, found in every.items()}
-
-    grid = pd.DataFrame({method_title(method): column(method) for method in suite.methods})
+    places, methods = _places(cells, partition), list(suite.methods)
+    grid = mean_grid(cells[cells["partition"] == partition], "condition", "method")
+    grid = grid.reindex(index=_tested(suite), columns=methods)
+    grid.index = [suite.conditions[name].title for name in grid.index]
+    for group, names in _groups(suite).items():
+        found = [worst_of(places, names, suite.reference, method) for method in methods]
+        grid.loc[f"worst: {group}"] = [np.nan if each is None else each[1].mean for each in found]
+    grid = grid.set_axis(map(method_title, methods), axis="columns")
     return grid.T if grid.shape[1] > grid.shape[0] else grid
+
+
+def _places(cells: pd.DataFrame, partition: str) -> Places:
+    return by_axes(cells[cells["partition"] == partition], "condition", "method")
+
+
+def _tested(suite: Suite) -> list[str]:
+    """Return the conditions in which somebody may be wrong and methods are compared."""
+    ideals = suite.ideals
+    return [name for name in suite.conditions if name not in ideals]
+
+
+def _groups(suite: Suite) -> dict[str, list[str]]:
+    """Return by title the groups of which all conditions are there, and all of them together."""
+    groups = {
+        title: list(names)
+        for title, names in suite.groups.items()
+        if all(name in suite.conditions for name in names)
+    }
+    groups["all shown"] = [name for name in _tested(suite) if name != suite.reference]
+    return {title: names for title, names in groups.items() if names}
+
+
+def _mean(places: Places, condition: str, method: str, column: str = "accuracy") -> Estimate | None:
+    return estimate(places[condition, method][column].dropna())
 
 
 def _mean_text(found: Estimate | None, seeds: int = 0) -> str:
     """Return a mean; with the number of its seeds where there are not so many."""
-    return NOT_RUN if found is None else f"{found.mean:.3f}{_fewer(found, seeds)}"
+    return NO_NUMBER if found is None else f"{found.mean:.3f}{_fewer(found, seeds)}"
 
 
-def _difference_text(found: Estimate | None, seeds: int) -> str:
-    """Return a paired difference; with the number of its seeds where there are not so many."""
-    return NOT_RUN if found is None else f"{difference_text(found)}{_fewer(found, seeds)}"
+def _difference_text(places: Places, condition: str, there: str, method: str, seeds: int) -> str:
+    """Return what a method has more in a condition, or the ideal for it, than FedAvg in it.
+
+    With the number of its seeds where there are not so many.
+    """
+    own, baseline = (places[at]["accuracy"] for at in ((there, method), (condition, BASELINE)))
+    found = paired_difference(own, baseline)
+    return NO_NUMBER if found is None else f"{difference_text(found)}{_fewer(found, seeds)}"
 
 
 def _fewer(found: Estimate, seeds: int) -> str:

@@ -1,11 +1,13 @@
 """Who won and by how much: means, paired differences and worst cases over seeds, with intervals.
 
-The functions take the table of `fedcrf.experiments.analysis.cells`.
+The functions take the table of `fedcrf.experiments.results`, a row a cell.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -53,10 +55,30 @@ class Estimate:
     high: float = math.nan
 
 
+def by_axes(cells: pd.DataFrame, *axes: str) -> Mapping[Any, pd.DataFrame]:
+    """Return the complete cells at each combination of some axes' values, by seed.
+
+    Args:
+        cells: The table.
+        axes: Names of its columns. Of one axis the keys are its values, of several tuples of them.
+
+    Returns:
+        For a combination that has no complete cell a table without rows.
+    """
+    complete = cells[cells["complete"]].set_index("seed").sort_index()
+    groups = complete.groupby(axes[0] if len(axes) == 1 else list(axes), sort=False)
+    return defaultdict(lambda: complete.iloc[:0], iter(groups))
+
+
 def of_method(cells: pd.DataFrame, method: str) -> pd.DataFrame:
     """Return a method's complete cells, by seed."""
-    own = cells[cells["complete"] & (cells["method"] == method)]
-    return own.set_index("seed").sort_index()
+    return by_axes(cells, "method")[method]
+
+
+def mean_grid(cells: pd.DataFrame, down: str, across: str) -> pd.DataFrame:
+    """Return the mean accuracies of the complete cells over two axes, for a heat map."""
+    complete = cells[cells["complete"]]
+    return complete.pivot_table(values="accuracy", index=down, columns=across, aggfunc="mean")
 
 
 def estimate(values: Sequence[float] | pd.Series) -> Estimate | None:

@@ -20,10 +20,11 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.pairs import (
     FEWEST_SEEDS,
     Estimate,
+    by_axes,
     estimate,
     mean_accuracy,
+    mean_grid,
     method_difference,
-    of_method,
     paired_difference,
 )
 from fedcrf.experiments.methods import method_title
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedcrf.experiments.analysis.paper import Published
+
+NO_NUMBER = "–"
+"""Stands where there is none."""
 
 UNDER_ATTACK = (
     "Under attack the reported round is the one with the lowest validation loss of the honest "
@@ -167,7 +171,7 @@ def results_table(
         accuracy = mean_accuracy(cells, method)
         if accuracy is not None:
             difference = difference_text(method_difference(cells, method))
-            paper = [str(published.get(method, "–"))] if published else []
+            paper = [str(published.get(method, NO_NUMBER))] if published else []
             name, seeds = method_title(method), str(accuracy.seeds)
             rows.append((name, seeds, estimate_text(accuracy), difference, *paper))
     header = ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
@@ -180,8 +184,9 @@ def details_table(cells: pd.DataFrame, methods: Sequence[str]) -> Table:
     Times are medians over the seeds.
     """
     rows = []
+    of_method = by_axes(cells, "method")
     for method in methods:
-        own = of_method(cells, method)
+        own = of_method[method]
         if own.empty:
             continue
         held_out, speed = own["held_out_accuracy"].mean(), np.median(own["images_per_second"])
@@ -190,10 +195,10 @@ def details_table(cells: pd.DataFrame, methods: Sequence[str]) -> Table:
                 method_title(method),
                 f"{np.mean(own['client_mean'].to_numpy()):.3f}",
                 f"{np.mean(own['worst_client'].to_numpy()):.3f}",
-                "–" if math.isnan(held_out) else f"{held_out:.3f}",
+                NO_NUMBER if math.isnan(held_out) else f"{held_out:.3f}",
                 f"{own['rounds'].mean():.0f}",
                 f"{np.median(own['seconds_per_round']):.2f}",
-                "–" if math.isnan(speed) else f"{speed:,.0f}",
+                NO_NUMBER if math.isnan(speed) else f"{speed:,.0f}",
                 f"{np.median(own['aggregation_share']):.1%}",
             )
         )
@@ -215,39 +220,38 @@ def settings_table(
         note: Stands below the table.
     """
     finished = cells[cells["complete"]]
-    several = finished["method"].nunique() > 1
-    values = {
-        folder: tuple(own[name].iloc[0] for name in settings)
-        for folder, own in finished.groupby("folder", sort=False)
-    }
-    default_folders = [folder for folder, at in values.items() if at == tuple(defaults)]
-    at_default = finished[finished["folder"].isin(default_folders)]
+    of_run = by_axes(finished, "folder", "method")
+    methods = list(dict.fromkeys(finished["method"]))
+    named = len(methods) > 1
+    points = finished.drop_duplicates("folder").set_index("folder")[[*settings]]
+    values = {folder: at for folder, *at in points.itertuples(name=None)}
+    default_folder = next((folder for folder, at in values.items() if at == list(defaults)), None)
     rows = []
-    for (folder, method), own in finished.groupby(["folder", "method"], sort=False):
-        accuracy = of_method(own, method)["accuracy"]
+    for folder, method in dict.fromkeys(zip(finished["folder"], finished["method"], strict=True)):
+        accuracy = of_run[folder, method]["accuracy"]
         difference = "default"
-        if folder not in default_folders:
-            default = of_method(at_default, method)["accuracy"]
+        if folder != default_folder:
+            default = of_run[default_folder, method]["accuracy"]
             difference = difference_text(paired_difference(accuracy, default))
         mean = estimate(accuracy)
         rows.append(
             (
-                *([method_title(method)] if several else []),
+                *([method_title(method)] if named else []),
                 *map(value_text, values[folder]),
                 str(len(accuracy)),
-                "–" if mean is None else estimate_text(mean),
+                NO_NUMBER if mean is None else estimate_text(mean),
                 difference,
             )
         )
     header = (
-        *(["method"] if several else []),
+        *(["method"] if named else []),
         *map(short_name, settings),
         "seeds",
         "test accuracy",
         "Δ to default [95 %]",
     )
-    methods = ", ".join(map(method_title, finished["method"].unique()))
-    return Table(f"{methods} over {', '.join(settings)}", header, tuple(rows), note)
+    titles = ", ".join(map(method_title, methods))
+    return Table(f"{titles} over {', '.join(settings)}", header, tuple(rows), note)
 
 
 def settings_grid(
@@ -260,10 +264,10 @@ def settings_grid(
         method: Which.
         axes: The names of two columns, each with its values; the first goes downwards.
     """
-    own = cells[cells["complete"] & (cells["method"] == method)]
+    own = cells[cells["method"] == method]
     written = own.assign(**{name: own[name].map(value_text) for name in axes})
     down, across = axes
-    grid = written.pivot_table(values="accuracy", index=down, columns=across, aggfunc="mean")
+    grid = mean_grid(written, down, across)
     rows, columns = ([value_text(value) for value in values] for values in axes.values())
     return grid.reindex(index=rows, columns=columns).rename_axis(
         index=short_name(down), columns=short_name(across)
@@ -290,7 +294,7 @@ def estimate_text(value: Estimate) -> str:
 def difference_text(value: Estimate | None, form: str = "+.3f") -> str:
     """Return the mean and its 95 % interval, or that the seeds are too few for one."""
     if value is None:
-        return "–"
+        return NO_NUMBER
     return f"{value.mean:{form}} {interval_text(value, form)}"
 
 
