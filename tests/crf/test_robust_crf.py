@@ -268,6 +268,18 @@ def test_node_ids_of_64_bits_are_identities():
     assert (later.causes["curvature_response"] == 0).all(), "each sends what it sent before"
 
 
+@pytest.mark.parametrize("hand_over", [lambda memory: memory, dict], ids=["as it is", "arrays"])
+def test_names_are_identities(hand_over):
+    rows = np.stack([update(client, np.zeros(D), 0) for client in range(3)])
+    names = ["north", "süd", np.str_("3")]
+    first = SMALL.infer(rows, clients=names, model=np.zeros(D))
+    memory = hand_over(first.memory)
+    later = SMALL.infer(rows[::-1], clients=names[::-1], memory=memory, model=np.ones(D))
+    assert (later.causes["curvature_response"] == 0).all(), "each sends what it sent before"
+    other = SMALL.infer(rows, clients=[*names[:2], 3], memory=memory, model=np.ones(D))
+    assert_array_equal(np.isnan(other.causes["remembered"]), [False, False, True])
+
+
 def test_without_the_model_it_is_taken_to_move_as_proposed():
     model, memory, given = np.zeros(D), None, None
     for number in range(4):
@@ -456,7 +468,8 @@ def test_a_memory_that_is_not_its_own(memory, message):
 
 CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "too few clients": ({"clients": [1, 2]}, "2 clients for 3 updates"),
-    "names": ({"clients": ["a", "b", "c"]}, "client 'a': give identities that are whole numbers"),
+    "no names": ({"clients": [1.5, 2, 3]}, "client 1.5: give identities that are names or whole"),
+    "a name twice": ({"clients": ["a", "b", "a"]}, "client a reports twice"),
     "a generator": ({"clients": (i for i in range(3))}, "clients are a generator: give a seq"),
     "one number": ({"clients": 3}, "clients are a int: give a sequence"),
     "one number as an array": ({"clients": np.array(3)}, "clients are a ndarray: give a sequence"),

@@ -21,6 +21,7 @@ from fedcrf.simulation.records import (
     Seconds,
     brief,
     evidence_of,
+    in_order,
     reasons_of,
 )
 
@@ -57,6 +58,7 @@ def record(**changes: Any) -> RoundRecord:
     [
         {},
         {"held_out": None},
+        {"clients": ["north", 2], "excluded": ["north"], "attackers": [2]},
         {"reasons": None},
         {"evidence": {"residual_loss": [0.25, NAN], "other": [1.0, 2.0]}},
         {"excluded": [0, 2], "overflowed": [2], "weight": [0.0, 0.0]},
@@ -83,6 +85,7 @@ def record(**changes: Any) -> RoundRecord:
     ids=[
         "whole",
         "no held-out",
+        "names",
         "no reasons",
         "evidence",
         "overflowed",
@@ -100,6 +103,10 @@ def test_round_trip(changes: dict[str, Any]) -> None:
     # NaN is unequal to itself; the text of it is not.
     assert repr(after) == repr(before)
     assert after.model_dump_json(exclude_none=True) == line
+
+
+def test_clients_come_once_numbers_first() -> None:
+    assert in_order([10, "south", 2, 10, "north"]) == [2, 10, "north", "south"]
 
 
 @pytest.mark.parametrize(

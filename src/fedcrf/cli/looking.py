@@ -125,7 +125,8 @@ def explain(
         int | None, typer.Option("--round", help="The round; else the last.", rich_help_panel=WHAT)
     ] = None,
     client: Annotated[
-        int | None, typer.Option(help="One client; else all of them.", rich_help_panel=WHAT)
+        str | None,
+        typer.Option(help="One client, by its number or name; else all.", rich_help_panel=WHAT),
     ] = None,
     method: Annotated[
         str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import numbers
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -309,26 +310,37 @@ def sketch_seed_of(memory: Arrays) -> int | None:
 def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.int64]:
     """Return the clients' identities as whole numbers; their places where none are given.
 
+    A name becomes a number of 64 bits that it always has.
+
     Raises:
-        FedcrfError: Not one for each update, not whole numbers, or one twice.
+        FedcrfError: Not one for each update, neither names nor whole numbers, or one twice.
     """
     if clients is None:
         return np.arange(num_clients)
     if not isinstance(clients, Sequence | np.ndarray) or np.ndim(clients) == 0:
         raise FedcrfError(
-            f"the clients are a {type(clients).__name__}: give a sequence of whole numbers, one "
-            "for each update"
+            f"the clients are a {type(clients).__name__}: give a sequence of names or whole "
+            "numbers, one for each update"
         )
     if len(clients) != num_clients:
         raise FedcrfError(
-            f"{len(clients)} clients for {num_clients} updates: give one whole number for each"
+            f"{len(clients)} clients for {num_clients} updates: give one identity for each"
         )
     for each in clients:
-        if type(each) is not int and not isinstance(each, numbers.Integral):
-            raise FedcrfError(f"client {each!r}: give identities that are whole numbers")
-    # Node ids may be unsigned: whatever has 64 bits keeps them.
-    given = [(int(each) + 2**63) % 2**64 - 2**63 for each in clients]
+        if type(each) is not int and not isinstance(each, numbers.Integral | str):
+            raise FedcrfError(f"client {each!r}: give identities that are names or whole numbers")
+    given = [_number(each) for each in clients]
     if len(set(given)) < num_clients:
-        twice = min(each for each, count in Counter(given).items() if count > 1)
+        counts = Counter(given)
+        twice = next(each for each in clients if counts[_number(each)] > 1)
         raise FedcrfError(f"client {twice} reports twice in one round: give each client once")
     return np.array(given, dtype=np.int64)
+
+
+def _number(identity: Any) -> int:
+    """Return the number of 64 bits that a name or a whole number goes by."""
+    if isinstance(identity, str):
+        digest = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest, "little", signed=True)
+    # Node ids may be unsigned: whatever has 64 bits keeps them.
+    return (int(identity) + 2**63) % 2**64 - 2**63

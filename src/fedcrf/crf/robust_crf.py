@@ -296,7 +296,7 @@ class RobustCRF(Settings):
         updates: Any,
         num_examples: Any = None,
         *,
-        clients: Sequence[int] | None = None,
+        clients: Sequence[int | str] | None = None,
         memory: Arrays | None = None,
         evidence: Evidence | None = None,
         model: Any = None,
@@ -306,8 +306,8 @@ class RobustCRF(Settings):
         Args:
             updates: u_i = w_i − w, as for `ClientCRF.infer`.
             num_examples: (m,) training examples n_i; equal for all where left out.
-            clients: (m,) whole numbers, the clients' identities from round to round; their places
-                where left out.
+            clients: (m,) names or whole numbers, the clients' identities from round to round;
+                their places where left out.
             memory: ``posterior.memory`` of the round before; none in the first.
             evidence: By name (m,) numbers that clients report; see `EvidenceCRF.infer`.
             model: The global model w that the updates start from, as one update is given. Where
@@ -318,7 +318,7 @@ class RobustCRF(Settings):
             The posterior, with the memory for the next round.
 
         Raises:
-            FedcrfError: As `ClientCRF.infer`; identities that are not one whole number each;
+            FedcrfError: As `ClientCRF.infer`; identities that are not one name or number each;
                 evidence of another length or name; a memory of another rule or federation, or
                 damaged, or of rounds with a model where none is given now, or the other way round;
                 a model of another size, or not finite.
@@ -359,7 +359,7 @@ class RobustCRF(Settings):
         sketches: NDArray[np.float64],
         *,
         position: NDArray[np.float64] | None = None,
-        clients: Sequence[int] | None = None,
+        clients: Sequence[int | str] | None = None,
         memory: Arrays | None = None,
         evidence: Evidence | None = None,
     ) -> Posterior:

@@ -308,7 +308,8 @@ def run_cell(
             state = after
             store.append(state, record)
             observer(RoundFinished(cell, record))
-        attackers = None if simulation.adversary is None else list(simulation.adversary.clients)
+        adversary = simulation.adversary
+        attackers = None if adversary is None else simulation.federation.called(adversary.clients)
         summary = _summarise(cell, store.records(), dataset, begun, attackers)
         store.finish(state, summary)
         observer(CellFinished(cell, summary))
@@ -326,7 +327,7 @@ def _summarise(
     records: Sequence[RoundRecord],
     dataset: ImageDataset,
     begun: Begun,
-    attackers: list[int] | None,
+    attackers: list[int | str] | None,
 ) -> CellSummary:
     best = reported_round(records)
     seconds = [record.seconds for record in records]

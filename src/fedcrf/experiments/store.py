@@ -75,7 +75,7 @@ class CellSummary(Record):
     seconds_per_round: Number
     aggregation_share: Number
     images_per_second: Number = math.nan
-    attackers: list[int] | None = None
+    attackers: list[int | str] | None = None
     description: dict[str, Any]
     behaviour: dict[str, int] = Field(default_factory=dict)
     fingerprint: str

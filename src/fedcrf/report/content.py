@@ -43,16 +43,16 @@ class RoundTrust:
     """
 
     round: int
-    clients: Sequence[int]
+    clients: Sequence[int | str]
     nodes: Sequence[str] | None
     examples: Sequence[float]
     weight: Series
     base_weight: Series
-    excluded: Sequence[int]
-    overflowed: Sequence[int]
+    excluded: Sequence[int | str]
+    overflowed: Sequence[int | str]
     left_out: Sequence[str]
     stayed: str | None
-    attackers: Sequence[int]
+    attackers: Sequence[int | str]
     causes: Effects | None
     verdicts: Sequence[Verdict]
 
@@ -64,7 +64,7 @@ class CellTrust:
     method: str
     seed: int
     rounds: Sequence[RoundTrust]
-    attackers: Sequence[int]
+    attackers: Sequence[int | str]
     scales: Mapping[str, Scale]
 
 

@@ -89,13 +89,13 @@ class ClientCauses:
         node: Its id in the framework that carried out the run, if another did.
     """
 
-    client: int
+    client: int | str
     num_examples: float
     weight: float
     base_weight: float
     excluded: bool = False
     overflowed: bool = False
-    neighbours: tuple[tuple[int, float], ...] = ()
+    neighbours: tuple[tuple[int | str, float], ...] = ()
     effects: Effects | None = None
     place: int = 0
     scales: Mapping[str, Scale] = field(default_factory=dict)
@@ -140,7 +140,7 @@ NEAREST = 5
 
 
 def causes_of(
-    record: RoundRecord, rule: object, attackers: Collection[int] = ()
+    record: RoundRecord, rule: object, attackers: Collection[int | str] = ()
 ) -> list[ClientCauses]:
     """Return what the clients of a round got and why, in the record's order.
 
@@ -385,8 +385,8 @@ def neighbours_table(causes: ClientCauses) -> Table:
 
 
 def _neighbours(
-    clients: Sequence[int], rows: Sequence[Sequence[float]] | None, i: int
-) -> tuple[tuple[int, float], ...]:
+    clients: Sequence[int | str], rows: Sequence[Sequence[float]] | None, i: int
+) -> tuple[tuple[int | str, float], ...]:
     """Return those that have an affinity, the largest first; row i begins at column i + 1."""
     if rows is None:
         return ()

@@ -112,7 +112,7 @@ def recorded_headline(title: str, records: Sequence[RoundRecord], rule: object) 
 
 
 def distrusted_tile(
-    records: Sequence[RoundRecord], rule: object, attackers: Collection[int]
+    records: Sequence[RoundRecord], rule: object, attackers: Collection[int | str]
 ) -> Tile | None:
     """Return who has been distrusted for some rounds up to the last, and since when.
 
@@ -126,7 +126,7 @@ def distrusted_tile(
         for client, each in zip(record.clients, verdicts, strict=True)
         if each.is_low and record.round - each.since + 1 >= min(LASTING, record.round)
     }
-    by_round: dict[int, list[int]] = {}
+    by_round: dict[int, list[int | str]] = {}
     for client, since in list(low.items())[:MOST_NAMED]:
         by_round.setdefault(since, []).append(client)
     named = [

@@ -14,7 +14,7 @@ from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import CellStore, CellSummary, StaleCellError
 from fedcrf.report.explanation import ClientCauses
 from fedcrf.rules import plain_rule
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, in_order
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Explained:
     title: str
     records: Sequence[RoundRecord]
     rule: object
-    attackers: Collection[int] = ()
+    attackers: Collection[int | str] = ()
     damage: str | None = None
     stale: str | None = None
     unread: Sequence[str] = ()
@@ -79,11 +79,11 @@ def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Expla
     return Explained(title, records, run.rule(), attackers, damage, unread=unread)
 
 
-def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[int]:
+def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[int | str]:
     """Return who attacks in a cell: whom its summary names, else who has attacked so far."""
     if summary is not None:
         return summary.attackers or []
-    return sorted({client for record in records for client in record.attackers or ()})
+    return in_order(client for record in records for client in record.attackers or ())
 
 
 def _summary(place: CellStore) -> CellSummary | None:
@@ -162,15 +162,18 @@ def remarks(found: Explained) -> list[str]:
     return lines
 
 
-def find_client(causes: Sequence[ClientCauses], client: int, number: int) -> ClientCauses:
+def find_client(causes: Sequence[ClientCauses], client: int | str, number: int) -> ClientCauses:
     """Return the causes of one client, or of another framework's node of this id.
+
+    A whole number may be given as text, as on a command line.
 
     Raises:
         FedcrfError: It took no part in the round.
     """
-    by_id = {each.node: each for each in causes} | {each.client: each for each in causes}
-    if client in by_id:
-        return by_id[client]
+    by_id = {str(each.node): each for each in causes if each.node is not None}
+    by_id |= {str(each.client): each for each in causes}
+    if str(client) in by_id:
+        return by_id[str(client)]
     took_part = ", ".join(str(each.client) for each in causes[:20])
     more = ", …" if len(causes) > 20 else ""
     raise FedcrfError(

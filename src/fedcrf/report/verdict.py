@@ -73,7 +73,7 @@ def verdicts_of(
         records: All rounds from the first on.
         effects: What the causes did in each, as `effects_of` tells it.
     """
-    streaks: dict[int, _Streak] = {}
+    streaks: dict[int | str, _Streak] = {}
     for record, seen in zip(records, effects, strict=True):
         verdicts = []
         for i, client in enumerate(record.clients):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,6 +64,7 @@ class Federation:
         image_shape: Channels, height, width.
         num_classes: Number of labels.
         set_aside: The test parts of clients by whom nothing is judged; None where all judge.
+        names: What records call the clients; None where they go by their numbers.
     """
 
     clients: tuple[Examples, ...]
@@ -73,6 +74,11 @@ class Federation:
     image_shape: ImageShape
     num_classes: int
     set_aside: PooledExamples | None = None
+    names: tuple[str, ...] | None = None
+
+    def called(self, clients: Iterable[int]) -> list[int | str]:
+        """Return what records call clients."""
+        return [client if self.names is None else self.names[client] for client in clients]
 
     @property
     def eligible(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -157,19 +157,19 @@ class RoundRecord(Record):
     test: ClientMetrics
     held_out: Metrics | None = None
     everyone: ClientMetrics | None = None
-    clients: list[int]
+    clients: list[int | str]
     nodes: list[int] | None = None
     num_examples: list[int | float]
     client_training_loss: list[Number]
     evidence: dict[str, list[Number]] | None = None
     weight: list[Number]
     base_weight: list[Number]
-    excluded: list[int] = []
-    overflowed: list[int] | None = None
+    excluded: list[int | str] = []
+    overflowed: list[int | str] | None = None
     excluded_nodes: list[ExcludedNode] | None = Field(
         default=None, validation_alias=AliasChoices("excluded_nodes", "left_out")
     )
-    attackers: list[int] | None = None
+    attackers: list[int | str] | None = None
     kept_model: bool = False
     kept_reason: str | None = None
     reasons: Reasons | None = None
@@ -216,6 +216,11 @@ def _are_affinities(
     )
 
 
+def in_order(clients: Iterable[int | str]) -> list[int | str]:
+    """Return each client once: those known by numbers in their order, then names in theirs."""
+    return sorted(set(clients), key=lambda client: (isinstance(client, str), client))
+
+
 def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
     """Return the round whose model is reported: that with the lowest validation loss.
 
@@ -226,7 +231,7 @@ def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
 
 
 def decided(
-    reports: Sequence[ClientReport], clients: Sequence[int], result: AggregationResult | None
+    reports: Sequence[ClientReport], clients: Sequence[int | str], result: AggregationResult | None
 ) -> dict[str, Any]:
     """Return what of a `RoundRecord` the reports and the rule's decision settle.
 
@@ -252,7 +257,9 @@ def decided(
     }
 
 
-def overflowed_of(result: AggregationResult, clients: Sequence[int]) -> list[int] | None:
+def overflowed_of(
+    result: AggregationResult, clients: Sequence[int | str]
+) -> list[int | str] | None:
     """Return whose updates were finite, but too large to be squared, as far as the rule says it."""
     if result.posterior is None:
         return None

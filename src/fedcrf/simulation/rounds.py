@@ -207,7 +207,7 @@ class Simulation(Settings):
             held_out=held_out,
             everyone=everyone,
             client_training_loss=brief(losses),
-            attackers=attackers,
+            attackers=None if attackers is None else self.federation.called(attackers),
             kept_model=not result.weights.any(),
             kept_reason=result.kept_reason,
             seconds=Seconds(
@@ -215,7 +215,7 @@ class Simulation(Settings):
                 aggregation=aggregated - attacked,
                 evaluation=evaluated - aggregated,
             ),
-            **decided(reports, [report.client for report in reports], result),
+            **decided(reports, self.federation.called(report.client for report in reports), result),
         )
         after = RunState(
             number,

@@ -19,7 +19,7 @@ from fedcrf.experiments.analysis.curves import mean_curve
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, in_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,11 @@ def trust_figure(records: Records, title: str) -> Figure | None:
         return None
     figure = Figure(figsize=(8, 0.9 + 2.6 * len(inferred)), layout="constrained")
     axes = figure.subplots(len(inferred), 1, squeeze=False)[:, 0]
-    grids = {method: _log_ratio(rounds) for method, rounds in inferred.items()}
+    clients = {
+        method: in_order(client for record in rounds for client in record.clients)
+        for method, rounds in inferred.items()
+    }
+    grids = {method: _log_ratio(rounds, clients[method]) for method, rounds in inferred.items()}
     known = [np.abs(grid[np.isfinite(grid)]) for grid in grids.values()]
     reach = max(1.0, *(float(grid.max(initial=0.0)) for grid in known))
     image = None
@@ -112,12 +116,13 @@ def trust_figure(records: Records, title: str) -> Figure | None:
             extent=(0.5, grid.shape[1] + 0.5, grid.shape[0] - 0.5, -0.5),
         )  # fmt: skip
         axis.set(title=method_title(method), ylabel="client")
-        axis.set_yticks(range(0, grid.shape[0], max(1, grid.shape[0] // 10)))
+        ticks = range(0, grid.shape[0], max(1, grid.shape[0] // 10))
+        axis.set_yticks(ticks, labels=[str(clients[method][row]) for row in ticks])
     axes[-1].set_xlabel("round")
     assert image is not None
     bar = figure.colorbar(image, ax=list(axes), label="weight as a multiple of FedAvg's")
-    ticks = np.linspace(-reach, reach, 5)
-    bar.set_ticks(list(ticks), labels=[f"×{2.0**tick:.2g}" for tick in ticks])
+    powers = np.linspace(-reach, reach, 5)
+    bar.set_ticks(list(powers), labels=[f"×{2.0**power:.2g}" for power in powers])
     figure.suptitle(title)
     return figure
 
@@ -220,14 +225,14 @@ def _progress(
     return figure
 
 
-def _log_ratio(rounds: Sequence[RoundRecord]) -> NDArray[np.float64]:
+def _log_ratio(rounds: Sequence[RoundRecord], clients: Sequence[int | str]) -> NDArray[np.float64]:
     """Return log2 of weight over FedAvg weight, clients by rounds; NaN for one with no weight."""
-    num_clients = 1 + max(client for record in rounds for client in record.clients)
-    grid = np.full((num_clients, len(rounds)), np.nan)
+    rows = {client: row for row, client in enumerate(clients)}
+    grid = np.full((len(clients), len(rounds)), np.nan)
     for column, record in enumerate(rounds):
         for client, weight, base in zip(
             record.clients, record.weight, record.base_weight, strict=True
         ):
             if weight > 0 and base > 0:
-                grid[client, column] = np.log2(weight / base)
+                grid[rows[client], column] = np.log2(weight / base)
     return grid

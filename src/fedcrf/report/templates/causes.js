@@ -139,8 +139,8 @@ function memory(cell, place, client) {
   const attackers = cell.attackers.filter((each) => each !== client && clients.includes(each));
   const group = (all, name, style) =>
     all.map((each, n) => ({
-      ...line(course(each), `client ${each}`, style),
-      name: n ? `client ${each}` : name,
+      ...line(course(each), `client ${plain(each)}`, style),
+      name: n ? `client ${plain(each)}` : name,
       legendgroup: name,
       showlegend: n === 0,
     }));
@@ -151,7 +151,7 @@ function memory(cell, place, client) {
       ? group(others, cell.attackers.length ? "who does not attack" : "the others", soft)
       : [line(middle, "median over the clients", soft)]),
     ...group(attackers, "attackers", { line: { color: colour("low"), width: 1.5, dash: "dash" } }),
-    line(course(client), `client ${client}`, { line: { color: blue, width: 3 } }),
+    line(course(client), `client ${plain(client)}`, { line: { color: blue, width: 3 } }),
   ];
   const layout = {
     height: 320,

@@ -131,7 +131,7 @@ function circles(round, chosen, near) {
   const heaviest = largest(shares, 1e-12);
   const side = (x) => (Math.abs(x) < 0.3 ? "center" : x > 0 ? "right" : "left");
   const hover = (i) => {
-    const closest = near[i].slice(0, 3).map((j) => `client ${round.clients[j]}`);
+    const closest = near[i].slice(0, 3).map((j) => `client ${plain(round.clients[j])}`);
     return [text(round.weight[i], 3), closest.join(", ")];
   };
   return {
@@ -139,7 +139,7 @@ function circles(round, chosen, near) {
     mode: m <= MANY_CLIENTS ? "markers+text" : "markers",
     x: places.map(([x]) => x),
     y: places.map(([, y]) => y),
-    text: round.clients.map(String),
+    text: round.clients.map(plain),
     textposition: places.map(([x, y]) => `${y >= 0 ? "top" : "bottom"} ${side(x)}`),
     customdata: round.clients.map((_, i) => hover(i)),
     hovertemplate:

@@ -63,7 +63,7 @@ function besideMedian(client, y, x, medians, shown) {
     orientation: "h",
     y,
     x,
-    name: `client ${client}`,
+    name: `client ${plain(client)}`,
     marker: { color: palette()[0] },
     hovertemplate: "%{y}<extra></extra>",
   };

@@ -97,7 +97,7 @@ function holdings() {
         type: "heatmap",
         z: counts,
         x: labels.map((_, i) => i),
-        y: held.clients.map((each) => String(each.client)),
+        y: held.clients.map((each) => plain(each.client)),
         customdata: all.map(() => labels),
         colorscale: [
           [0, colour("few")],

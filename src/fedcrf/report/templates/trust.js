@@ -41,12 +41,19 @@ function chooseSeed() {
   at("causes-figure").hidden = !cell.rounds.some((round) => round.causes);
   at("graph-figure").hidden = !cell.rounds.some((round) => round.causes?.scored);
   fill(at("client"), clients, chosenName(at("client")) ?? leastTrusted(cell, clients));
-  if (first) range.value = leastTrustedRound(cell, Number(chosenName(at("client"))));
+  if (first) range.value = leastTrustedRound(cell, chosenClient(cell));
   trust();
 }
 
 const clientsOf = (cell) =>
-  [...new Set(cell.rounds.flatMap((round) => round.clients))].sort((a, b) => a - b);
+  [...new Set(cell.rounds.flatMap((round) => round.clients))].sort((a, b) =>
+    typeof a === "number" && typeof b === "number"
+      ? a - b
+      : String(a).localeCompare(String(b), undefined, { numeric: true }),
+  );
+
+const chosenClient = (cell) =>
+  clientsOf(cell).find((each) => String(each) === chosenName(at("client")));
 
 function multiple(round, i) {
   const weight = round.weight[i];
@@ -135,7 +142,7 @@ function trust() {
   if (!cell) return;
   const place = Number(at("round").value);
   const round = cell.rounds[place];
-  const client = Number(chosenName(at("client")));
+  const client = chosenClient(cell);
   const i = round.clients.indexOf(client);
   at("round-shown").textContent = `${round.round} of ${cell.rounds[cell.rounds.length - 1].round}`;
   at("round").setAttribute("aria-valuetext", `round ${round.round}`);

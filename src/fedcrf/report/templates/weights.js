@@ -15,7 +15,7 @@ function clickable(id, map) {
   const shown = at(id);
   shown.removeAllListeners?.("plotly_click");
   shown.on("plotly_click", ({ points: [point] }) =>
-    choose(String(point.y), map.rounds.indexOf(point.x)),
+    choose(map.clients.map(String)[map.clients.map(plain).indexOf(point.y)], map.rounds.indexOf(point.x)),
   );
 }
 
@@ -36,7 +36,7 @@ function weightMap(cell, place, client) {
   map.trace = {
     type: "heatmap",
     x: rounds,
-    y: clients.map(String),
+    y: clients.map(plain),
     hoverongaps: false,
     customdata: both(map, (w, b) => [text(w, 3), text(b, 3), times(w, b)]),
     hovertemplate:
@@ -50,7 +50,7 @@ function weightMap(cell, place, client) {
     title: { text: "client" },
     nticks: 20,
     categoryorder: "array",
-    categoryarray: clients.map(String),
+    categoryarray: clients.map(plain),
     ...attackerTicks(cell, clients),
   };
   map.excluded = excludedMarks(cell);
@@ -64,8 +64,8 @@ function attackerTicks(cell, clients) {
   const step = Math.ceil(clients.length / MANY_CLIENTS);
   const named = clients.filter((each, n) => n % step === 0 || cell.attackers.includes(each));
   return {
-    tickvals: named.map(String),
-    ticktext: named.map((each) => `${cell.attackers.includes(each) ? "▲ " : ""}${each}`),
+    tickvals: named.map(plain),
+    ticktext: named.map((each) => `${cell.attackers.includes(each) ? "▲ " : ""}${plain(each)}`),
   };
 }
 
@@ -160,7 +160,7 @@ function excludedMarks(cell) {
     type: "scatter",
     mode: "markers",
     x: all.map(([round]) => round),
-    y: all.map(([, client]) => String(client)),
+    y: all.map(([, client]) => plain(client)),
     marker: { symbol: "x", color: colour("ink"), size: 7 },
     showlegend: false,
     hovertemplate: "client %{y}, round %{x}: excluded<extra></extra>",
@@ -176,7 +176,7 @@ function attackMarks(cell) {
     mode: "markers",
     hoverinfo: "skip",
     x: all.map(([round]) => round),
-    y: all.map(([, client]) => String(client)),
+    y: all.map(([, client]) => plain(client)),
     marker: { symbol: "triangle-up", color: colour("ink"), size: 6 },
     showlegend: false,
   };
