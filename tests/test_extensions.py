@@ -223,7 +223,8 @@ def test_what_raises_in_a_round_ends_its_cell_alone(
     )  # fmt: skip
     assert done.rc == 2
     assert done.err.splitlines()[-1] == (
-        "fedcrf: error: 1 of the cells failed: Capped-seed-0; RuntimeError: no more than this"
+        "fedcrf: error: 1 of the cells failed: Capped-seed-0; "
+        "rule 'Capped' failed in round 3 (RuntimeError: no more than this)"
     )
     run = read_results(RunStore(tmp_path / "run"))
     assert [len(each.records) for each in run.cells] == [2, 4]

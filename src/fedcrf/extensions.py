@@ -89,8 +89,13 @@ def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
 
 
 @contextmanager
-def failing(what: str, name: str) -> Iterator[None]:
+def failing(what: str, name: str, when: str = "") -> Iterator[None]:
     """Say in a line what went wrong in code from outside, and in which.
+
+    Args:
+        what: A rule, an attack or the like.
+        name: Of it.
+        when: It went wrong.
 
     Raises:
         FedcrfError: Something did.
@@ -100,7 +105,7 @@ def failing(what: str, name: str) -> Iterator[None]:
     except FedcrfError:
         raise
     except Exception as error:  # whatever it raises
-        raise FedcrfError(f"{what} '{name}' failed ({in_a_line(error)})") from error
+        raise FedcrfError(f"{what} '{name}' failed{when} ({in_a_line(error)})") from error
 
 
 def check_class(what: str, name: str, found: object, base: type) -> None:

@@ -189,7 +189,7 @@ def test_a_last_example_alone_joins_the_step_before_it_where_batch_norm_needs_tw
 ) -> None:
     model, slow, data = built(NormedPlan()), built(NormedPlan()), examples(count, seed=5)
     settings = LocalTraining(0.05, 0.9, batch_size=4, local_epochs=3)
-    train = trainer(model, settings, fewest_in_a_step(built(NormedPlan()), SHAPE))
+    train = trainer(model, settings, fewest_in_a_step(built(NormedPlan()), torch.zeros(2, *SHAPE)))
     loss = train(data, Plain(), np.random.default_rng(3))
     expected = by_hand(slow, data, TERMS["plain"][1], settings, np.random.default_rng(3), steps)
     assert loss == alike(expected)
@@ -209,7 +209,7 @@ def test_a_last_example_alone_joins_the_step_before_it_where_batch_norm_needs_tw
 )
 def test_who_needs_two_examples_in_a_step(plan: Any, fewest: int) -> None:
     drawn = torch.get_rng_state()
-    assert fewest_in_a_step(built(plan), SHAPE) == fewest
+    assert fewest_in_a_step(built(plan), torch.zeros(2, *SHAPE)) == fewest
     assert torch.equal(torch.get_rng_state(), drawn)
     # What needs but one trains on a client of one, and on a last batch of one.
     chosen = {"model": plan, "training": LocalTraining(0.05, batch_size=4), "max_rounds": 2}

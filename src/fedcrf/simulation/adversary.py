@@ -30,8 +30,20 @@ class Adversary:
     seed: int
 
     @classmethod
-    def of(cls, threat: Threat, federation: Federation, seed: int) -> Adversary:
+    def of(
+        cls,
+        threat: Threat,
+        federation: Federation,
+        seed: int,
+        named: Sequence[int] | None = None,
+    ) -> Adversary:
         """Draw the attackers among the clients that can train, and poison their examples.
+
+        Args:
+            threat: What they do, and how many they are.
+            federation: The clients' data.
+            seed: Of the draws.
+            named: Who attacks, where nobody is drawn.
 
         Raises:
             FedcrfError: So many cannot be drawn.
@@ -39,7 +51,7 @@ class Adversary:
         eligible = federation.eligible
         count = threat.schedule.count(len(eligible))
         drawn = generator(seed, Stream.ATTACKERS).choice(eligible, count, replace=False)
-        clients = tuple(sorted(drawn.tolist()))
+        clients = tuple(sorted(drawn.tolist() if named is None else named))
         poisoned = {}
         if isinstance(threat.attack, DataAttack):
             poisoned = {

@@ -32,6 +32,7 @@ def save_checkpoint(path: Path, state: RunState) -> None:
             "memory": _tensors(state.memory),
             "attack_memory": _tensors(state.attack_memory),
             "lost_rounds": state.lost_rounds,
+            "personal": _tensors(state.personal),
         },
         content,
     )
@@ -63,6 +64,7 @@ def load_checkpoint(path: Path) -> RunState:
         memory=_arrays(content["memory"]),
         attack_memory=_arrays(content["attack_memory"]),
         lost_rounds=content.get("lost_rounds", 0),  # older ones do not count them
+        personal=_arrays(content.get("personal", {})),
     )
 
 

@@ -7,7 +7,7 @@ its own random stream, so the results are the same to the bit however many worke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
 from fedcrf.simulation.evaluation import Scores, evaluation_of, score
-from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.federation import Examples, PooledExamples
 from fedcrf.simulation.mlp_training import trainer
 from fedcrf.simulation.randomness import Stream, generator, torch_seed
 from fedcrf.simulation.round_memory import RoundMemory
@@ -23,7 +23,13 @@ from fedcrf.simulation.work import Trained, Work
 
 
 class Engine(Protocol):
-    """Trains the clients of a round and scores a global model."""
+    """Trains the clients of a round and scores a global model.
+
+    Attributes:
+        memory: Where models, scores and what clients keep to themselves lie.
+    """
+
+    memory: RoundMemory
 
     def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
         """Return every participant's report and mean training loss, in the order of clients.
@@ -42,23 +48,23 @@ class LocalEngine:
 
     def __init__(self, work: Work, memory: RoundMemory | None = None) -> None:
         self._work = work
-        self._memory = memory or RoundMemory.of(work)
+        self.memory = memory or RoundMemory.of(work)
         self._network = work.network()
-        self._trainer = trainer(self._network, work.training, work.fewest_in_a_step)
+        self._trainer = trainer(self._network, work.training, work.fewest_in_a_step, work.task)
 
     def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
         """Train every participant; see `Engine.train`."""
-        self._memory.publish(model)
+        self.memory.publish(model)
         clients = self._work.participants(number)
         trained = self.train_clients(list(enumerate(clients)), number)
-        return self._memory.reports(self._work, clients, trained)
+        return self.memory.reports(self._work, clients, trained)
 
     def score(self, model: State) -> Mapping[str, Scores]:
         """Score a model; see `Engine.score`."""
-        self._memory.publish(model)
+        self.memory.publish(model)
         for name, examples in self._work.evaluated().items():
             self.score_part(name, 0, len(examples))
-        return self._memory.scores
+        return self.memory.scores
 
     def train_clients(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
         """Train clients from the published model, each into its slot of the memory.
@@ -73,34 +79,48 @@ class LocalEngine:
         work, trained = self._work, []
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
-                self._load()
+                self._load(client)
                 shuffle = generator(work.seed, Stream.SHUFFLE, number, client)
                 self._seed(torch_seed(work.seed, Stream.TRAINING, number, client))
                 examples = work.examples(client, number)
                 loss = self._trainer(examples, work.objective, shuffle)
-                torch._foreach_copy_(self._memory.client(slot), self._tensors())
+                torch._foreach_copy_(self.memory.client(slot), self._tensors())
+                self._keep(client)
                 trained.append(Trained(loss, self._evidence(examples)))
         return trained
 
     def score_part(self, name: str, start: int, stop: int) -> None:
         """Score the published model on some of the examples of a set, into the memory."""
-        self._load()
-        examples, scores = self._work.evaluated()[name], self._memory.scores[name]
-        part = Examples(examples.images[start:stop], examples.labels[start:stop])
-        found = score(self._network, part, self._work.evaluation_batch_size)
-        scores.losses[start:stop] = found.losses
-        scores.correct[start:stop] = found.correct
+        part = self._work.evaluated()[name].part(start, stop)
+        owned: Iterable[tuple[int | None, slice]] = [(None, slice(0, len(part)))]
+        if self._work.task.by_client and isinstance(part, PooledExamples):
+            owned = part.by_owner()
+        for owner, where in owned:
+            self._load(owner)
+            found = self._scores(part.part(where.start, where.stop))
+            self.memory.scores[name].fill(slice(start + where.start, start + where.stop), found)
+
+    def _scores(self, examples: Examples) -> Scores:
+        work = self._work
+        return score(self._network, examples, work.evaluation_batch_size, work.task)
 
     def _evidence(self, examples: Examples) -> dict[str, float]:
         """Return what a client reports of the model that it trained, which the network holds."""
         if RESIDUAL_LOSS not in self._work.evidence:
             return {}
-        scores = score(self._network, examples, self._work.evaluation_batch_size)
-        return {RESIDUAL_LOSS: evaluation_of(scores).loss}
+        return {RESIDUAL_LOSS: evaluation_of(self._scores(examples)).loss}
 
-    def _load(self) -> None:
-        """Put the published model into the network."""
-        torch._foreach_copy_(self._tensors(), list(self._memory.model.values()))
+    def _load(self, client: int | None = None) -> None:
+        """Put the published model into the network, and what a client keeps to itself."""
+        torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
+        if client is not None:
+            for name, tensor in self._work.task.personal_tensors(self._network).items():
+                tensor.copy_(self.memory.personal[name][client])
+
+    def _keep(self, client: int) -> None:
+        """Take what a client keeps to itself out of the network."""
+        for name, tensor in self._work.task.personal_tensors(self._network).items():
+            self.memory.personal[name][client] = tensor
 
     def _seed(self, seed: int) -> None:
         # torch.manual_seed keeps a note for every device there might be, a trace of the stack each.
@@ -110,4 +130,4 @@ class LocalEngine:
 
     def _tensors(self) -> list[Tensor]:
         """Return the network's tensors; asked anew, since a module may replace a buffer."""
-        return list(self._network.state_dict().values())
+        return list(self._work.task.shared_tensors(self._network).values())

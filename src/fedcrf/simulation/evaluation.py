@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.records import ClientMetrics, Metrics
+from fedcrf.simulation.task import ACCURACY, CLASSIFICATION, Outputs, Task
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model makes of every example.
+    """What a model makes of every example; of a task of a user's, of each client's as a whole.
 
     Attributes:
-        losses: (n,) float32 cross-entropies.
-        correct: (n,) float32; 1 where it is classified right, else 0.
+        losses: (n,) float32 cross-entropies, or the task's losses.
+        correct: (n,) float32; 1 where it is classified right, else 0. A task's accuracy, or NaN.
+        others: By name (n,) float32 of the task's other metrics.
     """
 
     behaviour: ClassVar[int] = 1
     losses: Tensor
     correct: Tensor
+    others: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def fill(self, where: slice, found: Scores) -> None:
+        """Put what was found for some of the examples in its place."""
+        self.losses[where] = found.losses
+        self.correct[where] = found.correct
+        for name, values in found.others.items():
+            self.others[name][where] = values
 
 
 def joined(one: Scores, other: Scores) -> Scores:
     """Return the scores of the examples of both, one's first."""
-    return Scores(torch.cat([one.losses, other.losses]), torch.cat([one.correct, other.correct]))
+    return Scores(
+        torch.cat([one.losses, other.losses]),
+        torch.cat([one.correct, other.correct]),
+        {name: torch.cat([values, other.others[name]]) for name, values in one.others.items()},
+    )
 
 
 def evaluation_of(scores: Scores) -> Metrics:
     """Return loss and accuracy from every example's score."""
     return Metrics(loss=_mean(scores.losses), accuracy=_mean(scores.correct))
+
+
+def metrics_of(sets: Mapping[str, Scores]) -> dict[str, dict[str, float]] | None:
+    """Return by set and name the means of a task's other metrics; None where it has none."""
+    found = {
+        of: {name: _mean(values) for name, values in scores.others.items()}
+        for of, scores in sets.items()
+    }
+    return found if any(found.values()) else None
 
 
 def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
@@ -53,9 +78,13 @@ def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
 
 
 @torch.no_grad()
-def score(model: nn.Module, examples: Examples, batch_size: int) -> Scores:
-    """Score every example, ``batch_size`` at a time."""
+def score(
+    model: nn.Module, examples: Examples, batch_size: int, task: Task = CLASSIFICATION
+) -> Scores:
+    """Score every example, ``batch_size`` at a time; by a user's loss all as one."""
     model.eval()
+    if task.loss is not None:
+        return _score_as_one(model, examples, batch_size, task)
     empty = torch.empty(0, device=examples.labels.device)
     losses, correct = [empty], [empty]
     for images, labels in zip(
@@ -67,6 +96,36 @@ def score(model: nn.Module, examples: Examples, batch_size: int) -> Scores:
         losses.append(functional.cross_entropy(logits, labels, reduction="none"))
         correct.append((logits.argmax(dim=1) == labels).float())
     return Scores(torch.cat(losses), torch.cat(correct))
+
+
+def _score_as_one(model: nn.Module, examples: Examples, batch_size: int, task: Task) -> Scores:
+    """Give every example the loss and the metrics of all of them."""
+    found: dict[str, float] = dict.fromkeys(task.metrics, math.nan)
+    loss = math.nan
+    if len(examples):
+        outputs = _as_one([model(each) for each in torch.split(examples.images, batch_size)])
+        loss = float(task.loss_of(outputs, examples.labels))
+        found = {name: float(each(outputs, examples.labels)) for name, each in task.metrics.items()}
+    correct = found.pop(ACCURACY, math.nan)
+
+    def everywhere(value: float) -> Tensor:
+        return torch.full((len(examples),), value)
+
+    return Scores(
+        everywhere(loss),
+        everywhere(correct),
+        {name: everywhere(value) for name, value in found.items()},
+    )
+
+
+def _as_one(parts: Sequence[Outputs]) -> Outputs:
+    """Put the outputs of batches together; of a number in them, the first batch's is kept."""
+    leaves, structures = zip(*map(tree_flatten, parts), strict=True)
+    joined = [
+        torch.cat(each) if isinstance(each[0], Tensor) and each[0].dim() else each[0]
+        for each in zip(*leaves, strict=True)
+    ]
+    return tree_unflatten(joined, structures[0])
 
 
 def _mean(values: Tensor) -> float:

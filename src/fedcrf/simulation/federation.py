@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -21,17 +22,16 @@ from fedcrf.data import (
     split_client,
 )
 from fedcrf.errors import FedcrfError
-from fedcrf.models import ImageShape
 from fedcrf.simulation.randomness import Stream, generator
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Images and labels on one device.
+    """Images and labels on one device; of a task of a user's any inputs and targets.
 
     Attributes:
-        images: (n, C, H, W) float32, normalised by channel.
-        labels: (n,) int64.
+        images: (n, C, H, W) float32, normalised by channel; (n, ...) of any inputs.
+        labels: (n,) int64; (n, ...) of any targets.
     """
 
     images: Tensor
@@ -39,6 +39,11 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def part(self, start: int, stop: int) -> Self:
+        """Return some of the examples."""
+        cut = {each.name: getattr(self, each.name)[start:stop] for each in fields(self)}
+        return replace(self, **cut)
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,14 @@ class PooledExamples(Examples):
 
     owners: Tensor
 
+    def by_owner(self) -> Iterator[tuple[int, slice]]:
+        """Yield each owner of examples that lie together, and where they lie."""
+        owners, counts = torch.unique_consecutive(self.owners, return_counts=True)
+        start = 0
+        for owner, count in zip(owners.tolist(), counts.tolist(), strict=True):
+            yield owner, slice(start, start + count)
+            start += count
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -61,8 +74,8 @@ class Federation:
         validation: Union of the clients' validation parts.
         test: Union of the clients' test parts.
         held_out: The data set's own test set, where it has one.
-        image_shape: Channels, height, width.
-        num_classes: Number of labels.
+        image_shape: Channels, height, width; of any inputs the shape of one example.
+        num_classes: Number of labels; 0 where targets are none.
         set_aside: The test parts of clients by whom nothing is judged; None where all judge.
         names: What records call the clients; None where they go by their numbers.
     """
@@ -71,7 +84,7 @@ class Federation:
     validation: PooledExamples
     test: PooledExamples
     held_out: Examples | None
-    image_shape: ImageShape
+    image_shape: tuple[int, ...]
     num_classes: int
     set_aside: PooledExamples | None = None
     names: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""One client's local training: plain SGD with momentum over its own examples."""
+"""One client's local training: SGD with momentum, or what a task has, over its own examples."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedcrf.checks import Settings, check_positive, check_share, check_whole
 from fedcrf.errors import FedcrfError
-from fedcrf.models import ImageShape
 from fedcrf.objectives import Objective
 from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.task import CLASSIFICATION, Task
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -83,15 +82,15 @@ class LocalTraining(Settings):
         return total
 
 
-def fewest_in_a_step(network: nn.Module, image_shape: ImageShape) -> int:
+def fewest_in_a_step(network: nn.Module, inputs: Tensor) -> int:
     """Return how many examples a training step of a network needs: 1, or 2 because of batch norm.
 
     Batch norm needs two values of a channel. Where one of its layers sees a single one of an
     example, as behind a linear layer, a step needs two examples.
 
     Args:
-        network: Is trained on two blank images, which changes its running statistics.
-        image_shape: Of its images.
+        network: Is trained on two examples, which changes its running statistics.
+        inputs: (2, ...) of two examples.
     """
     norms = [each for each in network.modules() if isinstance(each, _BatchNorm)]
     values: list[int] = []
@@ -101,9 +100,8 @@ def fewest_in_a_step(network: nn.Module, image_shape: ImageShape) -> int:
 
     if norms:
         hooks = [norm.register_forward_pre_hook(count) for norm in norms]
-        place = next(network.parameters()).device
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            network.train()(torch.zeros(2, *image_shape, device=place))
+            network.train()(inputs)
         for hook in hooks:
             hook.remove()
     return 2 if min(values, default=2) < 2 else 1
@@ -116,26 +114,31 @@ def train_client(
     shuffle: np.random.Generator,
     settings: LocalTraining,
     fewest: int = 1,
+    task: Task = CLASSIFICATION,
 ) -> float:
     """Train ``model`` in place, from the global model it holds, for one round.
 
     Args:
         model: Holds the global model; holds the client's model afterwards.
         examples: The client's training part; at least one.
-        objective: What is added to the cross-entropy's gradients.
+        objective: What is added to the loss's gradients.
         shuffle: Gives the order of the examples, drawn anew each epoch.
         settings: Step size, momentum, batches, epochs.
         fewest: Examples that a step must have, from `fewest_in_a_step`.
+        task: What is minimised, and with which optimizer.
 
     Returns:
-        The mean cross-entropy over the round's steps, each example as its batch saw it.
+        The mean loss over the round's steps, each example as its batch saw it.
     """
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters]
-    optimizer = torch.optim.SGD(
-        parameters, lr=settings.learning_rate, momentum=settings.momentum, fused=True
-    )
+    if task.optimizer is None:
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            parameters, lr=settings.learning_rate, momentum=settings.momentum, fused=True
+        )
+    else:
+        optimizer = task.optimizer(parameters)
     total = torch.zeros((), dtype=torch.float64, device=examples.labels.device)
     sizes = settings.steps(len(examples), fewest)
     for _ in range(settings.local_epochs):
@@ -144,9 +147,8 @@ def train_client(
             with torch.autocast(
                 batch.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"
             ):
-                logits = model(examples.images.index_select(0, batch))
-            labels = examples.labels.index_select(0, batch)
-            loss = functional.cross_entropy(logits.float(), labels)
+                outputs = model(examples.images.index_select(0, batch))
+            loss = task.loss_of(outputs, examples.labels.index_select(0, batch))
             optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             with torch.no_grad():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedcrf.objectives import Objective
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import LocalTraining, train_client
+from fedcrf.simulation.task import CLASSIFICATION, Task
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
@@ -155,18 +156,22 @@ class MLPTraining:
 
 
 Trainer = Callable[[Examples, Objective, np.random.Generator], float]
-"""Trains the network it was made for on a client's examples; returns the mean cross-entropy."""
+"""Trains the network it was made for on a client's examples; returns the mean loss."""
 
 
-def trainer(network: nn.Module, settings: LocalTraining, fewest: int = 1) -> Trainer:
+def trainer(
+    network: nn.Module, settings: LocalTraining, fewest: int = 1, task: Task = CLASSIFICATION
+) -> Trainer:
     """Return what trains ``network`` in place, client after client.
 
     Args:
         network: The network.
         settings: How.
         fewest: Examples that a step must have, from `fewest_in_a_step`.
+        task: What is minimised, and with which optimizer.
     """
     layers = linear_layers(network)
-    if layers is not None and settings.precision == "float32":
+    usual = task.loss is None and task.optimizer is None and settings.precision == "float32"
+    if layers is not None and usual:
         return MLPTraining(layers, settings).train
-    return partial(train_client, network, settings=settings, fewest=fewest)
+    return partial(train_client, network, settings=settings, fewest=fewest, task=task)

@@ -48,8 +48,8 @@ class Metrics(Record):
     """How a model does on a set of examples.
 
     Attributes:
-        loss: Mean cross-entropy; NaN without examples.
-        accuracy: Share classified right, in [0, 1]; NaN without examples.
+        loss: Mean cross-entropy, or what a task minimises; NaN without examples.
+        accuracy: Share classified right, in [0, 1]; NaN without examples, or of a task without it.
     """
 
     loss: Number
@@ -147,6 +147,7 @@ class RoundRecord(Record):
     attacked in this round; it is missing where the run has no attack, and validation and test are
     then over all clients, else over the honest ones; ``everyone`` is as ``test``, with what the
     attackers hold for it, and shows what became of them where they did nothing.
+    ``metrics`` has by set and name what else the task of a run measures.
     ``kept_reason`` says why the model stayed as it was; it is missing where the model moved, and
     from older records.
     """
@@ -157,6 +158,7 @@ class RoundRecord(Record):
     test: ClientMetrics
     held_out: Metrics | None = None
     everyone: ClientMetrics | None = None
+    metrics: dict[str, dict[str, Number]] | None = None
     clients: list[int | str]
     nodes: list[int] | None = None
     num_examples: list[int | float]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedcrf.rules import ClientReport, State
 from fedcrf.simulation.evaluation import Scores
-from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.task import ACCURACY
 from fedcrf.simulation.work import Trained, Work
 from fedcrf.statistics import as_numpy
 
@@ -25,19 +25,25 @@ class RoundMemory:
         model: The global model.
         clients: By name of a tensor, one row for each client of a round.
         scores: By name of a set, every example's score.
+        personal: By name of a tensor that clients keep to themselves, one row for each client of
+            the federation.
     """
 
     model: Mapping[str, Tensor]
     clients: Mapping[str, Tensor]
     scores: Mapping[str, Scores]
+    personal: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: Work, shared: bool = False) -> RoundMemory:
         """Return the memory for so much work; other processes see it where it is shared."""
         place = _in_shared_memory if shared else _as_it_is
+        network, task = work.network(), work.task
         tensors = {
-            name: torch.from_numpy(array) for name, array in state_of(work.network()).items()
+            name: torch.from_numpy(array)
+            for name, array in state_of(task.shared_tensors(network)).items()
         }
+        others = [name for name in task.metrics if name != ACCURACY]
         count = work.most_participants
         return cls(
             model={name: place(tensor) for name, tensor in tensors.items()},
@@ -46,10 +52,23 @@ class RoundMemory:
                 for name, tensor in tensors.items()
             },
             scores={
-                name: Scores(place(_numbers(each)), place(_numbers(each)))
+                name: Scores(
+                    place(torch.empty(len(each))),
+                    place(torch.empty(len(each))),
+                    {other: place(torch.empty(len(each))) for other in others},
+                )
                 for name, each in work.evaluated().items()
             },
+            personal={
+                name: place(tensor.cpu().repeat(len(work.federation.clients), *[1] * tensor.dim()))
+                for name, tensor in task.personal_tensors(network).items()
+            },
         )
+
+    def restore(self, personal: State) -> None:
+        """Put what clients kept to themselves back, where a run goes on."""
+        for name, rows in personal.items():
+            self.personal[name].copy_(torch.from_numpy(rows))
 
     def publish(self, model: State) -> None:
         """Make this the global model."""
@@ -72,11 +91,11 @@ class RoundMemory:
         return reports, [each.loss for each in trained]
 
 
-def state_of(network: nn.Module) -> dict[str, NDArray[Any]]:
-    """Copy a network's tensors out, in its order; bfloat16 becomes float32."""
+def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """Copy tensors by name, such as a network's, out; bfloat16 becomes float32."""
     return {
         name: as_numpy(tensor.float() if tensor.dtype == torch.bfloat16 else tensor).copy()
-        for name, tensor in network.state_dict().items()
+        for name, tensor in tensors.items()
     }
 
 
@@ -88,7 +107,3 @@ def _in_shared_memory(tensor: Tensor) -> Tensor:
 
 def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
-
-
-def _numbers(examples: Examples) -> Tensor:
-    return torch.empty_like(examples.labels, dtype=torch.float32)

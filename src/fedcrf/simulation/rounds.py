@@ -14,6 +14,7 @@ import torch
 from fedcrf.attacks import Threat
 from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError
+from fedcrf.extensions import failing
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
 from fedcrf.rules import (
@@ -25,7 +26,13 @@ from fedcrf.rules import (
 from fedcrf.rules.base import num_examples
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine
-from fedcrf.simulation.evaluation import Scores, client_evaluation_of, evaluation_of, joined
+from fedcrf.simulation.evaluation import (
+    Scores,
+    client_evaluation_of,
+    evaluation_of,
+    joined,
+    metrics_of,
+)
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import (
@@ -37,6 +44,7 @@ from fedcrf.simulation.records import (
 )
 from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
+from fedcrf.simulation.task import CLASSIFICATION, Task
 from fedcrf.simulation.work import Work, check_evidence
 from fedcrf.simulation.worker_pool import engine_for
 
@@ -53,6 +61,7 @@ class RunState:
         memory: What the rule keeps from round to round.
         attack_memory: What the attackers keep from round to round.
         lost_rounds: As `fedcrf.simulation.stopping.lost_rounds` counts them.
+        personal: By name the tensors that clients keep to themselves, a row for each client.
     """
 
     round: int
@@ -62,6 +71,7 @@ class RunState:
     memory: Memory = field(default_factory=dict)
     attack_memory: Memory = field(default_factory=dict)
     lost_rounds: int = 0
+    personal: State = field(default_factory=dict)
 
     @property
     def reported_model(self) -> State:
@@ -88,6 +98,8 @@ class Simulation(Settings):
             on; all of them where left out.
         threat: The attack on the run, and who and when; the seed draws the attackers, whose data
             take no part in validation and test. All are honest where left out.
+        attackers: Who attacks, where the seed does not draw them.
+        task: What clients minimise, what is measured, and which tensors they send.
 
     Raises:
         FedcrfError: More clients a round than there are, an attack that they cannot carry out, a
@@ -106,6 +118,8 @@ class Simulation(Settings):
     seed: int = 0
     clients_per_round: int | None = None
     threat: Threat | None = None
+    attackers: tuple[int, ...] | None = None
+    task: Task = CLASSIFICATION
 
     def __post_init__(self) -> None:
         check_participation(self.clients_per_round, len(self.federation.clients))
@@ -119,11 +133,11 @@ class Simulation(Settings):
         """The attackers of this seed; None where all are honest."""
         if self.threat is None:
             return None
-        return Adversary.of(self.threat, self.federation, self.seed)
+        return Adversary.of(self.threat, self.federation, self.seed, self.attackers)
 
     def start(self) -> RunState:
         """Return the state before the first round: the seed's initial model."""
-        model = state_of(self._work.network())
+        model = state_of(self.task.shared_tensors(self._work.network()))
         return RunState(
             round=0,
             model=model,
@@ -148,6 +162,7 @@ class Simulation(Settings):
         """
         self._check_converging(state)
         with engine_for(self._work, workers) as engine:
+            engine.memory.restore(state.personal)
             while not self.finished(state):
                 state, record = self._round(engine, state)
                 yield state, record
@@ -177,6 +192,7 @@ class Simulation(Settings):
             clients_per_round=self.clients_per_round,
             adversary=adversary,
             evidence=self.rule.wanted_evidence,
+            task=self.task,
         )
         work.check_steps()
         return work
@@ -188,7 +204,8 @@ class Simulation(Settings):
         trained = time.perf_counter()
         reports, attackers, attack_memory = self._attacked(number, state, trained_reports)
         attacked = time.perf_counter()
-        result = self.rule.aggregate(state.memory, state.model, reports)
+        with failing("rule", self.rule.name, f" in round {number}"):
+            result = self.rule.aggregate(state.memory, state.model, reports)
         aggregated = time.perf_counter()
         scores = engine.score(result.state)
         validation = evaluation_of(scores["validation"])
@@ -206,6 +223,7 @@ class Simulation(Settings):
             test=test,
             held_out=held_out,
             everyone=everyone,
+            metrics=metrics_of(scores),
             client_training_loss=brief(losses),
             attackers=None if attackers is None else self.federation.called(attackers),
             kept_model=not result.weights.any(),
@@ -225,6 +243,7 @@ class Simulation(Settings):
             result.memory,
             attack_memory,
             lost_rounds(state.lost_rounds, record, self.threat),
+            state_of(engine.memory.personal),
         )
         return after, record
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.federation import Examples, Federation
 from fedcrf.simulation.local_training import LocalTraining, fewest_in_a_step
 from fedcrf.simulation.randomness import Stream, generator, torch_seed
+from fedcrf.simulation.task import CLASSIFICATION, Task
 
 EVIDENCE = (RESIDUAL_LOSS,)
 """What clients can report of themselves, by name."""
@@ -34,7 +36,7 @@ class Trained:
     """What a client's local training came to, besides its model.
 
     Attributes:
-        loss: Mean cross-entropy over the steps.
+        loss: Mean loss over the steps.
         evidence: What the client reports of itself.
     """
 
@@ -48,7 +50,8 @@ class Work:
 
     ``clients_per_round`` is how many clients are drawn for a round; None for all of them.
     ``adversary`` has poisoned the training data of some; None where all are honest.
-    ``evidence`` names what clients report of themselves, of `EVIDENCE`.
+    ``evidence`` names what clients report of themselves, of `EVIDENCE`. ``task`` says what they
+    minimise, what is measured and which tensors they send.
     """
 
     federation: Federation
@@ -60,14 +63,17 @@ class Work:
     clients_per_round: int | None = None
     adversary: Adversary | None = None
     evidence: frozenset[str] = frozenset()
+    task: Task = CLASSIFICATION
 
     def network(self) -> nn.Module:
         """Return the seed's initial network, on the federation's device."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(self.seed, Stream.MODEL))
-            network = self.model.build(self.federation.image_shape, self.federation.num_classes)
-        # Convolutions are fastest in this layout; torch types it for tensors only.
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            shape: Any = self.federation.image_shape  # of any inputs for a plan that takes them
+            network = self.model.build(shape, self.federation.num_classes)
+        # Convolutions are fastest in this layout, which those of volumes have not.
+        if all(tensor.dim() < 5 for tensor in network.state_dict().values()):
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return network.to(self.federation.validation.labels.device)
 
     @property
@@ -78,7 +84,8 @@ class Work:
     @cached_property
     def fewest_in_a_step(self) -> int:
         """How many examples a step of the network's training needs."""
-        return fewest_in_a_step(self.network(), self.federation.image_shape)
+        first = self.federation.clients[self.eligible[0]].images[:1]
+        return fewest_in_a_step(self.network(), torch.cat([first, first]))
 
     def check_steps(self) -> None:
         """Raise a `FedcrfError` where some step would have one example and needs two."""
@@ -91,8 +98,9 @@ class Work:
             )
         for client in self.eligible:
             if len(self.federation.clients[client]) == 1:
+                (called,) = self.federation.called([client])
                 raise FedcrfError(
-                    f"client {client} has one example to train on, and {needs}: give clients more "
+                    f"client {called} has one example to train on, and {needs}: give clients more "
                     "(--min-examples, --clients), or choose another model (--model)"
                 )
 
@@ -135,10 +143,14 @@ class Work:
     def report(self, client: int, state: State, trained: Trained) -> ClientReport:
         """Return what a client reports after a round that left it with this model."""
         num_examples = len(self.federation.clients[client])
+        training, fewest = self.training, self.fewest_in_a_step
+        steps = training.local_epochs * len(training.steps(num_examples, fewest))
         return ClientReport(
             client=client,
             state=state,
             num_examples=num_examples,
-            effective_steps=self.training.effective_steps(num_examples, self.fewest_in_a_step),
+            effective_steps=training.effective_steps(num_examples, fewest)
+            if self.task.optimizer is None
+            else float(steps),
             evidence=trained.evidence,
         )

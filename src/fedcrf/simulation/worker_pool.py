@@ -13,6 +13,7 @@ from fedcrf.rules import ClientReport, State
 from fedcrf.simulation.engine import Engine, LocalEngine
 from fedcrf.simulation.evaluation import Scores
 from fedcrf.simulation.round_memory import RoundMemory
+from fedcrf.simulation.task import CLASSIFICATION
 from fedcrf.simulation.work import Work
 
 EVALUATION_BATCHES = 4
@@ -24,13 +25,13 @@ class WorkerPool:
 
     def __init__(self, work: Work, num_workers: int) -> None:
         self._work = work
-        self._memory = RoundMemory.of(work, shared=True)
-        children = [Child(_serve, work, self._memory, daemon=True) for _ in range(num_workers)]
+        self.memory = RoundMemory.of(work, shared=True)
+        children = [Child(_serve, work, self.memory, daemon=True) for _ in range(num_workers)]
         self._workers = {child.connection: child for child in children}
 
     def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
         """Train every participant; see `Engine.train`."""
-        self._memory.publish(model)
+        self.memory.publish(model)
         clients = self._work.participants(number)
         sizes = [len(self._work.federation.clients[client]) for client in clients]
         shares = shared_out(sizes, len(self._workers))
@@ -43,11 +44,11 @@ class WorkerPool:
             for slot, each in zip(share, found, strict=True)
         }
         in_order = [trained[slot] for slot in range(len(clients))]
-        return self._memory.reports(self._work, clients, in_order)
+        return self.memory.reports(self._work, clients, in_order)
 
     def score(self, model: State) -> Mapping[str, Scores]:
         """Score a model; see `Engine.score`."""
-        self._memory.publish(model)
+        self.memory.publish(model)
         self._carry_out(
             [
                 ("score", name, start, min(start + width, len(examples)))
@@ -56,7 +57,7 @@ class WorkerPool:
                 for start in range(0, len(examples), width)
             ]
         )
-        return self._memory.scores
+        return self.memory.scores
 
     def _evaluated_at_once(self, count: int) -> int:
         batch_size = self._work.evaluation_batch_size
@@ -104,9 +105,13 @@ class WorkerPool:
 
 @contextlib.contextmanager
 def engine_for(work: Work, num_workers: int) -> Iterator[Engine]:
-    """Give an engine of so many worker processes; of none where one would do the work alone."""
+    """Give an engine of so many worker processes; of none where one would do the work alone.
+
+    A user's task is measured client by client, and what it is made of may not be sent: this process
+    does its work.
+    """
     num_workers = min(num_workers, work.most_participants)
-    if num_workers <= 1 or work.on_gpu:
+    if num_workers <= 1 or work.on_gpu or work.task is not CLASSIFICATION:
         yield LocalEngine(work)
         return
     pool = WorkerPool(work, num_workers)

@@ -1,0 +1,77 @@
+"""What clients minimise, and what is measured of a model: classification, or what a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Outputs = Any
+"""What a network returns: a tensor, or several in tuples, lists and dictionaries."""
+
+Loss = Callable[[Outputs, Tensor], Tensor]
+"""Of outputs and targets of some examples a scalar, their mean loss."""
+
+Metric = Callable[[Outputs, Tensor], float | Tensor]
+"""Of outputs and targets of some examples a number."""
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""Of the parameters that are trained their optimizer, made anew for each client and round."""
+
+ACCURACY = "accuracy"
+"""The metric that records have a place of their own for."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What clients minimise and what is measured of a model; cross-entropy and accuracy by default.
+
+    Attributes:
+        loss: Of outputs and targets; None for the cross-entropy of logits and labels, which is
+            measured example by example together with the accuracy.
+        metrics: By name, where ``loss`` is given. They are measured over each client's examples as
+            a whole, and so is the loss: what is said of all clients is the mean by examples.
+        optimizer: Makes a client's optimizer; None for SGD with momentum.
+        shared: Names of the tensors that clients send and the server averages; None for all.
+        personal: Names of those that each client keeps to itself from round to round. What is in
+            neither stays as it is initialised.
+    """
+
+    loss: Loss | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    optimizer: OptimizerFactory | None = None
+    shared: frozenset[str] | None = None
+    personal: frozenset[str] = frozenset()
+
+    @property
+    def by_client(self) -> bool:
+        """Whether a model is measured client by client, and not example by example."""
+        return self.loss is not None or bool(self.personal)
+
+    def loss_of(self, outputs: Outputs, targets: Tensor) -> Tensor:
+        """Return the mean loss over some examples."""
+        if self.loss is None:
+            return functional.cross_entropy(outputs.float(), targets)
+        return self.loss(outputs, targets)
+
+    def shared_tensors(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return the tensors that clients send, by name in the network's order."""
+        state = network.state_dict()
+        return {name: each for name, each in state.items() if self.shares(name)}
+
+    def personal_tensors(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return the tensors that a client keeps to itself, by name in the network's order."""
+        state = network.state_dict()
+        return {name: state[name] for name in state if name in self.personal}
+
+    def shares(self, name: str) -> bool:
+        """Tell whether clients send a tensor of this name."""
+        return self.shared is None or name in self.shared
+
+
+CLASSIFICATION = Task()
+"""Cross-entropy and accuracy, SGD with momentum, and every tensor sent."""
