@@ -203,7 +203,7 @@ def test_a_suite(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(next(code for language, code in BLOCK.findall(text) if language == "toml"))
     suite = read_suite(str(path), "digits")
-    assert {condition for _, condition, *_ in suite.cells} == {"none", "left-out", "flip", "late"}
+    assert {condition for _, condition, *_ in suite.cells} == {"none", "oracle", "flip", "late"}
     assert len(suite.cells) == 3 * 2 * 3 + 3  # FedAvg alone shows what could be had
 
 
