@@ -136,5 +136,5 @@ def test_medians_of_very_many_are_exact(m, monkeypatch):
     rows[:, :9] = rows[:, :9] ** 5  # far from even
     rows[:, 9:12] = rng.integers(-2, 3, (m, 3))
     result = np.empty(45, np.float32)
-    assert compiled.trimmed_mean_columns([*rows], (m - 1) // 2, result, 1)
+    assert compiled.trimmed_mean_columns([[row] for row in rows], (m - 1) // 2, result, 1)
     assert_array_equal(result, np.median(rows.astype(np.float64), axis=0).astype(np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,9 @@ def weighted_average(
     used = [(arrays[i].reshape(-1), weight) for i, weight in enumerate(weights) if weight != 0.0]
     flats = [flat for flat, _ in used]
     given = np.array([weight for _, weight in used])
-    suits = bool(used) and compiled.suits([[flat] for flat in flats])
-    if not (suits and compiled.average_columns(flats, given, result, threads)):
+    layers = [[flat] for flat in flats]
+    suits = bool(used) and compiled.suits(layers)
+    if not (suits and compiled.average_columns(layers, given, result, threads)):
         _average_blocks(used, result)
     return result.reshape(arrays[0].shape)
 
@@ -129,12 +131,7 @@ def median_of(arrays: Sequence[NDArray[Any]], threads: int | None = None) -> NDA
         from fedcrf.statistics import on_gpu
 
         return on_gpu.median_of(arrays)  # type: ignore[no-any-return]
-    flats = [array.reshape(-1) for array in arrays]
-    result = _flat_result(arrays[0], None)
-    suits, middle = compiled.suits([[flat] for flat in flats]), (len(flats) - 1) // 2
-    if not (suits and compiled.trimmed_mean_columns(flats, middle, result, threads)):
-        _reduce_blocks(flats, coordinate_median, result)
-    return result.reshape(arrays[0].shape)
+    return _trimmed_mean_of(arrays, (len(arrays) - 1) // 2, coordinate_median, threads)
 
 
 def trimmed_mean_of(
@@ -164,23 +161,25 @@ def trimmed_mean_of(
         from fedcrf.statistics import on_gpu
 
         return on_gpu.trimmed_mean_of(arrays, trim)  # type: ignore[no-any-return]
-    flats = [array.reshape(-1) for array in arrays]
+    plain = partial(coordinate_trimmed_mean, trim=trim)
+    return _trimmed_mean_of(arrays, trim, plain, threads)
+
+
+def _trimmed_mean_of(
+    arrays: Sequence[NDArray[Any]],
+    trim: int,
+    plain: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    threads: int | None,
+) -> NDArray[Any]:
+    """Return the trimmed mean by compiled code, or what the plain statistic of a block gives."""
+    layers = [[array.reshape(-1)] for array in arrays]
     result = _flat_result(arrays[0], None)
-    suits = compiled.suits([[flat] for flat in flats])
-    if not (suits and compiled.trimmed_mean_columns(flats, trim, result, threads)):
-        _reduce_blocks(flats, lambda block: coordinate_trimmed_mean(block, trim), result)
+    suits = compiled.suits(layers)
+    if not (suits and compiled.trimmed_mean_columns(layers, trim, result, threads)):
+        start = 0
+        for block in blocks(layers, None):
+            reduced = plain(block)
+            stop = start + len(reduced)
+            result[start:stop] = reduced if is_floating(result.dtype) else np.rint(reduced)
+            start = stop
     return result.reshape(arrays[0].shape)
-
-
-def _reduce_blocks(
-    flats: Sequence[NDArray[Any]],
-    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    result: NDArray[Any],
-) -> None:
-    """Fill the result with a statistic of every coordinate, a block at a time."""
-    start = 0
-    for block in blocks([[flat] for flat in flats], None):
-        reduced = statistic(block)
-        stop = start + len(reduced)
-        result[start:stop] = reduced if is_floating(result.dtype) else np.rint(reduced)
-        start = stop

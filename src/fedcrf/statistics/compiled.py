@@ -17,7 +17,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 
 from fedcrf.files import CACHE_VARIABLE, cache_folder, write_text
 from fedcrf.statistics.count_sketch import CountSketch
-from fedcrf.statistics.inputs import Layers, is_floating, num_numbers
+from fedcrf.statistics.inputs import Layers, bring_columns, is_floating, num_numbers
 from fedcrf.statistics.median import sorting_network
 from fedcrf.statistics.sums import Sums
 from fedcrf.statistics.threads import default_threads, in_order
@@ -104,25 +103,24 @@ def sum_columns(
     m, kernels = len(clients), _kernels()
     if kernels is None:
         return None
-    layers = _layer_rows(clients, origin)
+    joined = Joined(clients, origin)
     padded = m + EDGE if products else 0
     few = products and m <= MOST_SORTED
     width = CHUNK if few else CHUNK_OF_MANY if products else CHUNK_WITHOUT_PRODUCTS
     network = _network(m, (m - 1) // 2, m // 2 + 1) if few else None
-    medians = [np.empty(0 if sketch is None else layer.size, layer.dtype) for layer in layers]
+    median = np.empty(0 if sketch is None else joined.size, joined.dtype)
 
-    def carry_out(task: Task) -> list[NDArray[Any]]:
+    def carry_out(task: slice) -> list[NDArray[Any]]:
         sums = [np.zeros(m), np.zeros((padded, padded)), np.zeros(m), np.zeros(m), np.zeros(())]
-        for number, part in _parts_of(task, layers):
-            given = part.addresses[:m], part.base(m), part.like, part.size, *sums[:4]
+        for where, columns in joined.columns(task):
+            given = *columns, *sums[:4]
             if network is not None:
                 sums[4] += _call(kernels, "gather", *given, *network)
             else:
-                found = medians[number][part.start : part.stop]
-                sums[4] += _call(kernels, "gather_many", *given, part.whole, found)
+                sums[4] += _call(kernels, "gather_many", *given, joined.whole, median[where])
         return sums
 
-    totals = _add_up(carry_out, _tasks(layers, width), _worthwhile(threads, clients))
+    totals = _add_up(carry_out, joined.tasks(width), joined.worthwhile(threads))
     if totals is None:
         return None
     squares, gram, inner, squared_distance, median_square = totals
@@ -132,7 +130,7 @@ def sum_columns(
     sketches = np.zeros((0, 0))
     if sketch is not None and finite.all():
         theirs = sketch_columns(clients, origin, sketch, threads)
-        own = sketch_columns([medians], None, sketch, threads)
+        own = sketch_columns([[median]], None, sketch, threads)
         if theirs is None or own is None:
             return None
         sketches = np.vstack([theirs, own])
@@ -152,17 +150,16 @@ def sum_centred(
     m, kernels = len(clients), _kernels()
     if kernels is None:
         return None
-    layers = _layer_rows(clients, origin)
+    joined = Joined(clients, origin)
 
-    def carry_out(task: Task) -> list[NDArray[Any]]:
+    def carry_out(task: slice) -> list[NDArray[Any]]:
         sums = [np.zeros(m), np.zeros((m + EDGE, m + EDGE))]
-        for _, part in _parts_of(task, layers):
-            given = part.addresses[:m], part.base(m), part.like, part.size
-            _call(kernels, "gather_centred", *given, *sums)
+        for _, columns in joined.columns(task):
+            _call(kernels, "gather_centred", *columns, *sums)
         return sums
 
     width = CHUNK if m <= MOST_SORTED else CHUNK_OF_MANY
-    totals = _add_up(carry_out, _tasks(layers, width), _worthwhile(threads, clients))
+    totals = _add_up(carry_out, joined.tasks(width), joined.worthwhile(threads))
     if totals is None:
         return None
     finite = np.isfinite(totals[0])
@@ -192,53 +189,45 @@ def sketch_columns(
     sums = np.zeros((len(clients), sketch.size))
 
     def carry_out(mine: slice) -> None:
-        count, first = len(clients[mine]), 0
-        layers = _layer_rows(clients[mine], origin)
-        for task in _tasks(layers, CHUNK_OF_MANY):
-            for _, part in _parts_of(task, layers):
-                signs = sketch.signs(first, first + part.size)
-                given = part.addresses[:count], part.base(count), part.like, part.size, first
-                _call(kernels, "sketch", *given, sketch.shifts, signs, sums[mine])
-                first += part.size
+        joined = Joined(clients[mine], origin)
+        for task in joined.tasks(CHUNK_OF_MANY):
+            for where, columns in joined.columns(task):
+                signs = sketch.signs(where.start, where.stop)
+                _call(
+                    kernels, "sketch", *columns, where.start, sketch.shifts, signs, sums[mine]
+                )  # fmt: skip
 
-    threads = _worthwhile(threads, clients)
+    threads = _worthwhile(threads, len(clients) * num_numbers(clients[0]))
     each = -(-len(clients) // threads)
     shares = [slice(start, start + each) for start in range(0, len(clients), each)]
     return sums if _done(carry_out, shares, threads) else None
 
 
 def average_columns(
-    flats: Layers, weights: NDArray[np.float64], result: NDArray[Any], threads: int | None
+    clients: Sequence[Layers],
+    weights: NDArray[np.float64],
+    result: NDArray[Any],
+    threads: int | None,
 ) -> bool:
-    """Fill a flat result with Σ α_i w_i of flat arrays that `suits` accepts, summed in float64.
+    """Fill a flat result with Σ α_i w_i of layers that `suits` accepts, summed in float64.
 
     Returns:
         Whether it could be done; not without a compiler.
     """
-    given = np.array(weights, np.float64)
-    return _fill("average", flats, result, threads, lambda part: (given, part.like, part.size))
+    return _fill("average", Joined(clients), (np.array(weights, np.float64),), result, threads)
 
 
 def trimmed_mean_columns(
-    flats: Layers, trim: int, result: NDArray[Any], threads: int | None
+    clients: Sequence[Layers], trim: int, result: NDArray[Any], threads: int | None
 ) -> bool:
-    """Fill a flat result with the coordinate-wise trimmed mean of finite arrays, as an average.
+    """Fill a flat result with the coordinate-wise trimmed mean of finite layers, as an average.
 
     The mean of what the largest cut leaves is the median.
     """
-    m = len(flats)
+    m, joined = len(clients), Joined(clients)
     if m > MOST_SORTED:
-        return _fill(
-            "trimmed_mean_many",
-            flats,
-            result,
-            threads,
-            lambda part: (trim, part.like, part.size, part.whole),
-        )
-    network = _network(m, trim, m - trim)
-    return _fill(
-        "trimmed_mean", flats, result, threads, lambda part: (part.like, part.size, *network)
-    )
+        return _fill("trimmed_mean_many", joined, (trim, joined.whole), result, threads)
+    return _fill("trimmed_mean", joined, _network(m, trim, m - trim), result, threads)
 
 
 @lru_cache(maxsize=64)
@@ -273,118 +262,83 @@ def _network(m: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[
     return table, np.array(rows[first:last], np.int64), count
 
 
-Task = list[tuple[int, int, int]]
-"""Some columns of some layers: the layer's number, the first column, and one past the last."""
+Columns = tuple[tuple[NDArray[Any], ...], int, int]
+"""Columns as compiled code takes them: layers by their addresses, the first column, one past it."""
 
 
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Some columns of one layer, as compiled code takes them: contiguous, float32 or float64.
+class Joined:
+    """The clients' layers, joined to one row of d numbers a client.
+
+    Where all are contiguous and of one dtype, compiled code reads them as they lie; else some
+    columns at a time are converted. How numbers are cut into layers changes no bit of a sum.
 
     Attributes:
-        rows: The clients' arrays, and the global model's after them where there is one; held here,
-            since the compiled code knows them by their addresses alone.
-        addresses: (rows,) where each one's first column lies.
-        start: The first column.
-        stop: One past the last.
+        size: d.
+        dtype: What is computed in: float64 where a layer of the clients is, else float32.
     """
 
-    rows: Layers
-    addresses: NDArray[np.int64]
-    start: int
-    stop: int
+    def __init__(
+        self, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None = None
+    ) -> None:
+        self._clients, self._origin = clients, origin  # known by addresses alone, and so held here
+        layers = [layer for row in clients for layer in row]
+        self.size = num_numbers(clients[0])
+        self.dtype = np.dtype(f"f{max(4, *(layer.dtype.itemsize for layer in clients[0]))}")
+        ready = all(
+            layer.dtype == self.dtype and layer.flags.c_contiguous and layer.flags.aligned
+            for layer in [*layers, *(origin or ())]
+        )
+        self._layers = self._of(clients, origin) if ready else None
 
-    @property
-    def size(self) -> int:
-        """How many columns there are."""
-        return self.stop - self.start
-
-    @property
-    def like(self) -> NDArray[Any]:
-        """An empty array of the rows' dtype."""
-        return np.empty(0, self.rows[0].dtype)
+    def _of(
+        self, clients: Sequence[Sequence[NDArray[Any]]], origin: Sequence[NDArray[Any]] | None
+    ) -> tuple[NDArray[Any], ...]:
+        """Return layers as compiled code takes them; see `fedcrf.statistics.kernels`."""
+        addresses = np.array([[layer.ctypes.data for layer in row] for row in clients], np.int64).T
+        origins = np.array([layer.ctypes.data for layer in origin or ()], np.int64)
+        ends = np.cumsum([layer.size for layer in clients[0]])
+        return (
+            np.ascontiguousarray(addresses),
+            origins if origin is not None else np.zeros(len(addresses), np.int64),
+            ends,
+            np.empty(0, self.dtype),
+        )
 
     @property
     def whole(self) -> NDArray[Any]:
-        """An empty array of integers of the rows' size."""
-        return np.empty(0, f"i{self.rows[0].dtype.itemsize}")
+        """An empty array of integers of the dtype's size."""
+        return np.empty(0, f"i{self.dtype.itemsize}")
 
-    def base(self, num_clients: int) -> int:
-        """Return where the global model's first column lies; 0 where there is none."""
-        return int(self.addresses[num_clients]) if len(self.addresses) > num_clients else 0
+    def tasks(self, width: int) -> list[slice]:
+        """Cut the columns into tasks of so many."""
+        return [slice(start, min(start + width, self.size)) for start in range(0, self.size, width)]
 
+    def worthwhile(self, threads: int | None) -> int:
+        """Return how many threads are worth starting."""
+        return _worthwhile(threads, len(self._clients) * self.size)
 
-class LayerRows:
-    """One layer of all clients, looked at once however many tasks its columns are.
-
-    Attributes:
-        rows: As those of `Columns`.
-        dtype: What is computed in.
-        size: The numbers in the layer.
-    """
-
-    def __init__(self, rows: Layers) -> None:
-        self.rows, self.size = rows, rows[0].size
-        self.dtype = np.dtype(np.float64 if rows[0].dtype.itemsize == 8 else np.float32)
-        ready = all(
-            row.dtype == self.dtype and row.flags.c_contiguous and row.flags.aligned for row in rows
-        )
-        self._addresses = _addresses(rows) if ready else None
-
-    def columns(self, start: int, stop: int) -> Iterator[Columns]:
-        """Yield the columns from start to stop: as they lie where they can be, else converted."""
-        if self._addresses is not None:
-            where = self._addresses + start * self.dtype.itemsize
-            yield Columns(self.rows, where, start, stop)
+    def columns(self, task: slice) -> Iterator[tuple[slice, Columns]]:
+        """Yield a task's columns as compiled code takes them, and which they are."""
+        if self._layers is not None:
+            yield task, (self._layers, task.start, task.stop)
             return
-        for first in range(start, stop, CONVERTED):
-            last = min(first + CONVERTED, stop)
-            parts = [np.require(row[first:last], self.dtype, ["C", "A"]) for row in self.rows]
-            yield Columns(parts, _addresses(parts), first, last)
+        everyone = [*self._clients] if self._origin is None else [*self._clients, self._origin]
+        for start in range(task.start, task.stop, CONVERTED):
+            stop = min(start + CONVERTED, task.stop)
+            rows = np.empty((len(everyone), stop - start), self.dtype)
+            bring_columns(everyone, start, rows)
+            clients = [[row] for row in rows[: len(self._clients)]]
+            origin = None if self._origin is None else [rows[-1]]
+            yield slice(start, stop), (self._of(clients, origin), 0, stop - start)
 
 
-def _addresses(rows: Layers) -> NDArray[np.int64]:
-    return np.array([row.ctypes.data for row in rows], np.int64)
-
-
-def _layer_rows(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
-) -> list[LayerRows]:
-    everyone = [*clients] if origin is None else [*clients, origin]
-    return [LayerRows([*rows]) for rows in zip(*everyone, strict=True)]
-
-
-def _tasks(layers: Sequence[LayerRows], width: int) -> list[Task]:
-    """Cut the columns into tasks of so many; small layers share one."""
-    tasks: list[Task] = []
-    left = 0
-    for number, layer in enumerate(layers):
-        start = 0
-        while start < layer.size:
-            if not left:
-                tasks.append([])
-                left = width
-            stop = min(start + left, layer.size)
-            tasks[-1].append((number, start, stop))
-            start, left = stop, left - (stop - start)
-    return tasks
-
-
-def _parts_of(task: Task, layers: Sequence[LayerRows]) -> Iterator[tuple[int, Columns]]:
-    """Yield a task's columns, and the number of the layer that they are of."""
-    for number, start, stop in task:
-        for part in layers[number].columns(start, stop):
-            yield number, part
-
-
-def _worthwhile(threads: int | None, clients: Sequence[Layers]) -> int:
-    """Return how many threads are worth starting."""
-    numbers = len(clients) * num_numbers(clients[0])
+def _worthwhile(threads: int | None, numbers: int) -> int:
+    """Return how many threads are worth starting for so many numbers."""
     return min(threads or default_threads(), max(1, numbers // NUMBERS_OF_A_THREAD))
 
 
 def _add_up(
-    carry_out: Callable[[Task], list[NDArray[Any]]], tasks: Sequence[Task], threads: int | None
+    carry_out: Callable[[slice], list[NDArray[Any]]], tasks: Sequence[slice], threads: int | None
 ) -> list[NDArray[Any]] | None:
     """Return the sums of what tasks found, in their order; None where one could not be done."""
     totals: list[NDArray[Any]] = []
@@ -449,27 +403,26 @@ def _parts(layers: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
 
 def _fill(
     name: str,
-    flats: Layers,
+    joined: Joined,
+    settings: tuple[Any, ...],
     result: NDArray[Any],
     threads: int | None,
-    settings: Callable[[Columns], tuple[Any, ...]],
 ) -> bool:
     """Fill a flat result column by column; tell whether it could be done."""
-    kernels, layer = _kernels(), LayerRows(flats)
+    kernels = _kernels()
     if kernels is None:
         return False
+    fits = result.dtype == joined.dtype and result.flags.carray
 
-    def carry_out(task: Task) -> None:
-        for _, part in _parts_of(task, [layer]):
-            filled = result[part.start : part.stop]
-            fits = filled.dtype == layer.dtype and filled.flags.carray
+    def carry_out(task: slice) -> None:
+        for where, columns in joined.columns(task):
+            filled = result[where]
             into = filled if fits else np.empty(filled.size)
-            _call(kernels, name, part.addresses, *settings(part), into)
+            _call(kernels, name, *columns, *settings, into)
             if not fits:
                 filled[...] = into
 
-    threads = _worthwhile(threads, [[flat] for flat in flats])
-    return _done(carry_out, _tasks([layer], CHUNK), threads)
+    return _done(carry_out, joined.tasks(CHUNK), joined.worthwhile(threads))
 
 
 def _done(task: Callable[[T], None], items: Sequence[T], threads: int | None) -> bool:

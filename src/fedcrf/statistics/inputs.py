@@ -28,9 +28,26 @@ def is_on_gpu(value: object) -> bool:
     return is_torch_tensor(value) and getattr(value, "is_cuda", False) is True
 
 
-def num_numbers(layers: Layers) -> int:
+def num_numbers(layers: Sequence[Any]) -> int:
     """Return d, the numbers in all layers."""
     return sum(math.prod(layer.shape) for layer in layers)
+
+
+def bring_columns(clients: Sequence[Sequence[Any]], start: int, block: Any) -> None:
+    """Fill an (m, b) block with columns of the clients' flat layers joined, from ``start`` on.
+
+    Args:
+        clients: m lists of layers; arrays, or tensors where the block is one.
+        start: The first column.
+        block: Where they go; they are converted to its dtype.
+    """
+    first, stop = 0, start + block.shape[1]
+    for number, layer in enumerate(clients[0]):
+        low, high = max(start, first), min(stop, first + len(layer))
+        if low < high:
+            for row, layers in zip(block, clients, strict=True):
+                row[low - start : high - start] = layers[number][low - first : high - first]
+        first += len(layer)
 
 
 def as_numpy(value: Any) -> NDArray[Any]:

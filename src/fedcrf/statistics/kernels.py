@@ -1,12 +1,18 @@
 """The one pass as compiled loops, for any number of clients.
 
-Only `fedcrf.statistics.compiled` runs this file, from a copy in the cache folder. Every function
-takes the clients' rows by the addresses of their first numbers: one compilation then serves every
-number of clients, and no array's reference count is touched in a loop. ``like`` is an empty array
-of the rows' dtype, float32 or float64.
+Only `fedcrf.statistics.compiled` runs this file, from a copy in the cache folder. ``layers`` are
+the clients' layers, joined to one row a client, by the addresses of their first numbers: one
+compilation then serves every number of clients and of layers, and no array's reference count is
+touched in a loop. They are four arrays:
+
+    addresses: (layers, m) int64; where each client's numbers lie.
+    origins: (layers,) int64; where those lie that are taken away from each client's, 0 for nothing.
+    ends: (layers,) int64; one past each layer's last column.
+    like: Empty, of the numbers' dtype, float32 or float64.
 
 A block is a few hundred columns of all rows, which stay in cache: row i holds what client i sent,
-less the origin. Loops stand in place of slices and array expressions, which take long to compile.
+less the origin, of one layer or several. Loops stand in place of slices and array expressions,
+which take long to compile.
 """
 
 import numpy as np
@@ -76,30 +82,56 @@ def _row(block, i):
     return _at(block.ctypes.data + i * block.strides[0], block)
 
 
+@loops
+def _piece(ends, layer, start, stop):
+    """Return where columns lie: their layer, the place in it, and how many up to stop it has.
+
+    The layer is sought from one on that is not beyond it.
+    """
+    while ends[layer] <= start:
+        layer += 1
+    first = ends[layer - 1] if layer else 0
+    return layer, start - first, min(ends[layer], stop) - start
+
+
 @summing
-def _read(addresses, origin, like, start, columns, block, squares):
-    """Bring columns into the block, less the origin's; add to each row's sum of squares.
+def _bring(source, base, moved, row, n):
+    """Copy numbers to a row, less the base's where they moved from it; return their squares."""
+    total = 0.0
+    if moved:
+        for k in range(n):
+            value = row.dtype.type(source[k]) - row.dtype.type(base[k])
+            row[k] = value
+            total += np.float64(value) * np.float64(value)
+    else:
+        for k in range(n):
+            value = row.dtype.type(source[k])
+            row[k] = value
+            total += np.float64(value) * np.float64(value)
+    return total
+
+
+@loops
+def _read(layers, start, stop, block, squares):
+    """Bring columns into the block; add to each row's sum of squares.
 
     Zeros follow up to a multiple of `STRIP`. Returns whether all sums are finite.
     """
-    offset, finite = start * like.itemsize, True
-    padded = (columns + STRIP - 1) // STRIP * STRIP
-    base = _at(origin + offset, like)
-    for i in range(len(addresses)):
-        source, row, total = _at(addresses[i] + offset, like), _row(block, i), 0.0
-        if origin == 0:
-            for k in range(columns):
-                value = block.dtype.type(source[k])
-                row[k] = value
-                total += np.float64(value) * np.float64(value)
-        else:
-            for k in range(columns):
-                value = block.dtype.type(source[k]) - block.dtype.type(base[k])
-                row[k] = value
-                total += np.float64(value) * np.float64(value)
-        for k in range(columns, padded):
+    addresses, origins, ends, like = layers
+    columns, layer, done, finite = stop - start, 0, 0, True
+    while done < columns:
+        layer, place, n = _piece(ends, layer, start + done, stop)
+        offset, moved = place * like.itemsize, origins[layer] != 0
+        base = _at(origins[layer] + offset, like)
+        for i in range(len(squares)):
+            source = _at(addresses[layer, i] + offset, like)
+            row = _at(_row(block, i).ctypes.data + done * block.itemsize, block)
+            squares[i] += _bring(source, base, moved, row, n)
+        done += n
+    for i in range(len(squares)):
+        row = _row(block, i)
+        for k in range(columns, (columns + STRIP - 1) // STRIP * STRIP):
             row[k] = 0
-        squares[i] += total
         finite &= np.isfinite(squares[i])
     return finite
 
@@ -189,18 +221,15 @@ def _add_products(block, rows, columns, gram):
 
 
 @compiled
-def gather(
-    addresses, origin, like, columns, squares, gram, inner, squared_distance, steps, kept, slots
-):
+def gather(layers, start, stop, squares, gram, inner, squared_distance, steps, kept, slots):
     """Add the sums of `fedcrf.statistics.sums.Sums` over columns; return the median's square.
 
     Only squares count, and are not finite, where a number is not.
 
     Args:
-        addresses: (m,) of the rows.
-        origin: The address of what is taken away from each; 0 for nothing.
-        like: Of the rows' dtype.
-        columns: How many there are.
+        layers: The clients'.
+        start: The first column.
+        stop: One past the last.
         squares: (m,) float64; added to, as the next three.
         gram: (m + 4, m + 4).
         inner: (m,).
@@ -209,57 +238,55 @@ def gather(
         kept: The rows of the block that hold the median after them, or the two whose mean it is.
         slots: Rows of the block: the clients' and those that the network writes to.
     """
-    rows, finite, total = len(addresses), True, 0.0
+    m, like, finite, total = len(squares), layers[3], True, 0.0
     block = np.empty((slots + TILE_COLUMNS, BLOCK + PADDING), like.dtype)
     median, half = np.empty((1, BLOCK), like.dtype), like.dtype.type(0.5)
-    for start in range(0, columns, BLOCK):
-        n = min(BLOCK, columns - start)
-        finite &= _read(addresses, origin, like, start, n, block, squares)
+    for first in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - first)
+        finite &= _read(layers, first, first + n, block, squares)
         if not finite:
             continue
-        for first in range(0, n, STRIP):
-            _sort(block, steps, first)
+        for strip in range(0, n, STRIP):
+            _sort(block, steps, strip)
         low, high, middle = _row(block, kept[0]), _row(block, kept[-1]), _row(median, 0)
-        if rows % 2:
+        if m % 2:
             for k in range(n):
                 middle[k] = low[k]
         else:
             for k in range(n):
                 middle[k] = (low[k] + high[k]) * half
-        total += _compare(block, rows, n, median, inner, squared_distance)
-        _add_products(block, rows, n, gram)
+        total += _compare(block, m, n, median, inner, squared_distance)
+        _add_products(block, m, n, gram)
     return total
 
 
 @compiled
-def gather_many(
-    addresses, origin, like, columns, squares, gram, inner, squared_distance, whole, medians
-):
+def gather_many(layers, start, stop, squares, gram, inner, squared_distance, whole, medians):
     """Do what `gather` does where clients are too many for a network.
 
     Products are left out where the Gram matrix is empty. ``whole`` is an empty array of integers
     of the rows' size; the median's numbers are put into ``medians`` unless that is empty.
     """
-    rows, finite, total = len(addresses), True, 0.0
-    width = _width(rows)
-    block = np.empty((rows + TILE_COLUMNS, width + PADDING), like.dtype)
+    m, like, finite, total = len(squares), layers[3], True, 0.0
+    width = _width(m)
+    block = np.empty((m + TILE_COLUMNS, width + PADDING), like.dtype)
     median, following = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
     half = like.dtype.type(0.5)
-    for start in range(0, columns, width):
-        n = min(width, columns - start)
-        finite &= _read(addresses, origin, like, start, n, block, squares)
+    for first in range(start, stop, width):
+        n = min(width, stop - first)
+        finite &= _read(layers, first, first + n, block, squares)
         if not finite:
             continue
-        _rank(block, rows, n, (rows - 1) // 2, whole, median, following)
-        if rows % 2 == 0:
+        _rank(block, m, n, (m - 1) // 2, whole, median, following)
+        if m % 2 == 0:
             for k in range(n):
                 median[0, k] = (median[0, k] + following[0, k]) * half
         if len(medians):
             for k in range(n):
-                medians[start + k] = median[0, k]
-        total += _compare(block, rows, n, median, inner, squared_distance)
+                medians[first - start + k] = median[0, k]
+        total += _compare(block, m, n, median, inner, squared_distance)
         if len(gram):
-            _add_products(block, rows, n, gram)
+            _add_products(block, m, n, gram)
     return total
 
 
@@ -289,7 +316,7 @@ def _rank(block, rows, columns, rank, whole, found, following):
     )
     least, enough = np.int64(-1) << (8 * block.itemsize - 1), rank + 1
     for first in range(0, columns, LANES):
-        _bring(block, rows, first, strip, lower, upper)
+        _fetch(block, rows, first, strip, lower, upper)
         for k in range(LANES):
             fewest[k], most[k] = 0, rows
         step, is_open = 0, True
@@ -330,7 +357,7 @@ def _order(bits, least):
 
 
 @loops
-def _bring(block, rows, first, strip, lower, upper):
+def _fetch(block, rows, first, strip, lower, upper):
     """Copy columns to a strip, where their rows follow each other; find their bounds.
 
     A strip's rows are a multiple of four, and infinite beyond the block's: four at a time take
@@ -408,99 +435,106 @@ def _split(strip, pivot, count, below, above):
 
 
 @compiled
-def gather_centred(addresses, origin, like, columns, squares, gram):
+def gather_centred(layers, start, stop, squares, gram):
     """Add the products of the rows about their mean, in float64; squares are as in `gather`.
 
     The first row is taken away before the mean: exact for equal rows, as their mean alone is not.
     """
-    rows, finite = len(addresses), True
-    width = _width(rows)
-    block, mean = np.empty((rows + TILE_COLUMNS, width + PADDING)), np.empty(width)
-    for start in range(0, columns, width):
-        n = min(width, columns - start)
-        finite &= _read(addresses, origin, like, start, n, block, squares)
+    m, finite = len(squares), True
+    width = _width(m)
+    block, mean = np.empty((m + TILE_COLUMNS, width + PADDING)), np.empty(width)
+    for first in range(start, stop, width):
+        n = min(width, stop - first)
+        finite &= _read(layers, first, first + n, block, squares)
         if not finite:
             continue
         for k in range(n):
             mean[k] = 0.0
-        for i in range(rows - 1, -1, -1):
+        for i in range(m - 1, -1, -1):
             for k in range(n):
                 block[i, k] -= block[0, k]
                 mean[k] += block[i, k]
         for k in range(n):
-            mean[k] /= rows
-        for i in range(rows):
+            mean[k] /= m
+        for i in range(m):
             for k in range(n):
                 block[i, k] -= mean[k]
-        _add_products(block, rows, n, gram)
+        _add_products(block, m, n, gram)
 
 
 @compiled
-def sketch(addresses, origin, like, columns, first, shifts, signs, sums):
-    """Add the count sketches of the rows, each row's its own; the columns' places begin at first.
+def sketch(layers, start, stop, place, shifts, signs, sums):
+    """Add the count sketches of the rows' columns, each row's its own.
 
+    ``place`` is where the first column lies in what is sketched, and ``signs`` begin with its own.
     Four rows in turns keep as many streams from memory busy. What shifts and signs are is told in
     `fedcrf.statistics.sketches`.
     """
-    size = sums.shape[1]
-    for i in range(0, len(addresses), 4):
-        start = 0
-        while start < columns:
-            place, row = (first + start) % size, (first + start) // size
-            bucket = (place + shifts[row]) % size
-            n = min(columns - start, size - place, size - bucket)  # their buckets follow each other
-            sign = _at(signs.ctypes.data + start, signs)
-            base = _at(origin + start * like.itemsize, like)
-            for j in range(i, min(i + 4, len(addresses))):
-                source = _at(addresses[j] + start * like.itemsize, like)
+    addresses, origins, ends, like = layers
+    m, size = sums.shape
+    for i in range(0, m, 4):
+        layer, done = 0, 0
+        while start + done < stop:
+            column, row = (place + done) % size, (place + done) // size
+            bucket = (column + shifts[row]) % size
+            layer, first, n = _piece(ends, layer, start + done, stop)
+            n = min(n, size - column, size - bucket)  # their buckets follow each other
+            sign, offset = _at(signs.ctypes.data + done, signs), first * like.itemsize
+            base = _at(origins[layer] + offset, like)
+            for j in range(i, min(i + 4, m)):
+                source = _at(addresses[layer, j] + offset, like)
                 buckets = _at(_row(sums, j).ctypes.data + bucket * 8, sums)
-                if origin == 0:
+                if origins[layer] == 0:
                     for k in range(n):
                         buckets[k] += sign[k] * np.float64(source[k])
                 else:
                     for k in range(n):
                         buckets[k] += sign[k] * (np.float64(source[k]) - np.float64(base[k]))
-            start += n
+            done += n
 
 
 @compiled
-def average(addresses, weights, like, columns, result):
+def average(layers, start, stop, weights, result):
     """Fill the result with the weighted sum of the rows, added up in their order.
 
     Five rows at a time keep as many streams from memory busy.
     """
-    total = np.empty(LONG_BLOCK)
-    for start in range(0, columns, LONG_BLOCK):
-        n, offset = min(LONG_BLOCK, columns - start), start * like.itemsize
+    addresses, _, ends, like = layers
+    m, total = len(weights), np.empty(LONG_BLOCK)
+    layer, done = 0, 0
+    while start + done < stop:
+        layer, place, n = _piece(ends, layer, start + done, stop)
+        n, offset, where = min(LONG_BLOCK, n), place * like.itemsize, addresses[layer]
         for k in range(n):
             total[k] = 0.0
-        for i in range(0, len(addresses) - 4, 5):
-            a, b = _at(addresses[i] + offset, like), _at(addresses[i + 1] + offset, like)
-            c, d = _at(addresses[i + 2] + offset, like), _at(addresses[i + 3] + offset, like)
-            e, v = _at(addresses[i + 4] + offset, like), weights[i]
+        for i in range(0, m - 4, 5):
+            a, b = _at(where[i] + offset, like), _at(where[i + 1] + offset, like)
+            c, d = _at(where[i + 2] + offset, like), _at(where[i + 3] + offset, like)
+            e, v = _at(where[i + 4] + offset, like), weights[i]
             w, x, y, z = weights[i + 1], weights[i + 2], weights[i + 3], weights[i + 4]
             for k in range(n):
                 first = (total[k] + v * a[k]) + w * b[k]
                 total[k] = ((first + x * c[k]) + y * d[k]) + z * e[k]
-        for i in range(len(addresses) // 5 * 5, len(addresses)):
-            row, weight = _at(addresses[i] + offset, like), weights[i]
+        for i in range(m // 5 * 5, m):
+            row, weight = _at(where[i] + offset, like), weights[i]
             for k in range(n):
                 total[k] += weight * row[k]
         for k in range(n):
-            result[start + k] = total[k]
+            result[done + k] = total[k]
+        done += n
 
 
 @compiled
-def trimmed_mean(addresses, like, columns, steps, kept, slots, result):
+def trimmed_mean(layers, start, stop, steps, kept, slots, result):
     """Fill the result with each column's mean of the values of some ranks; see `gather`."""
-    squares = np.zeros(len(addresses))
-    block = np.empty((slots, BLOCK + PADDING), like.dtype)
+    squares = np.zeros(layers[0].shape[1])
+    block = np.empty((slots, BLOCK + PADDING), layers[3].dtype)
     total = np.empty(BLOCK)
-    for start in range(0, columns, BLOCK):
-        n = min(BLOCK, columns - start)
-        _read(addresses, 0, like, start, n, block, squares)
-        for first in range(0, n, STRIP):
-            _sort(block, steps, first)
+    for first in range(start, stop, BLOCK):
+        n = min(BLOCK, stop - first)
+        _read(layers, first, first + n, block, squares)
+        for strip in range(0, n, STRIP):
+            _sort(block, steps, strip)
         for k in range(n):
             total[k] = 0.0
         for i in range(len(kept)):
@@ -508,35 +542,36 @@ def trimmed_mean(addresses, like, columns, steps, kept, slots, result):
             for k in range(n):
                 total[k] += row[k]
         for k in range(n):
-            result[start + k] = total[k] / len(kept)
+            result[first - start + k] = total[k] / len(kept)
 
 
 @compiled
-def trimmed_mean_many(addresses, trim, like, columns, whole, result):
+def trimmed_mean_many(layers, start, stop, trim, whole, result):
     """Fill the result with each column's mean but for its ``trim`` least and greatest values.
 
     A value beyond the ranks that are kept counts as the nearest of them, and that is taken away.
     """
-    rows, squares = len(addresses), np.zeros(len(addresses))
-    width = _width(rows)
-    block, total = np.empty((rows, width + PADDING), like.dtype), np.empty(width)
+    m, like = layers[0].shape[1], layers[3]
+    squares = np.zeros(m)
+    width = _width(m)
+    block, total = np.empty((m, width + PADDING), like.dtype), np.empty(width)
     low, next_low = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
     high, next_high = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
-    for start in range(0, columns, width):
-        n = min(width, columns - start)
-        _read(addresses, 0, like, start, n, block, squares)
-        _rank(block, rows, n, trim, whole, low, next_low)
-        _rank(block, rows, n, rows - 1 - trim, whole, high, next_high)
+    for first in range(start, stop, width):
+        n = min(width, stop - first)
+        _read(layers, first, first + n, block, squares)
+        _rank(block, m, n, trim, whole, low, next_low)
+        _rank(block, m, n, m - 1 - trim, whole, high, next_high)
         for k in range(n):
             total[k] = np.float64(low[0, k]) + np.float64(high[0, k])
-        if rows - 2 * trim <= 2:  # the median, exactly
+        if m - 2 * trim <= 2:  # the median, exactly
             for k in range(n):
-                result[start + k] = total[k] / 2
+                result[first - start + k] = total[k] / 2
             continue
         for k in range(n):
             total[k] *= -trim
-        for i in range(rows):
+        for i in range(m):
             for k in range(n):
                 total[k] += min(max(block[i, k], low[0, k]), high[0, k])
         for k in range(n):
-            result[start + k] = total[k] / (rows - 2 * trim)
+            result[first - start + k] = total[k] / (m - 2 * trim)

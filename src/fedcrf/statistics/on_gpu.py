@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcrf.statistics.count_sketch import CountSketch
+from fedcrf.statistics.inputs import bring_columns, num_numbers
 from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
 from fedcrf.statistics.sums import Sums
 
@@ -135,11 +136,13 @@ def _reduced(tensors: Sequence[Any], statistic: Callable[[Tensor], Tensor]) -> A
 
 def blocks(clients: Sequence[Sequence[Any]], origin: Sequence[Any] | None) -> Iterator[Tensor]:
     """Yield the updates' columns as fresh (m, b) float64 blocks."""
-    width = max(1, BLOCK_NUMBERS // len(clients))
-    for number, first in enumerate(clients[0]):
-        for start in range(0, first.numel(), width):
-            columns = slice(start, start + width)
-            block = torch.stack([layers[number][columns].double() for layers in clients])
-            if origin is not None:
-                block -= origin[number][columns].double()
-            yield block
+    width, dimension = max(1, BLOCK_NUMBERS // len(clients)), num_numbers(clients[0])
+    for start in range(0, dimension, width):
+        shape = len(clients), min(width, dimension - start)
+        block = torch.empty(shape, dtype=torch.float64, device=clients[0][0].device)
+        bring_columns(clients, start, block)
+        if origin is not None:
+            base = torch.empty_like(block[:1])
+            bring_columns([origin], start, base)
+            block -= base
+        yield block

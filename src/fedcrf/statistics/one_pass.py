@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
 from fedcrf.statistics.count_sketch import CountSketch
-from fedcrf.statistics.inputs import Layers, finite_clients, is_on_gpu, num_numbers
+from fedcrf.statistics.inputs import (
+    Layers,
+    bring_columns,
+    finite_clients,
+    is_on_gpu,
+    num_numbers,
+)
 from fedcrf.statistics.median import coordinate_median
 from fedcrf.statistics.sums import Sums
 
@@ -315,16 +321,15 @@ def blocks(
     """
     if not clients:
         return
-    width = max(FEWEST_COLUMNS, numbers // len(clients))
-    for number, first in enumerate(clients[0]):
-        for start in range(0, first.size, width):
-            columns = slice(start, min(start + width, first.size))
-            block = np.empty((len(clients), columns.stop - columns.start))
-            for row, layers in zip(block, clients, strict=True):
-                row[:] = layers[number][columns]
-            if origin is not None:
-                block -= origin[number][columns].astype(np.float64)
-            yield block
+    width, dimension = max(FEWEST_COLUMNS, numbers // len(clients)), num_numbers(clients[0])
+    for start in range(0, dimension, width):
+        block = np.empty((len(clients), min(width, dimension - start)))
+        bring_columns(clients, start, block)
+        if origin is not None:
+            base = np.empty((1, block.shape[1]))
+            bring_columns([origin], start, base)
+            block -= base
+        yield block
 
 
 def scatter(
