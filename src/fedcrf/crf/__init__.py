@@ -4,7 +4,6 @@
 exchangeable parts, a `Field`.
 """
 
-from fedcrf.crf.base_weights import base_weights
 from fedcrf.crf.client_crf import ClientCRF
 from fedcrf.crf.evidence import (
     Chain,
@@ -12,20 +11,19 @@ from fedcrf.crf.evidence import (
     LogOddsPrior,
     NormEvidence,
     Opposition,
-    ReportedReliability,
     ResponseEvidence,
 )
-from fedcrf.crf.evidence_crf import EvidenceCRF
+from fedcrf.crf.evidence_crf import EvidenceCRF, ReportedReliability
 from fedcrf.crf.exact import exact_marginals
-from fedcrf.crf.field import Field, Inference
-from fedcrf.crf.mean_field import mean_field
-from fedcrf.crf.observation import Observation, Presence
+from fedcrf.crf.field import Field, Inference, mean_field
 from fedcrf.crf.parts import (
     Energy,
     EvidencePart,
     LinearPart,
     Message,
+    Observation,
     PairwisePart,
+    Presence,
     Prior,
     PriorPart,
     TemporalPart,
@@ -33,6 +31,7 @@ from fedcrf.crf.parts import (
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import Attraction, Reliability
 from fedcrf.crf.robust_crf import RobustCRF
+from fedcrf.crf.weights import base_weights
 
 __all__ = [
     "Attraction",

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, check_truth, check_whole, checked_number
-from fedcrf.crf.base_weights import base_weights, refined_weights
 from fedcrf.crf.field import Field, checked_labels
-from fedcrf.crf.observation import Observation
+from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import Attraction, Reliability
+from fedcrf.crf.weights import base_weights, refined_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
     NeighbourSearch,

@@ -20,16 +20,8 @@ from fedcrf.checks import (
     check_share,
     checked_number,
 )
-from fedcrf.crf.observation import Observation
-from fedcrf.crf.parts import Energy, LinearPart, Matrix, Message, Prior, Vector
-from fedcrf.crf.potentials import label_prior, median, median_of_sorted
-from fedcrf.errors import FedcrfError
-
-REPORTED = "reported"
-"""Stands before the name of evidence that clients report, as the name of a cause."""
-
-LARGEST_REPORTED = 1e300
-"""Numbers beyond it count as it: the sum of two would not be finite."""
+from fedcrf.crf.parts import Energy, LinearPart, Matrix, Message, Observation, Prior, Vector
+from fedcrf.crf.potentials import median, median_of_sorted
 
 MOST_NORM_DECAY = 2.0
 """Updates that have become shorter by a larger logarithm count as if by this: a round that most of
@@ -57,64 +49,6 @@ class LogOddsPrior(Settings):
         """Return P(q) of the (L,) labels."""
         factors = np.exp(self.strength * labels - (self.strength * labels).max())
         return np.asarray(factors / factors.sum())
-
-
-@dataclass(frozen=True)
-class ReportedReliability(Settings):
-    """Evidence that clients report, such as the loss left after local training.
-
-    Reliability is f_i = exp(−e_i), e_i = min(limit, strength·max(0, z_i − threshold)) with
-    z_i = (x_i − median(x)) / (median|x − median(x)| + softening), and P_i(q) as for `Reliability`;
-    with labels {0, 1} the expected label is f_i. Evidence only lowers trust: who reports less
-    than the others gains nothing, and who reports nothing, or nothing finite, has f_i = 1.
-
-    The plainer f = exp(−min(6, max(0, z − 1))) with a softening of 0.1 is too hard on honest
-    clients. Where most losses are near 0, or liars say that theirs are, the median deviation is
-    next to nothing, and an honest client with few examples or rare labels, whose loss lies up to
-    1.5 nats above the median in the first rounds, loses its weight; the model then does not learn
-    its labels, and its loss stays. A softening of 0.55 nats, a quarter of what guessing among ten
-    classes costs, lies between what is left of an honest client's excess (mostly below 0.3 after
-    ten rounds, 0.9 at the fifth where it alone holds a class) and what a client keeps that has
-    three in ten labels drawn at random (1.2 to 1.8). The weight falls steeply between them.
-
-    Attributes:
-        name: Of the evidence.
-        threshold: The tolerance, in deviations above the median.
-        softening: Added to the median absolute deviation, in the evidence's unit.
-        strength: What each deviation beyond the threshold adds to e.
-        limit: The most that e can be.
-    """
-
-    name: str = "residual_loss"
-    threshold: float = 1.0
-    softening: float = 0.55
-    strength: float = 6.0
-    limit: float = 6.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise FedcrfError(f"evidence {self.name!r}: give its name, such as 'residual_loss'")
-        check_not_negative(self, "threshold", "limit")
-        check_positive(self, "softening", "strength")
-
-    def prior(self, seen: Observation, labels: Vector) -> Prior:
-        """Return the prior, and e by ``reported NAME``; NaN where there is no evidence.
-
-        Raises:
-            FedcrfError: There is evidence, but none of that name.
-        """
-        if seen.evidence and self.name not in seen.evidence:
-            raise FedcrfError(
-                f"there is no evidence named '{self.name}', only {', '.join(seen.evidence)}: "
-                "give it, or name another"
-            )
-        values = seen.evidence.get(self.name, np.full(seen.num_clients, np.nan))
-        usable = seen.finite & np.isfinite(values)
-        against = np.full(seen.num_clients, np.nan)
-        against[usable] = excess(values[usable], self.softening)
-        against = np.clip(self.strength * (against - self.threshold), 0.0, self.limit)
-        prior = label_prior(trust(against), labels)
-        return Prior(prior, {f"{REPORTED} {self.name}": against})
 
 
 @dataclass(frozen=True)
@@ -418,18 +352,6 @@ def median_and_lower_mad(values: Vector) -> tuple[float, float]:
     middle = median_of_sorted(ordered)
     below = ordered[: ordered.searchsorted(middle, "right")]
     return middle, median_of_sorted((middle - below)[::-1])
-
-
-def excess(values: Vector, softening: float) -> Vector:
-    """Return z_i = (x_i − median(x)) / (median|x − median(x)| + softening) of finite values."""
-    values = np.clip(values, -LARGEST_REPORTED, LARGEST_REPORTED)
-    deviations = values - median(values)
-    return np.asarray(deviations / (median(np.abs(deviations)) + softening))
-
-
-def trust(reported: Vector) -> Vector:
-    """Return f_i = exp(−e_i), the reliability that reported evidence leaves; 1 where e is NaN."""
-    return np.where(np.isnan(reported), 1.0, np.exp(-reported))
 
 
 def trust_ratio(trusted: Vector, unknown: float) -> Vector:

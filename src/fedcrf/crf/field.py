@@ -1,20 +1,21 @@
-"""A conditional random field put together from parts."""
+"""A conditional random field composed of parts, and its inference by mean field."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_share, check_whole, checked_number
-from fedcrf.crf.mean_field import mean_field
-from fedcrf.crf.observation import Observation
+from fedcrf.checks import Settings, check_share, check_whole, checked_number, checked_share
 from fedcrf.crf.parts import (
     Causes,
     EvidencePart,
     LinearPart,
+    Message,
+    Observation,
     PairwisePart,
     PriorPart,
     TemporalPart,
@@ -30,8 +31,8 @@ class Inference:
     Attributes:
         marginals: (m, L) mean-field marginals Q.
         expected_label: (m,) expected labels q̄.
-        unary: (m, L) unary energies, those of the prior and of the evidence.
-        causes: What the parts saw, at the end.
+        unary: (m, L) unary energies, of the prior and the evidence.
+        causes: What the parts measured, at the last marginals.
     """
 
     marginals: NDArray[np.float64]
@@ -42,17 +43,17 @@ class Inference:
 
 @dataclass(frozen=True)
 class Field(Settings):
-    """A field over the clients of a round: a prior, evidence, what ties them, and the past.
+    """A field over the clients of a round: a prior, evidence, pairwise potentials, and the past.
 
-    Mean field runs Q_i(q) ∝ P_i(q)·exp(−Σ energies), the pairwise parts' being expected under Q.
-    The paper's is ``Field((0, 0.25, 1), Reliability(), pairwise=(Attraction(),))``.
+    p(z) ∝ Π_i P_i(z_i) · exp(−Σ energies). The paper's field is
+    ``Field((0, 0.25, 1), Reliability(), pairwise=(Attraction(),))``.
 
     Attributes:
         labels: Reliability labels 𝒬: at least two, distinct, finite, not negative.
-        prior: Where their probabilities come from.
-        evidence: What adds energies client by client.
-        pairwise: What ties clients together.
-        temporal: How the marginals before become this round's prior; None forgets them.
+        prior: The labels' probabilities P_i.
+        evidence: Energies of one client.
+        pairwise: Energies between clients.
+        temporal: How the last marginals become this round's prior; None forgets them.
         iterations: R ≥ 0, parallel mean-field updates.
         damping: Share of the marginals that an update keeps, in [0, 1).
 
@@ -60,7 +61,7 @@ class Field(Settings):
         FedcrfError: A setting outside its range.
 
     Examples:
-        A part of one's own needs one method.
+        A part of your own needs one method.
 
         >>> import numpy as np
         >>> from dataclasses import dataclass
@@ -100,7 +101,7 @@ class Field(Settings):
 
     def infer(self, seen: Observation) -> Inference:
         """Infer the marginals of a round's clients by mean field."""
-        labels = np.asarray(self.labels)
+        labels = np.array(self.labels)
         prior = self.prior.prior(seen, labels)
         initial = prior.probabilities
         if self.temporal is not None and seen.before is not None:
@@ -118,6 +119,50 @@ class Field(Settings):
         for message in messages:
             causes.update(message(marginals).causes)
         return Inference(marginals, marginals @ labels, unary, causes)
+
+
+def mean_field(
+    initial: NDArray[np.float64],
+    unary: NDArray[np.float64],
+    messages: Sequence[Message],
+    *,
+    iterations: int,
+    damping: float = 0.0,
+) -> NDArray[np.float64]:
+    """Run R parallel updates Q_i(q) ← δ·Q_i(q) + (1 − δ)·Q'_i(q), Q'_i(q) ∝ exp(−ψ_u(q) − M_i(q)).
+
+    M_i(q) is the energy of the pairwise parts, expected under Q; the paper's is
+    λ Σ_j A_ij Σ_q' Q_j(q')(q − q')².
+
+    Args:
+        initial: (m, L) marginals to start from, Q⁰.
+        unary: (m, L) energies ψ_u.
+        messages: For each pairwise part, from the marginals to its expected energies.
+        iterations: R ≥ 0; with 0 the initial marginals are returned.
+        damping: δ in [0, 1); 0 is the paper's.
+
+    Returns:
+        (m, L) marginals; rows sum to 1.
+
+    Raises:
+        FedcrfError: Iterations or a damping outside their ranges.
+    """
+    check_whole("iterations", iterations, least=0)
+    checked_share("damping", damping)
+    marginals = initial
+    for _ in range(iterations):
+        energy = unary
+        for message in messages:
+            energy = energy + message(marginals).values
+        # A ufunc's own reductions: arrays are so small that the calls take most of the time.
+        updated = np.minimum.reduce(energy, axis=1, keepdims=True) - energy
+        np.exp(updated, out=updated)
+        updated /= np.add.reduce(updated, axis=1, keepdims=True)
+        if damping != 0.0:
+            updated *= 1.0 - damping
+            updated += damping * marginals
+        marginals = updated
+    return marginals
 
 
 def checked_labels(labels: Any) -> tuple[float, ...]:

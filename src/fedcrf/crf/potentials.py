@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, check_not_negative, check_positive, check_truth
-from fedcrf.crf.observation import Observation
-from fedcrf.crf.parts import Energy, Message, Prior
+from fedcrf.crf.parts import Energy, Matrix, Message, Observation, Prior, Vector
 from fedcrf.statistics import EPSILON, Statistics
 from fedcrf.statistics.crowds import pair_rows
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 SCORE_TERMS: Mapping[str, float] = {"cosine": 2.0, "distance": -1.0, "norm_anomaly": -0.5}
 """What each cause counts in the score whose logistic function is the reliability ρ."""
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 Pairs: TypeAlias = "Matrix | csr_array[np.float64]"
 """(m, m) numbers of pairs of clients; sparse where not all pairs count."""
 

@@ -19,7 +19,6 @@ from fedcrf.checks import (
     check_whole,
     checked_number,
 )
-from fedcrf.crf.base_weights import base_weights, capped_weights, refined_weights, trusted_weights
 from fedcrf.crf.evidence import (
     Chain,
     ConsistencyEvidence,
@@ -37,9 +36,10 @@ from fedcrf.crf.evidence import (
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field
 from fedcrf.crf.memory import Arrays, ClientMemory, identities
-from fedcrf.crf.observation import Observation
+from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import median_norm
+from fedcrf.crf.weights import base_weights, capped_weights, refined_weights, trusted_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers

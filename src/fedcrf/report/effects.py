@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, NormEvidence, RobustCRF
-from fedcrf.crf.base_weights import counted_parts
-from fedcrf.crf.evidence import REPORTED, trust
+from fedcrf.crf.evidence_crf import REPORTED, reported_reliability
 from fedcrf.crf.potentials import label_prior
+from fedcrf.crf.weights import counted_parts
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Reasons, RoundRecord, brief
 
@@ -158,7 +158,9 @@ def _of_another(record: RoundRecord, reasons: Reasons, rule: object) -> dict[str
 def _factors(values: Mapping[str, Sequence[float]], rule: object) -> dict[str, list[float]]:
     seen = {name: np.asarray(each, dtype=np.float64) for name, each in values.items()}
     factors = {
-        name: trust(evidence) for name, evidence in seen.items() if name.startswith(f"{REPORTED} ")
+        name: reported_reliability(evidence)
+        for name, evidence in seen.items()
+        if name.startswith(f"{REPORTED} ")
     }
     if isinstance(rule, RobustCRF):
         reported = np.prod(list(factors.values()), axis=0)
