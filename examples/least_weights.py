@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 
 ROUNDS = (1, 2, 4, 6, 8, 12, 16, 20)
 
@@ -24,7 +24,7 @@ def least_weights(runs: Sequence[Path], method: str, rounds: Sequence[int] = ROU
     """
     rows = []
     for folder in runs:
-        store = RunStore(folder)
+        store = Store(folder)
         cells = [cell for cell in store.read().cells() if cell.method.name == method]
         seeds = []
         for cell in cells:

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from fedcrf.data import ImageDataset
+from fedcrf.experiments.cell import CellStore, CellSummary
 from fedcrf.experiments.grid import Workplace, run_cell
-from fedcrf.experiments.packed import Ledger
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import cell_of
-from fedcrf.experiments.store import CellStore, CellSummary
+from fedcrf.experiments.store import Store
 from fedcrf.processes import one_thread
 
 COLUMNS = ("folder", "cell", "method", "attack", "commit", "cells", "accuracy", "now", "same")
@@ -89,9 +89,9 @@ def dataset(settings: DataSettings) -> ImageDataset:
 
 def published(folder: Path) -> Iterator[Published]:
     """Yield the cells of a suite's folder, or of a run's and those below."""
-    ledger = Ledger(folder)
-    scores = ledger.scores()
-    descriptions = ledger.descriptions(scores)
+    suite = Store(folder)
+    scores = suite.scores()
+    descriptions = suite.descriptions(scores)
     for score in scores:
         place = (score.partition, score.condition, f"{score.method}-seed-{score.seed}")
         description = {**descriptions[score.description], "seed": score.seed}

@@ -13,7 +13,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.methods import find_method, folder_name, method_title
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.extensions import installed, is_outside, short_name
 from integration.command_line import CommandLine, environment, fedcrf
 
@@ -169,7 +169,7 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
     refused = command_line(*again, cwd=elsewhere)
     assert (refused.rc, refused.err.count("\n")) == (2, 1)
     assert "there is no file ./mine.py, looked for from" in refused.err
-    run = read_results(RunStore(elsewhere / "run"))
+    run = read_results(Store(elsewhere / "run"))
     rule = next(each.cell.rule for each in run.cells if each.cell.method.name.endswith("Capped"))
     with pytest.raises(FedcrfError, match=r"mine.py:Capped' is not there any more: install it"):
         rule.aggregate({}, {}, [])
@@ -226,7 +226,7 @@ def test_what_raises_in_a_round_ends_its_cell_alone(
         "fedcrf: error: 1 of the cells failed: Capped-seed-0; "
         "rule 'Capped' failed in round 3 (RuntimeError: no more than this)"
     )
-    run = read_results(RunStore(tmp_path / "run"))
+    run = read_results(Store(tmp_path / "run"))
     assert [len(each.records) for each in run.cells] == [2, 4]
 
 

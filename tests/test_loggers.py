@@ -22,7 +22,7 @@ from fedcrf.experiments.grid import (
     Workplace,
     run_grid,
 )
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.loggers import LOGGERS, LoggedCell, LoggingObserver, find_loggers, round_values
 from fedcrf.simulation.records import Reasons
 
@@ -163,7 +163,7 @@ def test_the_whole_of_a_real_run_is_logged(tmp_path: Path) -> None:
         events(event)
         logging(event)
 
-    assert run_grid(spec, RunStore(tmp_path), Workplace(device="cpu"), observe) == []
+    assert run_grid(spec, Store(tmp_path), Workplace(device="cpu"), observe) == []
     assert said == []
     logged = read_tensorboard(tmp_path)
     for each in events.of(RoundFinished):

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from fedcrf.experiments.methods import method_title
-from fedcrf.experiments.packed import Ledger
 from fedcrf.experiments.reproduce import columns, write_tables
 from fedcrf.experiments.robustness import Findings, write_findings
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import read_suite
 from fedcrf.rules import RULES
 
@@ -143,23 +142,23 @@ def test_the_published_suites_follow_from_their_cells(
     assert found is not None
     name, dataset, *numbers = found.groups()
     attackers, clients = (number and int(number) for number in numbers)
-    ledger = Ledger(folder)
-    methods = list(dict.fromkeys(score.method for score in ledger.scores()))
+    store = Store(folder)
+    methods = list(dict.fromkeys(score.method for score in store.scores()))
     suite = read_suite(PARTS.get(name, name), dataset)
     suite = suite.chosen(attackers=attackers, clients=clients)
-    partitions = list(dict.fromkeys(score.partition for score in ledger.scores()))
+    partitions = list(dict.fromkeys(score.partition for score in store.scores()))
     asked = suite.chosen(methods=methods, seeds=[], partitions=partitions, conditions=[])
-    findings = Findings.of(asked, ledger)
-    assert len(findings.by_key) == len(ledger.scores()), "a default has changed since"
+    findings = Findings.of(asked, store)
+    assert len(findings.by_key) == len(store.scores()), "a default has changed since"
     write_findings(findings, tmp_path)
     for path in [*tmp_path.glob("*.md"), *tmp_path.glob("*.csv")]:
         assert path.read_text() == (folder / path.name).read_text()
-    for score in ledger.scores():
+    for score in store.scores():
         assert re.fullmatch("[0-9a-f]{40}", score.provenance.commit or "")
 
 
 def test_published_cells_say_what_made_them() -> None:
-    runs = [RunStore(path.parent) for path in (ROOT / "results").rglob("run.toml")]
+    runs = [Store(path.parent) for path in (ROOT / "results").rglob("run.toml")]
     assert len(runs) > 10
     for run in runs:
         for cell in run.read().cells():

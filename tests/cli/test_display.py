@@ -14,7 +14,7 @@ from experiments.runs import record, small_spec, summary
 from fedcrf.cli.display import RunDisplay
 from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 
 
 def run_of(cell: CellSpec, done: int = 0) -> list[Event]:
@@ -29,7 +29,7 @@ def shown(
     """Return what is printed of events among which every round takes so many seconds."""
     text, now = io.StringIO(), 100.0
     console = Console(file=text, width=200, force_terminal=terminal)
-    run = (spec, RunStore(Path("folder", "run")))
+    run = (spec, Store(Path("folder", "run")))
     with RunDisplay([run], console, brief=not terminal, clock=lambda: now) as display:
         for event in events:
             now += seconds * isinstance(event, RoundFinished)

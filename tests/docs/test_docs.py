@@ -19,7 +19,7 @@ from fedcrf.cli import app
 from fedcrf.data import PartitionSettings, partition
 from fedcrf.experiments.grid import CellFinished, CellStarted, RoundFinished
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import read_suite
 from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
 from fedcrf.rules import ClientReport
@@ -134,7 +134,7 @@ def run_shown(section: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> li
     shown = shlex.split(line)[1:]
     small = ["--seeds", "0", "--rounds", "2", "--jobs", "1", "--device", "cpu", "-o", "run"]
     app([*shown, *small], standalone_mode=False)
-    store = RunStore(folder / "run")
+    store = Store(folder / "run")
     return store.cell(store.read().cells()[-1]).records()
 
 
@@ -175,7 +175,7 @@ def test_an_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_shown("A partition", tmp_path, monkeypatch)
-    held = RunStore(tmp_path / "run").partition(0)
+    held = Store(tmp_path / "run").partition(0)
     assert held is not None
     assert len(held.clients) == 8
     # A shard of a sixteenth crosses at most one border between the ten sorted labels.

@@ -16,9 +16,9 @@ from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
 from fedcrf.cli import app
 from fedcrf.experiments.grid import CellFailed, CellStarted, RoundFinished, Workplace
-from fedcrf.experiments.packed import Ledger, open_run
 from fedcrf.experiments.results import read_results, table
 from fedcrf.experiments.robustness import Findings, run_suite
+from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.report.effects import effects_of
 from fedcrf.rules import CRFRobust
@@ -38,8 +38,8 @@ def suite(
 
 def run(asked: Suite, folder: Path) -> Log:
     log = Log()
-    ledger = Ledger(folder)
-    assert run_suite(asked, ledger, Workplace(device="cpu"), lambda _: nullcontext(log)) == []
+    store = Store(folder)
+    assert run_suite(asked, store, Workplace(device="cpu"), lambda _: nullcontext(log)) == []
     return log
 
 
@@ -51,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Log]:
 
 
 def packed(folder: Path, condition: str = "ipm-2") -> Path:
-    return Ledger(folder).rounds("iid", condition)
+    return Store(folder).packed("iid", condition).path
 
 
 def test_every_cell_of_a_suite_keeps_its_rounds(whole: tuple[Path, Log]) -> None:
@@ -64,7 +64,7 @@ def test_every_cell_of_a_suite_keeps_its_rounds(whole: tuple[Path, Log]) -> None
     }
     conditions = suite().conditions
     assert cells == {(c, f"seed-{s}.tar.xz") for c in conditions for s in (0, 1)}
-    run_so_far = read_results(open_run(packed(folder)))
+    run_so_far = read_results(Store(packed(folder)))
     assert [each.cell.name for each in run_so_far.cells] == [
         "fedavg-seed-0", "crf-robust-seed-0", "fedavg-seed-1", "crf-robust-seed-1",
     ]  # fmt: skip
@@ -96,7 +96,7 @@ def test_few_digits_are_enough_for_the_reasons(whole: tuple[Path, Log]) -> None:
         for e in log.of(RoundFinished)
         if e.cell.method.name == "crf-robust" and e.cell.seed == 1 and e.record.attackers
     ]
-    few = read_results(open_run(packed(folder))).cells[3].records
+    few = read_results(Store(packed(folder))).cells[3].records
     assert [told(each) for each in few] == [told(each) for each in whole_digits]
 
 
@@ -127,14 +127,14 @@ def test_a_suite_s_folder_says_where_its_rounds_are(
     whole: tuple[Path, Log], tmp_path: Path
 ) -> None:
     with pytest.raises(FedcrfError, match=r"holds a suite: name a condition of it, such as .*iid"):
-        open_run(whole[0])
+        Store(whole[0]).read()
     shown = CliRunner().invoke(app, ["show", str(whole[0])])
     assert shown.exit_code == 0
     assert "holds 10 finished cells of a suite" in " ".join(shown.output.split())
     assert "name a condition, such as" in " ".join(shown.output.split())
-    Ledger(tmp_path).write([])
+    Store(tmp_path).write_scores([])
     with pytest.raises(FedcrfError, match="kept no rounds: run them again"):
-        open_run(tmp_path)
+        Store(tmp_path).read()
 
 
 def test_an_archive_is_a_run_s_folder_and_always_the_same(
@@ -151,7 +151,7 @@ def test_an_archive_is_a_run_s_folder_and_always_the_same(
 
 
 def names(folder: Path) -> list[str]:
-    return [each.cell.name for each in read_results(open_run(packed(folder))).cells if each.summary]
+    return [each.cell.name for each in read_results(Store(packed(folder))).cells if each.summary]
 
 
 def test_methods_and_seeds_are_added_and_others_replaced(
@@ -171,14 +171,14 @@ def test_methods_and_seeds_are_added_and_others_replaced(
     other = suite(["fedavg"], [0]).chosen(settings=[{"training": {"learning_rate": 0.5}}])
     run(other, tmp_path)
     with pytest.raises(FedcrfError, match=r"seed-10\.tar\.xz is of another run .*learning_rate"):
-        open_run(packed(tmp_path))
+        Store(packed(tmp_path)).read()
 
 
 def test_rounds_of_a_killed_command_are_packed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "pack", lambda *_: None)  # killed between the last cell and this
+        patch.setattr(Store, "pack", lambda *_: None)  # killed between the last cell and this
         run(suite(["fedavg"], [0]), tmp_path)
     assert not packed(tmp_path).exists()
     assert not run(suite(["fedavg"], [0]), tmp_path).of(CellStarted)
@@ -192,10 +192,10 @@ def test_rounds_outlast_a_cell_that_fails(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(CRFRobust, "aggregate", broken)
     asked, place = suite(seeds=[0]), Workplace(device="cpu")
-    lost = run_suite(asked, Ledger(tmp_path), place, lambda _: nullcontext(Log()))
+    lost = run_suite(asked, Store(tmp_path), place, lambda _: nullcontext(Log()))
     assert {each.cell.method.name for each in lost} == {"crf-robust"}
     assert names(tmp_path) == ["fedavg-seed-0"]
-    assert {method for _, _, method, _ in Findings.of(asked, Ledger(tmp_path)).by_key} == {"fedavg"}
+    assert {method for _, _, method, _ in Findings.of(asked, Store(tmp_path)).by_key} == {"fedavg"}
     assert all(isinstance(each, CellFailed) for each in lost)
 
 
@@ -210,7 +210,7 @@ def test_a_damaged_archive_is_named(damage: str, whole: tuple[Path, Log], tmp_pa
     else:
         path.write_bytes({"cut": content[:-200], "rubbish": b"x" * 99, "empty": b""}[damage])
     with pytest.raises(FedcrfError, match=r"archive .*seed-0\.tar\.xz cannot be read"):
-        open_run(folder)
+        Store(folder).read()
 
 
 def test_nothing_is_unpacked_outside(tmp_path: Path) -> None:
@@ -224,5 +224,7 @@ def test_nothing_is_unpacked_outside(tmp_path: Path) -> None:
         archive.add(described, "run.toml")
         archive.add(outside, "../../outside-too.txt")
         archive.add(outside, "cells/in.txt")
-    files = {each.name for each in open_run(path.parent).path.rglob("*") if each.is_file()}
+    run = Store(path.parent)
+    place = run.cell(run.read().cells()[0]).path.parents[1]
+    files = {each.name for each in place.rglob("*") if each.is_file()}
     assert files == {"run.toml", "in.txt"}

@@ -17,7 +17,7 @@ from fedcrf.crf.evidence import NormEvidence
 from fedcrf.errors import EarlierNameWarning
 from fedcrf.experiments.recorded import RecordedRun, rule_settings
 from fedcrf.experiments.spec import cell_of, check_used, resolve
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.experiments.study import Study, parse_axis
 from fedcrf.rules import CRFRobust
 from fedcrf.rules.crf import CRFRobustEvidence
@@ -108,7 +108,7 @@ def test_what_is_stored_is_read_in_silence(tmp_path: Path) -> None:
         described = earlier(cell.describe())
         assert described != cell.describe()
         assert cell_of(described) == cell
-        store = RunStore(tmp_path)
+        store = Store(tmp_path)
         store.path.mkdir(exist_ok=True)
         store.write(spec)
         file = tmp_path / "run.toml"

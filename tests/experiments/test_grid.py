@@ -30,13 +30,13 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.spec import CellSpec, resolve
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.simulation.rounds import Simulation
 
 
 def results(folder: Path) -> dict[str, tuple[list[Any], dict[str, Any], bytes]]:
     """Every cell's records, summary and model, without what was measured of the execution."""
-    store = RunStore(folder)
+    store = Store(folder)
     found = {}
     for spec in store.read().cells():
         cell = store.cell(spec)
@@ -83,7 +83,7 @@ def test_a_worker_that_dies_takes_one_cell_with_it(tmp_path: Path) -> None:
             os.kill(worker.pid or 0, signal.SIGKILL)
 
     log, folder = Log(), tmp_path / "broken"
-    failed = run_grid(spec, RunStore(folder), Workplace(device="cpu", jobs=2), observer)
+    failed = run_grid(spec, Store(folder), Workplace(device="cpu", jobs=2), observer)
     assert len(killed) == 1
     assert len(failed) == 1
     assert "exit code -9" in failed[0].reason
@@ -114,8 +114,8 @@ def test_a_cell_that_diverges_fails_and_the_others_finish(tmp_path: Path) -> Non
         assert finished == ["fedavg-seed-0"]
         trained = [event.record.round for event in log.of(RoundFinished) if event.cell == lost.cell]
         assert trained == rounds
-    assert len(RunStore(tmp_path).cell(lost.cell).records()) == 3
-    told = {each.cell.name: each.told for each in read_results(RunStore(tmp_path)).cells}
+    assert len(Store(tmp_path).cell(lost.cell).records()) == 3
+    told = {each.cell.name: each.told for each in read_results(Store(tmp_path)).cells}
     assert lost.reason.startswith(str(told[lost.cell.name])), "the store knows it too"
     assert told["fedavg-seed-0"] is None
 
@@ -136,7 +136,7 @@ def test_the_commit_is_that_of_the_code_that_ran(
     monkeypatch.setattr("fedcrf.experiments.provenance._git", git)
     provenance._commit.cache_clear()
     log = Log()
-    run_grid(small_spec(), RunStore(tmp_path), Workplace(device="cpu"), observer)
+    run_grid(small_spec(), Store(tmp_path), Workplace(device="cpu"), observer)
     provenance._commit.cache_clear()
     commits = {event.summary.provenance.commit for event in log.of(CellFinished)}
     assert (commits, head) == ({"0" * 40}, ["1" * 40])
@@ -151,7 +151,7 @@ def test_an_observer_that_raises_leaves_no_worker_behind(tmp_path: Path) -> None
 
     spec = small_spec(rounds={"maximum": 1000, "patience": 1000})
     with pytest.raises(KeyboardInterrupt):
-        run_grid(spec, RunStore(tmp_path), Workplace(device="cpu", jobs=2), interrupted)
+        run_grid(spec, Store(tmp_path), Workplace(device="cpu", jobs=2), interrupted)
     assert multiprocessing.active_children() == []
 
 
@@ -214,7 +214,7 @@ def test_a_full_disk_is_named_with_the_file_and_the_mend(
     with monkeypatch.context() as full:
         full_disk(full, name)
         _, (failed,) = carry_out(spec, tmp_path)
-    path = RunStore(tmp_path).cell(failed.cell).path / name
+    path = Store(tmp_path).cell(failed.cell).path / name
     mend = "No space left on device: make room, and give the same command again"
     assert failed.reason == f"{path}: {mend}"
     log, none = carry_out(spec, tmp_path)
@@ -237,7 +237,7 @@ def test_a_disk_without_room_leaves_what_is_finished(tmp_path: Path, finished_on
     assert all("File too large" in each.reason for each in failed)
     assert not list(folder.rglob(".*.pt.*")), "nothing half-written is left"
     for name, kept in before.items():
-        store = RunStore(folder).cell(next(c for c in small_spec().cells() if c.name == name))
+        store = Store(folder).cell(next(c for c in small_spec().cells() if c.name == name))
         assert (store.path / "model.pt").read_bytes() == kept[2]
     _, failed = carry_out(small_spec(), folder)
     assert failed == []
@@ -247,7 +247,7 @@ def test_a_disk_without_room_leaves_what_is_finished(tmp_path: Path, finished_on
 def test_other_data_is_refused_before_anything_is_written(finished: Path) -> None:
     # As where another data folder is named for a run that was begun with the first.
     path = finished / "partitions" / "seed-0.json"
-    path.write_text(path.read_text().replace(RunStore(finished).partition(0).fingerprint, "0" * 16))
+    path.write_text(path.read_text().replace(Store(finished).partition(0).fingerprint, "0" * 16))
     before = snapshot(finished)
     with pytest.raises(FedcrfError, match=r"is of other data \(seed 0: fingerprint 0000"):
         carry_out(small_spec(seeds=[0, 1, 2]), finished)
@@ -265,7 +265,7 @@ def test_a_finished_cell_whose_records_are_not_its_own(finished: Path, damage: s
     assert failed.cell.name == "fedavg-seed-0"
     assert "the summary beside it speaks of 3" in failed.reason
     assert records.read_text() == "".join(left), "it is left alone"
-    assert [each.cell.name for each in read_results(RunStore(finished)).cells if each.damage] == [
+    assert [each.cell.name for each in read_results(Store(finished)).cells if each.damage] == [
         "fedavg-seed-0"
     ]
 
@@ -275,7 +275,7 @@ def test_an_executor_s_workers_come_to_the_same(tmp_path: Path, finished_once: P
     log = Log()
     with ThreadPoolExecutor(1) as executor:
         place = Workplace(device="cpu", executor=executor)
-        assert run_grid(small_spec(), RunStore(tmp_path), place, log) == []
+        assert run_grid(small_spec(), Store(tmp_path), place, log) == []
     assert results(tmp_path) == results(finished_once)
     cell = [CellStarted, *[RoundFinished] * 3, CellFinished]
     assert [type(event) for event in log.events] == [*[PartitionMade] * 2, *cell * 4]
@@ -290,11 +290,11 @@ def test_an_executor_s_worker_goes_on_from_the_last_round(tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_grid(spec, RunStore(tmp_path / "parts"), Workplace(device="cpu"), interrupted)
+        run_grid(spec, Store(tmp_path / "parts"), Workplace(device="cpu"), interrupted)
     log = Log()
     with ThreadPoolExecutor(1) as executor:
         place = Workplace(device="cpu", executor=executor)
-        assert run_grid(spec, RunStore(tmp_path / "parts"), place, log) == []
+        assert run_grid(spec, Store(tmp_path / "parts"), place, log) == []
     assert [event.rounds_done for event in log.of(CellStarted)] == [2]
     assert carry_out(spec, tmp_path / "whole")[1] == []
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
@@ -314,7 +314,7 @@ def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
     monkeypatch.setattr(grid, "_run_elsewhere", elsewhere)
     with ThreadPoolExecutor(1) as executor:
         place = Workplace(device="cpu", executor=executor)
-        (failed,) = run_grid(spec, RunStore(tmp_path), place, Log())
+        (failed,) = run_grid(spec, Store(tmp_path), place, Log())
         assert (failed.cell.seed, failed.reason) == (0, "its worker failed (RuntimeError): lost")
         load = Workplace.load
         monkeypatch.setattr(grid, "_run_elsewhere", run_elsewhere)
@@ -325,7 +325,7 @@ def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
             return dataset if self.executor else dataset.limited(300)
 
         monkeypatch.setattr(Workplace, "load", other)
-        (failed,) = run_grid(spec, RunStore(tmp_path), place, Log())
+        (failed,) = run_grid(spec, Store(tmp_path), place, Log())
     grid._datasets_of.cache_clear()
     assert failed.reason.startswith("it was run on other data (fingerprint ")
     assert not (tmp_path / "cells" / "fedavg-seed-0" / "summary.json").exists()
@@ -348,7 +348,7 @@ def test_cells_on_a_cluster_outlast_a_worker_that_dies(tmp_path: Path) -> None:
                 os.kill(killed[0], signal.SIGKILL)
 
         log = Log()
-        assert run_grid(spec, RunStore(tmp_path / "cluster"), place, observer) == []
+        assert run_grid(spec, Store(tmp_path / "cluster"), place, observer) == []
         place.executor._client.close()  # type: ignore[union-attr]
     assert killed
     assert carry_out(spec, tmp_path / "here")[1] == []

@@ -13,7 +13,7 @@ from fedcrf.experiments.analysis.pairs import mean_accuracy
 from fedcrf.experiments.analysis.paper import PAPER_METHODS, PUBLISHED, published_column
 from fedcrf.experiments.reproduce import Column, columns, paper_tables, write_tables
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import read_suite
 
 
@@ -155,4 +155,4 @@ def test_the_estimate_of_a_column_is_over_its_seeds(tmp_path: Path) -> None:
     found = mean_accuracy(column.cells, "fedavg")
     assert found is not None
     assert (found.mean, found.sd, found.seeds) == pytest.approx((0.9, 0.02**0.5, 2))
-    assert RunStore(column.store.path).read().methods == ("fedavg",)
+    assert Store(column.store.path).read().methods == ("fedavg",)

@@ -10,20 +10,20 @@ import pytest
 from experiments.runs import carry_out, small_spec
 from fedcrf import FedcrfError
 from fedcrf.experiments.results import COLUMNS, frame, table
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_s_cells_and_how_far_they_are(finished: Path) -> None:
-    with RunStore(finished).locked():  # a third seed that nobody has run
-        RunStore(finished).write(small_spec(seeds=[0, 1, 2]))
+    with Store(finished).locked():  # a third seed that nobody has run
+        Store(finished).write(small_spec(seeds=[0, 1, 2]))
     found = table(finished)
     assert list(found.columns) == list(COLUMNS)
     assert list(zip(found.method, found.seed, found.complete, strict=True)) == [
         (method, seed, seed < 2) for seed in range(3) for method in ("fedavg", "crf-fedavg")
     ]
-    cell = RunStore(finished).cell(small_spec().cell("crf-fedavg", 1))
+    cell = Store(finished).cell(small_spec().cell("crf-fedavg", 1))
     summary, records = cell.summary(), cell.records()
     assert summary is not None
     row = found[(found.method == "crf-fedavg") & (found.seed == 1)].iloc[0]

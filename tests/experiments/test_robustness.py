@@ -32,11 +32,9 @@ from fedcrf.experiments.grid import (
     RoundFinished,
     Workplace,
 )
-from fedcrf.experiments.packed import Ledger, Score, digest
 from fedcrf.experiments.robustness import Findings, run_suite, separation, write_findings
-from fedcrf.experiments.spec import RunSpec, resolve
-from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.study import CellKey
+from fedcrf.experiments.spec import CellKey, RunSpec, resolve
+from fedcrf.experiments.store import Score, Store, digest
 from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
 from fedcrf.simulation.records import RoundRecord
 
@@ -60,12 +58,12 @@ def log() -> Log:
 
 def run(suite: Suite, folder: Path, log: Log) -> Findings:
     @contextmanager
-    def observed(_: Sequence[tuple[RunSpec, RunStore]]) -> Iterator[Observer]:
+    def observed(_: Sequence[tuple[RunSpec, Store]]) -> Iterator[Observer]:
         yield log
 
-    ledger = Ledger(folder)
-    assert run_suite(suite, ledger, Workplace(device="cpu"), observed) == []
-    return Findings(suite, ledger.scores(), ledger.descriptions())
+    store = Store(folder)
+    assert run_suite(suite, store, Workplace(device="cpu"), observed) == []
+    return Findings(suite, store.scores(), store.descriptions())
 
 
 def accuracies(findings: Findings, condition: str, method: str) -> dict[int, float]:
@@ -78,13 +76,13 @@ def test_one_display_has_the_runs_of_all_seeds(tmp_path: Path, log: Log) -> None
     shown: list[list[int]] = []
 
     @contextmanager
-    def observed(runs: Sequence[tuple[RunSpec, RunStore]]) -> Iterator[Observer]:
+    def observed(runs: Sequence[tuple[RunSpec, Store]]) -> Iterator[Observer]:
         shown.append([cell.seed for spec, _ in runs for cell in spec.cells()])
         yield log
 
     suite = small(methods=["fedavg"], conditions=[])
     for _ in range(2):  # nothing is left for the second to show
-        run_suite(suite, Ledger(tmp_path), Workplace(device="cpu"), observed)
+        run_suite(suite, Store(tmp_path), Workplace(device="cpu"), observed)
     assert shown == [[0, 1]]
 
 
@@ -197,39 +195,39 @@ def test_conditions_that_come_to_the_same_are_run_once(tmp_path: Path, log: Log)
 def test_a_seed_or_a_method_said_twice_is_run_once(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["fedavg", "fedavg"], seeds=[1, 0, 1])
     run(suite, tmp_path, log)
-    assert len(finished(log)) == len(suite.cells) == len(Ledger(tmp_path).scores()) == 6
+    assert len(finished(log)) == len(suite.cells) == len(Store(tmp_path).scores()) == 6
 
 
 def test_what_a_failed_cell_had_done_outlasts_the_seeds_after_it(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(runs: Sequence[tuple[RunSpec, RunStore]], *_: object) -> list[CellFailed]:
+    def failing(runs: Sequence[tuple[RunSpec, Store]], *_: object) -> list[CellFailed]:
         for _, store in runs:
             store.path.mkdir(parents=True)
         return [CellFailed(spec.cells()[0], "no room") for spec, _ in runs if spec.seeds == (0,)]
 
     monkeypatch.setattr("fedcrf.experiments.robustness.run_grids", failing)
-    ledger = Ledger(tmp_path)
-    assert run_suite(small(), ledger, Workplace(device="cpu"), lambda _: nullcontext(log))
-    assert ledger.run("iid", "ipm-2", 0).path.is_dir()
+    store = Store(tmp_path)
+    assert run_suite(small(), store, Workplace(device="cpu"), lambda _: nullcontext(log))
+    assert store.under_way("iid", "ipm-2", 0).path.is_dir()
 
 
 def test_only_what_is_finished_is_cleared_away(tmp_path: Path, log: Log) -> None:
-    suite, ledger = small(seeds=[0]), Ledger(tmp_path)
-    elsewhere = ledger.run("iid", "ipm-2", 1).path / "cells" / "fedavg-seed-1"
-    beside = ledger.run("iid", "ipm-2", 0).path
-    ledger.write([])
+    suite, store = small(seeds=[0]), Store(tmp_path)
+    elsewhere = store.under_way("iid", "ipm-2", 1).path / "cells" / "fedavg-seed-1"
+    beside = store.under_way("iid", "ipm-2", 0).path
+    store.write_scores([])
     for seed, methods in ((0, ["krum"]), (1, ["fedavg"])):  # begun by commands that were killed
         (point,) = (each for each in suite.study.points if each.at["condition"] == "ipm-2")
         spec = resolve(point.spec.describe(), {"methods": methods, "seeds": [seed]})
-        store = ledger.run("iid", "ipm-2", seed)
-        store.path.mkdir(parents=True)
-        store.write(spec)
-        store.cell(spec.cells()[0]).path.mkdir(parents=True)
+        begun = store.under_way("iid", "ipm-2", seed)
+        begun.path.mkdir(parents=True)
+        begun.write(spec)
+        begun.cell(spec.cells()[0]).path.mkdir(parents=True)
     run(suite, tmp_path, log)
     assert elsewhere.is_dir()
     assert [path.name for path in (beside / "cells").iterdir()] == ["krum-seed-0"]
-    assert not ledger.run("iid", "none", 0).path.exists()
+    assert not store.under_way("iid", "none", 0).path.exists()
     run(small(methods=["krum", "fedavg"]), tmp_path, log)
     assert not (tmp_path / "runs").exists()
 
@@ -285,15 +283,15 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
 def test_tables_are_of_all_that_the_folder_holds(tmp_path: Path, log: Log) -> None:
     run(small(), tmp_path, log)
     asked = small(methods=["krum"], seeds=[1], conditions=["mimic"], partitions=["alpha-0.1"])
-    suite = Findings.of(asked, Ledger(tmp_path)).suite
+    suite = Findings.of(asked, Store(tmp_path)).suite
     assert suite.methods == ("krum", "fedavg", "crf-robust")
     assert suite.seeds == (0, 1)
     assert list(suite.partitions) == ["iid", "alpha-0.1"]
     assert list(suite.conditions) == ["none", "left-out", "ipm-2", "mimic"]
-    assert len(Findings.of(asked, Ledger(tmp_path)).by_key) == 10
-    ledger = Ledger(tmp_path)
-    ledger.append(ledger.scores()[0].model_copy(update={"method": "no-longer"}))
-    assert Findings.of(asked, ledger).suite.methods == ("krum", "fedavg", "crf-robust")
+    assert len(Findings.of(asked, Store(tmp_path)).by_key) == 10
+    store = Store(tmp_path)
+    store.append(store.scores()[0].model_copy(update={"method": "no-longer"}))
+    assert Findings.of(asked, store).suite.methods == ("krum", "fedavg", "crf-robust")
 
 
 def test_a_changed_setting_is_a_cell_that_was_not_run(tmp_path: Path, log: Log) -> None:
@@ -309,9 +307,9 @@ def test_a_changed_setting_is_a_cell_that_was_not_run(tmp_path: Path, log: Log) 
 def test_what_is_not_of_the_suite_is_named_and_replaces_no_table(tmp_path: Path, log: Log) -> None:
     suite = small(seeds=[0])
     run(suite, tmp_path, log)
-    ledger = Ledger(tmp_path)
-    ledger.append(ledger.scores()[0].model_copy(update={"method": "no-longer"}))
-    findings = Findings.of(suite, ledger)
+    store = Store(tmp_path)
+    store.append(store.scores()[0].model_copy(update={"method": "no-longer"}))
+    findings = Findings.of(suite, store)
     assert findings.others == [
         "left out, not of this suite: 1 finished cells of iid/none/no-longer"
     ]
@@ -321,10 +319,10 @@ def test_what_is_not_of_the_suite_is_named_and_replaces_no_table(tmp_path: Path,
     one = replace(suite, last_rounds=1)
     for findings, why in (
         (
-            Findings.of(slower, ledger),
+            Findings.of(slower, store),
             " of other settings (training.learning_rate is 0.05, not 0.5)",
         ),
-        (Findings(one, ledger.scores(), {}), ", means of the last 5 rounds, not of 1"),
+        (Findings(one, store.scores(), {}), ", means of the last 5 rounds, not of 1"),
     ):
         assert f"left out, not of this suite: 5 finished cells{why}" in findings.others
         with pytest.raises(FedcrfError, match=r"tables\.md is kept as it is.*\(5\).*\(0\)"):
@@ -339,14 +337,14 @@ def test_another_number_of_attackers_is_run_anew_and_not_mixed(tmp_path: Path, l
     one = small(**parts).chosen(attackers=1)
     assert len(run(one, tmp_path, again).by_key) == len(finished(again)) == len(one.cells)
     for suite, said in ((small(**parts), "3 of 10 clients"), (one, "1 of 10 clients")):
-        findings = Findings.of(suite, Ledger(tmp_path))
+        findings = Findings.of(suite, Store(tmp_path))
         assert len(findings.scores) == 2 * len(findings.by_key) == 2 * len(suite.cells)
         write_findings(findings, tmp_path)
         titles = [line for line in (tmp_path / "tables.md").read_text().splitlines() if ":" in line]
         assert f"Rules under attack: digits, iid, {said}" in titles
         assert f"digits, iid, {said}: mean accuracy" in titles
         assert f"digits, iid, {said}: Δ to FedAvg [95 %]" in titles
-    assert Findings.of(small(**parts), Ledger(tmp_path)).by_key == three.by_key
+    assert Findings.of(small(**parts), Store(tmp_path)).by_key == three.by_key
 
 
 def test_a_suite_that_cannot_be_leaves_no_folder(tmp_path: Path, log: Log) -> None:
@@ -397,7 +395,7 @@ def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
     ):
         lines.write_text(damaged + "\n" + whole)
         with pytest.raises(FedcrfError, match=r"cells\.jsonl, line 1, is not a cell's score"):
-            Ledger(tmp_path).scores()
+            Store(tmp_path).scores()
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -417,7 +415,7 @@ def test_cells_whose_descriptions_are_lost_are_not_run_anew(
     with pytest.raises(FedcrfError, match=said):
         run(small(), tmp_path, log)
     with pytest.raises(FedcrfError, match=said):  # where tables alone are made
-        Findings.of(suite, Ledger(tmp_path))
+        Findings.of(suite, Store(tmp_path))
     assert lines.read_bytes() == before
     assert len(finished(log)) == 3
 
@@ -444,7 +442,7 @@ def test_other_data_of_the_same_name_are_not_mixed(tmp_path: Path, log: Log) -> 
     # As where another data folder is named for the next method.
     run(small(methods=["fedavg"], seeds=[0]), tmp_path, log)
     lines = tmp_path / "cells.jsonl"
-    (score, *_) = Ledger(tmp_path).scores()
+    (score, *_) = Store(tmp_path).scores()
     lines.write_text(lines.read_text().replace(score.fingerprint, "0" * 16))
     before = lines.read_bytes()
     said = f"is of other data .fingerprint {'0' * 16} there, {score.fingerprint} here"
@@ -456,7 +454,7 @@ def test_other_data_of_the_same_name_are_not_mixed(tmp_path: Path, log: Log) -> 
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path, log: Log) -> None:
-    with Ledger(tmp_path).locked(), pytest.raises(FedcrfError, match="another process"):
+    with Store(tmp_path).locked(), pytest.raises(FedcrfError, match="another process"):
         run(small(), tmp_path, log)
 
 
@@ -490,13 +488,13 @@ def made_up(
     """
     seeds = range(max(map(len, accuracies.values())))
     suite = small(**{"conditions": ["ipm-2", "mimic"], "seeds": seeds, **chosen})
-    ledger: list[dict[str, object]] = []
+    lines: list[dict[str, object]] = []
     described: dict[str, dict[str, object]] = {}
     for key, cell in suite.cells.items():
         _, condition, method, seed = key
         values = accuracies.get((condition, method), [])
         if seed < len(values):
-            ledger.append(
+            lines.append(
                 {
                     **place_of(key), "accuracy": values[seed], "separation": [1.0, 0.5],
                     "description": str(len(described)), "fingerprint": "f",
@@ -504,7 +502,7 @@ def made_up(
                 }
             )  # fmt: skip
             described[str(len(described))] = cell.describe()
-    return Findings(suite, [Score.model_validate(each) for each in ledger], described)
+    return Findings(suite, [Score.model_validate(each) for each in lines], described)
 
 
 PROVENANCE = {
@@ -531,8 +529,8 @@ def test_a_score_comes_back_as_it_was(changes: Mapping[str, object], tmp_path: P
     point = {"partition": "iid", "condition": "none", "method": "fedavg", "seed": 0}
     result = {"accuracy": 0.5, "description": "d", "fingerprint": "f", "provenance": PROVENANCE}
     score = Score.model_validate({**point, **result, **changes})
-    Ledger(tmp_path).append(score)
-    assert Ledger(tmp_path).scores() == [score]
+    Store(tmp_path).append(score)
+    assert Store(tmp_path).scores() == [score]
 
 
 # Against CRF-robust no mimic was run, so that it has no worst case.
@@ -637,10 +635,10 @@ def test_an_oracle_has_the_objective_and_the_optimizer_of_the_methods_beside_it(
 
 def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Path) -> None:
     suite = small(methods=["krum+adam"], seeds=[0])
-    ledger = Ledger(tmp_path)
-    ledger.describe(suite.cells.values())
+    store = Store(tmp_path)
+    store.describe(suite.cells.values())
     for key, cell in suite.cells.items():
-        ledger.append(
+        store.append(
             Score.model_validate(
                 {
                     **place_of(key),
@@ -651,7 +649,7 @@ def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Pa
                 }
             )
         )
-    findings = Findings.of(suite, ledger)
+    findings = Findings.of(suite, store)
     assert findings.suite.methods == ("krum+adam",)
     assert len(findings.by_key) == len(suite.cells) == 3
 
@@ -884,7 +882,7 @@ def test_a_file_that_is_no_suite(wrong: str, said: str, tmp_path: Path) -> None:
 def test_descriptions_that_describe_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "descriptions.json").write_text(text, encoding="latin-1")
     with pytest.raises(FedcrfError, match=r"descriptions\.json does not describe cells: move"):
-        Ledger(tmp_path).descriptions()
+        Store(tmp_path).descriptions()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, log: Log) -> None:
@@ -892,7 +890,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, log: Log) -> N
     mine.parent.mkdir()
     mine.touch()
     with pytest.raises(FedcrfError, match="is not empty and holds no cells of a suite: choose"):
-        run_suite(small(), Ledger(tmp_path), Workplace(device="cpu"), lambda _: nullcontext(log))
+        run_suite(small(), Store(tmp_path), Workplace(device="cpu"), lambda _: nullcontext(log))
     assert mine.exists()
 
 
@@ -900,6 +898,6 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(FedcrfError, match="file is a file; choose another with --output"):
-            Ledger(path).locked()
+            Store(path).check_suite()
         with pytest.raises(FedcrfError, match="file is a file; choose another with --output"):
-            Ledger(path).scores()
+            Store(path).scores()

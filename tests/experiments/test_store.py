@@ -11,10 +11,12 @@ import torch
 
 from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
+from fedcrf.experiments.cell import CellStore
+from fedcrf.experiments.folders import LOCK_NAME
 from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grid
 from fedcrf.experiments.results import read_results, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
-from fedcrf.experiments.store import LOCK_NAME, CellStore, RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.simulation.evaluation import evaluation_of, score
 from fedcrf.simulation.federation import build_federation, client_splits
 from simulation.small import same_state
@@ -31,9 +33,9 @@ def cell_of(folder: Path, name: str = "fedavg-seed-0") -> CellStore:
 def test_a_foreign_folder_is_left_alone(tmp_path: Path, stranger: str) -> None:
     (tmp_path / stranger).mkdir()
     with pytest.raises(FedcrfError, match=r"is not empty and holds no run.*--output"):
-        RunStore(tmp_path).check(small_spec())
+        Store(tmp_path).check(small_spec())
     with pytest.raises(FedcrfError, match="holds no run"):
-        RunStore(tmp_path).read()
+        Store(tmp_path).read()
 
 
 @pytest.mark.parametrize("leftover", [None, LOCK_NAME])
@@ -41,7 +43,7 @@ def test_an_empty_folder_is_a_new_run(tmp_path: Path, leftover: str | None) -> N
     if leftover:  # a run that was stopped before it wrote anything
         (tmp_path / leftover).touch()
     spec = small_spec()
-    assert RunStore(tmp_path).check(spec) == spec
+    assert Store(tmp_path).check(spec) == spec
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_another_run_s_folder_is_refused(
     before = snapshot(finished)
     other = resolve(small_spec().describe(), changes)
     with pytest.raises(FedcrfError) as caught:
-        RunStore(finished).check(other)
+        Store(finished).check(other)
     for name in [str(finished), "--output", *named]:
         assert name in str(caught.value)
     assert snapshot(finished) == before
@@ -74,7 +76,7 @@ def test_another_run_s_folder_is_refused(
 def test_it_may_be_extended_by_methods_and_seeds(finished: Path) -> None:
     old = snapshot(finished / "cells")
     wider = small_spec(methods=["uniform", "fedavg"], seeds=[2, 1])
-    whole = RunStore(finished).check(wider)
+    whole = Store(finished).check(wider)
     assert whole.methods == ("fedavg", "crf-fedavg", "uniform")
     assert whole.seeds == (0, 1, 2)
     log, failed = carry_out(wider, finished)
@@ -83,20 +85,18 @@ def test_it_may_be_extended_by_methods_and_seeds(finished: Path) -> None:
     assert {name: new[name] for name in old} == old, "what was there is as it was"
     run = {event.cell.name for event in log.of(RoundFinished)}
     assert run == {"uniform-seed-2", "fedavg-seed-2", "uniform-seed-1"}
-    assert RunStore(finished).read().describe() == whole.describe()
+    assert Store(finished).read().describe() == whole.describe()
     # The same again runs nothing; what was not asked for is not finished.
     again, _ = carry_out(wider, finished)
     assert again.of(RoundFinished) == []
     assert len(again.of(CellFinished)) == 4
-    missing = [
-        each.cell.name for each in read_results(RunStore(finished)).cells if not each.summary
-    ]
+    missing = [each.cell.name for each in read_results(Store(finished)).cells if not each.summary]
     assert missing == ["uniform-seed-0", "crf-fedavg-seed-2"]
 
 
 def test_a_rule_s_settings_may_differ_where_the_run_has_no_such_rule(tmp_path: Path) -> None:
     # FedAvg alone does not care for the CRF's bandwidth; once it is in, it does.
-    store = RunStore(tmp_path / "run")
+    store = Store(tmp_path / "run")
     carry_out(small_spec(methods=["fedavg"], seeds=[0]), store.path)
     sharp = {"rules": {"crf": {"bandwidth": 0.1}}}
     assert store.check(small_spec(**sharp)).cell("crf-fedavg", 0).rule.bandwidth == 0.1
@@ -116,7 +116,7 @@ def test_what_a_rule_is_told_is_as_good_as_said(tmp_path: Path) -> None:
         (spec(0, 0.1), open_),
         (spec(1, 0.25, attack=attack), small_spec(methods=peers, seeds=[1], attack=attack)),
     ):
-        store = RunStore(tmp_path / str(len(old.attack)))
+        store = Store(tmp_path / str(len(old.attack)))
         store.path.mkdir()
         store.write(old)
         assert store.check(new).cell("krum", 0) == old.cell("krum", 0)
@@ -126,11 +126,11 @@ def test_what_a_rule_is_told_is_as_good_as_said(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with RunStore(tmp_path).locked():
+    with Store(tmp_path).locked():
         with pytest.raises(FedcrfError, match="is being written by another process"):
             carry_out(small_spec(), tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
-    with RunStore(tmp_path).locked():
+    with Store(tmp_path).locked():
         pass
 
 
@@ -145,7 +145,7 @@ def test_what_is_kept_of_a_finished_cell(finished: Path) -> None:
     assert summary is not None
     assert (summary.method, summary.seed, summary.rounds) == ("crf-fedavg", 1, 3)
     assert not cell.checkpoint.exists()
-    spec = RunStore(finished).read()
+    spec = Store(finished).read()
     assert summary.description == spec.cell("crf-fedavg", 1).describe()
 
 
@@ -210,20 +210,20 @@ def test_the_rest_of_a_damaged_run_is_still_told(
     path = finished / "cells" / "fedavg-seed-0" / file
     assert old in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(old, new, 1))
-    run = read_results(RunStore(finished))
+    run = read_results(Store(finished))
     damaged = [each for each in run.cells if each.damage]
     assert [each.cell.name for each in damaged] == ["fedavg-seed-0"]
     assert "fedavg-seed-0" in str(damaged[0].damage)
     assert [row[1] for row in run.tables()[0].rows] == ["1", "2"], "seeds that count"
-    assert write_results(RunStore(finished))
+    assert write_results(Store(finished))
 
 
 def test_the_tables_of_a_whole_run_outlast_its_damage(finished: Path) -> None:
-    write_results(RunStore(finished))
+    write_results(Store(finished))
     (finished / "cells" / "fedavg-seed-0" / "summary.json").write_text("rubbish")
     before = snapshot(finished)
     with pytest.raises(FedcrfError, match=r"results\.md is kept as it is"):
-        write_results(RunStore(finished))
+        write_results(Store(finished))
     assert snapshot(finished) == before
 
 
@@ -231,7 +231,7 @@ def test_the_tables_of_a_whole_run_outlast_its_damage(finished: Path) -> None:
 def test_a_damaged_description_is_an_error_or_the_defaults(finished: Path, content: bytes) -> None:
     (finished / "run.toml").write_bytes(content)
     with pytest.raises(FedcrfError):
-        RunStore(finished).check(small_spec())
+        Store(finished).check(small_spec())
 
 
 # Going on
@@ -248,7 +248,7 @@ def unfinished(folder: Path, rounds: int) -> CellStore:
             raise StopError
 
     with pytest.raises(StopError):
-        run_grid(ONE_CELL, RunStore(folder), Workplace(device="cpu"), stop)
+        run_grid(ONE_CELL, Store(folder), Workplace(device="cpu"), stop)
     return cell_of(folder)
 
 
@@ -323,7 +323,7 @@ def test_the_partition_of_each_seed_is_kept(finished: Path) -> None:
 
 def test_the_saved_model_is_the_reported_one(finished: Path) -> None:
     # The model of the best round evaluates to the accuracy in the summary.
-    spec = RunStore(finished).read()
+    spec = Store(finished).read()
     cell = spec.cell("crf-fedavg", 1)
     dataset = Workplace().load(spec.data)
     splits = client_splits(dataset.train.labels, cell.partition, cell.seed)

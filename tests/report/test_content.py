@@ -16,7 +16,7 @@ import pytest
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import UNDER_ATTACK
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.report import reading
 from fedcrf.report.page import render, write_page
 from fedcrf.report.reading import read_report
@@ -42,7 +42,7 @@ def test_the_page_holds_the_records(finished: Path) -> None:
     (run,) = page_data(render(report))["runs"]
     cells = {(cell["method"], cell["seed"]): cell["rounds"] for cell in run["cells"]}
     assert set(cells) == {(method, seed) for method in ("FedAvg", "CRF-FedAvg") for seed in (0, 1)}
-    store = RunStore(finished)
+    store = Store(finished)
     for cell in store.read().cells():
         for shown, record in zip(
             cells[cell.method.title, cell.seed], store.cell(cell).records(), strict=True
@@ -62,7 +62,7 @@ def test_the_page_holds_the_records(finished: Path) -> None:
 
 def test_the_curves_are_means_over_seeds(finished: Path) -> None:
     (run,) = page_data(render(read_report([finished])))["runs"]
-    store = RunStore(finished)
+    store = Store(finished)
     spec = store.read()
     for what in ("accuracy", "loss"):
         curve = run[what][1]
@@ -96,7 +96,7 @@ def test_a_folder_of_runs_is_all_of_them(finished: Path, tmp_path: Path) -> None
     with_another = read_report([several, finished])
     assert [run.name for run in with_another.runs] == ["several/first", "several/second", "run"]
     with pytest.raises(FedcrfError, match="name one of those in it: first, second"):
-        RunStore(several).read()
+        Store(several).read()
 
 
 def edit_rounds(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -236,7 +236,7 @@ def test_runs_on_other_data_are_not_paired(finished: Path, tmp_path: Path) -> No
 def test_runs_beside_each_other_say_where_one_is_under_attack(
     finished: Path, tmp_path: Path
 ) -> None:
-    attacked = RunStore(tmp_path / "attacked")
+    attacked = Store(tmp_path / "attacked")
     attacked.path.mkdir()
     attacked.write(resolve({"methods": ["fedavg"], "attack": {"name": "ipm"}}))
     for folders, note in (([finished, finished], ""), ([finished, attacked.path], UNDER_ATTACK)):
@@ -254,7 +254,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
-    RunStore(tmp_path).write(resolve({"methods": ["fedavg"], "seeds": [0]}))
+    Store(tmp_path).write(resolve({"methods": ["fedavg"], "seeds": [0]}))
     report = read_report([tmp_path])
     assert report.all_remarks() == [f"{tmp_path.name}: fedavg-seed-0: not finished, not started"]
     assert "No cell of this run is finished yet." in render(report)

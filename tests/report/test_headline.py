@@ -10,7 +10,7 @@ import pytest
 from experiments.runs import carry_out, small_spec
 from fedcrf.experiments.analysis.pairs import mean_accuracy, method_difference
 from fedcrf.experiments.results import frame, read_results, run_rows
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.report.headline import Headline, distrusted_tile, headline_of
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import render
@@ -19,12 +19,12 @@ from fedcrf.report.verdict import last_verdicts
 
 
 def headline(folder: Path) -> Headline:
-    return headline_of(read_results(RunStore(folder)))
+    return headline_of(read_results(Store(folder)))
 
 
 def test_the_result_stands_beside_fedavgs(finished: Path) -> None:
     told = headline(finished)
-    cells = frame(run_rows(read_results(RunStore(finished)), Path(), {}))
+    cells = frame(run_rows(read_results(Store(finished)), Path(), {}))
     accuracy = mean_accuracy(cells, "crf-fedavg")
     gain = method_difference(cells, "crf-fedavg")
     assert accuracy is not None

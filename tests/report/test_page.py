@@ -12,7 +12,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.store import Store
 from fedcrf.report.effects import effects_of
 from fedcrf.report.explanation import (
     WORDS,
@@ -198,7 +198,7 @@ def test_it_says_what_the_terminal_says(
         "return DATA.runs[0].cells.map((cell) => cell.rounds.map((round) => round.clients.map("
         "  (_, i) => [verdictTold(cell, round, i), ...numbersTold(cell, round, i)])))"
     )
-    spec = RunStore(shown).read()
+    spec = Store(shown).read()
     expected: list[Any] = []
     for cell in spec.cells():
         found = find_rounds(shown, cell.method.name, cell.seed)
@@ -233,7 +233,7 @@ def test_the_table_of_a_round_has_the_columns_of_the_terminal(
         monkeypatch.setattr(f"fedcrf.report.{module}.WORDS", words)
     write_page(read_report([attacked]), tmp_path / "report.html")
     chromium.open(tmp_path / "report.html")
-    for cell in RunStore(attacked).read().cells():
+    for cell in Store(attacked).read().cells():
         found = find_rounds(attacked, cell.method.name, cell.seed)
         record = found.records[-1]
         choose(chromium, "trust-method", cell.method.title)

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from fedcrf.experiments.analysis.tables import Table
+from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -27,7 +28,7 @@ from fedcrf.experiments.grid import (
     RoundFinished,
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
+from fedcrf.experiments.store import PartitionRecord, Store
 from fedcrf.simulation.records import RoundRecord
 
 SMALL_CLIENT = 10
@@ -46,7 +47,7 @@ class RunDisplay:
 
     def __init__(
         self,
-        runs: Sequence[tuple[RunSpec, RunStore]],
+        runs: Sequence[tuple[RunSpec, Store]],
         console: Console,
         *,
         brief: bool = False,

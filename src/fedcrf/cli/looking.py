@@ -51,24 +51,21 @@ def show(
     if runs:
         _show_recorded(folder, runs, form, figures=figures)
         return
-    from fedcrf.experiments.packed import Ledger
+    from fedcrf.experiments.results import read_results, suite_notices, write_results
+    from fedcrf.experiments.store import Store
 
-    suite = Ledger(folder)
-    if suite.exists():
-        for line in suite.told():
+    store = Store(folder)
+    if store.is_suite:
+        for line in suite_notices(store):
             say(line)
         return
-    from fedcrf.experiments.packed import open_run
-    from fedcrf.experiments.results import read_results, write_results
-
-    store = open_run(folder)
     run_so_far = read_results(store)
     print_tables(run_so_far.tables(), form)
     for each in run_so_far.cells:
         if each.told:
             say(f"{each.cell.name}: {each.told}")
     if figures:
-        list_files(write_results(store, folder))
+        list_files(write_results(store))
     if any(each.damage for each in run_so_far.cells):
         raise typer.Exit(1)
 

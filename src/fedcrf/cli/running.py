@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.grid import CellFailed, Event, Observer, Workplace
     from fedcrf.experiments.spec import RunSpec
-    from fedcrf.experiments.store import RunStore
+    from fedcrf.experiments.store import Store
     from fedcrf.loggers import MakeLogger
 
 MEMORY_OF_CELL = 8 << 30
@@ -173,9 +173,9 @@ def run(
         return
     workplace = _workplace(data.data_dir, place)
     from fedcrf.experiments.results import read_results, write_results
-    from fedcrf.experiments.store import RunStore
+    from fedcrf.experiments.store import Store
 
-    store = RunStore(output or default_folder(spec))
+    store = Store(output or default_folder(spec))
     failed, _ = _carry_out([(spec, store)], workplace, place.log)
     print_tables(read_results(store).tables())
     with _failing(failed):
@@ -242,7 +242,7 @@ def reproduce(
     paper.check_tables_folder(output)
     specs = [column.spec(names, parse_seeds(seeds)) for column in chosen]
     failed: list[CellFailed] = []
-    changed: list[RunStore] = []
+    changed: list[Store] = []
     if run:
         runs = [(spec, column.store) for spec, column in zip(specs, chosen, strict=True)]
         failed, display = _carry_out(runs, workplace, place.log)
@@ -361,9 +361,9 @@ def robustness(
     workplace = _workplace(data_dir, place)
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.analysis.conditions import summary_table
-    from fedcrf.experiments.packed import Ledger
     from fedcrf.experiments.robustness import Findings, run_suite, write_findings
     from fedcrf.experiments.settings import setting
+    from fedcrf.experiments.store import Store
     from fedcrf.experiments.suite import default_folder, read_suite
 
     whole = read_suite(suite, dataset)
@@ -376,30 +376,30 @@ def robustness(
         clients=clients,
         settings=[setting(text) for text in settings or []],
     )
-    ledger = Ledger(output or default_folder(whole, chosen))
+    store = Store(output or default_folder(whole, chosen))
 
     @contextmanager
-    def observed(runs: Sequence[tuple[RunSpec, RunStore]]) -> Iterator[Observer]:
+    def observed(runs: Sequence[tuple[RunSpec, Store]]) -> Iterator[Observer]:
         with RunDisplay(runs, console, brief=True) as display:
             yield _observer(display, runs, place.log)
 
     _loggers(place.log)  # a name that is none is said before there is a folder
     failed: list[CellFailed] = []
     if run:
-        failed = run_suite(chosen, ledger, workplace, observed)
+        failed = run_suite(chosen, store, workplace, observed)
     else:
-        ledger.check_begun()
-    findings = Findings.of(chosen, ledger)
+        store.check_suite(begun=True)
+    findings = Findings.of(chosen, store)
     for partition in findings.suite.partitions:
         print_table(summary_table(findings.suite, findings.cells, partition))
     for line in [*findings.others, *findings.remarks]:
         say(line)
     with _failing(failed):
-        list_files(write_findings(findings, ledger.path))
+        list_files(write_findings(findings, store.path))
 
 
 def _carry_out(
-    runs: Sequence[tuple[RunSpec, RunStore]],
+    runs: Sequence[tuple[RunSpec, Store]],
     workplace: Workplace,
     log: str | None,
     *,
@@ -414,7 +414,7 @@ def _carry_out(
 
 
 def _observer(
-    display: RunDisplay, runs: Sequence[tuple[RunSpec, RunStore]], log: str | None
+    display: RunDisplay, runs: Sequence[tuple[RunSpec, Store]], log: str | None
 ) -> Observer:
     """Return what is told of every event: the display, and the loggers that are asked for."""
     loggers = _loggers(log)

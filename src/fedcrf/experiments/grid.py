@@ -24,18 +24,11 @@ import torch
 
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.cell import Begun, CellStore, CellSummary, StaleCellError
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import (
-    Begun,
-    CellStore,
-    CellSummary,
-    PartitionRecord,
-    RunStore,
-    StaleCellError,
-    partition_record,
-)
+from fedcrf.experiments.store import PartitionRecord, Store, partition_record
 from fedcrf.extras import check_installed, mend
 from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
@@ -171,14 +164,14 @@ class Job:
 
 
 def run_grid(
-    spec: RunSpec, store: RunStore, workplace: Workplace, observer: Observer
+    spec: RunSpec, store: Store, workplace: Workplace, observer: Observer
 ) -> list[CellFailed]:
     """Run every cell of one grid that is not finished yet; see `run_grids`."""
     return run_grids([(spec, store)], workplace, observer)
 
 
 def run_grids(
-    runs: Sequence[tuple[RunSpec, RunStore]], workplace: Workplace, observer: Observer
+    runs: Sequence[tuple[RunSpec, Store]], workplace: Workplace, observer: Observer
 ) -> list[CellFailed]:
     """Run every cell of the grids that is not finished yet, or is stale, grid by grid.
 
@@ -223,12 +216,12 @@ class _Checked:
     """A grid that fits its data and its folder."""
 
     spec: RunSpec
-    store: RunStore
+    store: Store
     dataset: ImageDataset
     splits: Mapping[int, Sequence[ClientSplit]]
 
 
-def _check(spec: RunSpec, store: RunStore, workplace: Workplace) -> _Checked:
+def _check(spec: RunSpec, store: Store, workplace: Workplace) -> _Checked:
     """Look at everything that can be wrong before anything is written."""
     dataset = workplace.load(spec.data)
     store.check(spec)

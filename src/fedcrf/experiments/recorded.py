@@ -28,10 +28,10 @@ from pydantic import ValidationError
 from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import Table
+from fedcrf.experiments.folders import line_of, read_lines, undamaged
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
-from fedcrf.experiments.store import append_record, read_lines, undamaged
-from fedcrf.files import atomic_write, whole_lines, write_text
+from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
 from fedcrf.rules.optimized import BEHIND
@@ -188,7 +188,7 @@ class RecordedRun:
             FedcrfError: It cannot be written.
         """
         try:
-            append_record(self._rounds, record)
+            append_line(self._rounds, line_of(record))
         except OSError as error:
             raise FedcrfError(f"records {self._rounds}: {error.strerror}") from None
 

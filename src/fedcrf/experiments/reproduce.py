@@ -22,9 +22,10 @@ from fedcrf.experiments.analysis.paper import (
     paper_table,
 )
 from fedcrf.experiments.analysis.tables import Table, check_not_emptier
+from fedcrf.experiments.folders import check_folder, check_free
 from fedcrf.experiments.results import RunResults, frame, read_results, run_rows
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.store import RunStore, check_folder, check_free
+from fedcrf.experiments.store import Store
 from fedcrf.files import write_text
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Column:
 
     setting: str
     dataset: str
-    store: RunStore
+    store: Store
 
     @property
     def title(self) -> str:
@@ -100,7 +101,7 @@ def columns(folder: Path, table: str, datasets: Sequence[str] | None = None) -> 
         if dataset not in TITLES:
             raise unknown_name("data set of the paper", dataset, TITLES)
     chosen = [
-        Column(setting, dataset, RunStore(folder / f"{dataset}-{setting}"))
+        Column(setting, dataset, Store(folder / f"{dataset}-{setting}"))
         for dataset, setting in PUBLISHED
         if table in (setting, "all") and (datasets is None or dataset in datasets)
     ]

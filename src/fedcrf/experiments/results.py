@@ -7,8 +7,9 @@ such as ``rules.crf.bandwidth``. Strings are empty and numbers NaN where a cell 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,12 @@ from fedcrf.experiments.analysis.tables import (
     details_table,
     results_table,
 )
-from fedcrf.experiments.packed import Ledger, Score, cells_today, open_run
+from fedcrf.experiments.cell import CellSummary, StaleCellError
+from fedcrf.experiments.folders import DamagedRecordsError
+from fedcrf.experiments.provenance import changes
 from fedcrf.experiments.settings import flat
-from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import (
-    CellSummary,
-    DamagedRecordsError,
-    RunStore,
-    StaleCellError,
-    runs_below,
-)
+from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
+from fedcrf.experiments.store import DESCRIPTION, Score, Store
 from fedcrf.extensions import short_name
 from fedcrf.simulation.records import RoundRecord, reported_round
 from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
@@ -183,7 +180,7 @@ class RunResults:
         }
 
 
-def read_results(store: RunStore) -> RunResults:
+def read_results(store: Store) -> RunResults:
     """Read how far a run is; a damaged cell is named, and the rest still told.
 
     Raises:
@@ -193,19 +190,15 @@ def read_results(store: RunStore) -> RunResults:
     return RunResults(spec, [_cell_result(store, cell) for cell in spec.cells()])
 
 
-def write_results(store: RunStore, folder: Path | None = None) -> list[Path]:
-    """Write the run's tables (Markdown, CSV) and figures (SVG, PNG).
-
-    Args:
-        store: The run.
-        folder: Where; the run's own where left out.
+def write_results(store: Store) -> list[Path]:
+    """Write a run's tables (Markdown, CSV) and figures (SVG, PNG) into its folder.
 
     Raises:
         FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
     """
     from fedcrf.experiments.analysis.figures import save_run_figures
 
-    run, folder = read_results(store), folder or store.path
+    run, folder = read_results(store), store.path
     paths = []
     tables = dict(zip(("results", "details"), run.tables(), strict=True))
     for name, table in tables.items():
@@ -216,7 +209,7 @@ def write_results(store: RunStore, folder: Path | None = None) -> list[Path]:
     return paths + save_run_figures(folder, run.records(), run.title, f"{run.title}, {seed}")
 
 
-def _cell_result(store: RunStore, cell: CellSpec) -> CellResult:
+def _cell_result(store: Store, cell: CellSpec) -> CellResult:
     folder = store.cell(cell)
     try:
         partition = store.partition(cell.seed)
@@ -262,7 +255,7 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
             for store in [study.store(folder, point)]
             for row in run_rows(read_results(store), store.path, point.at)
         )
-    if (suite := Ledger(folder)).exists():
+    if (suite := Store(folder)).is_suite:
         return frame(suite_rows(suite))
     runs = [(store, read_results(store)) for store in find_runs(folder).values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
@@ -281,14 +274,11 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     )
 
 
-def find_runs(folder: Path) -> dict[str, RunStore]:
-    """Return by name the run in a folder, packed or not, or else those in the folders right below.
-
-    Raises:
-        FedcrfError: An archive is damaged, or the folder is a whole suite.
-    """
-    below = [] if (folder / "run.toml").exists() else runs_below(folder)
-    return {store.path.name: store for store in below or [open_run(folder)]}
+def find_runs(folder: Path) -> dict[str, Store]:
+    """Return by name the run in a folder, or else those in the folders right below."""
+    whole = Store(folder)
+    below = [] if (folder / DESCRIPTION).exists() else whole.runs_below()
+    return {store.path.name: store for store in below or [whole]}
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -332,7 +322,7 @@ def _measured(each: CellResult) -> dict[str, Any]:
     return found
 
 
-def suite_rows(suite: Ledger) -> Iterator[dict[str, Any]]:
+def suite_rows(suite: Store) -> Iterator[dict[str, Any]]:
     """Yield a row for each finished cell of a suite's folder.
 
     Raises:
@@ -356,3 +346,47 @@ def score_row(score: Score) -> dict[str, Any]:
     """Return what a suite's line says of a cell."""
     said = score.model_dump(include=set(COLUMNS))
     return {**said, "everyone_accuracy": score.everyone, "commit": score.provenance.commit}
+
+
+def cells_today(
+    scores: Iterable[Score], descriptions: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[CellSpec | None, str]]:
+    """Yield for each score the cell that it is of, and why it is stale; empty where it is not.
+
+    Settings that are new since it was run have their defaults. It is None, with the reason, where
+    there are no such cells now.
+    """
+    cells: dict[str, CellSpec | FedcrfError] = {}
+    reasons: dict[tuple[str, str, str], str] = {}
+    for score in scores:
+        name, kept, device = score.description, score.behaviour or {}, score.provenance.device
+        if name not in cells:
+            try:
+                cells[name] = cell_of({**descriptions.get(name, {}), "seed": 0})
+            except FedcrfError as error:
+                cells[name] = error
+        cell, key = cells[name], (name, str(kept), device)
+        if isinstance(cell, FedcrfError):
+            yield None, str(cell)
+            continue
+        if key not in reasons:
+            reasons[key] = "; ".join(changes(cell, kept, device))
+        yield replace(cell, seed=score.seed), reasons[key]
+
+
+def suite_notices(suite: Store) -> list[str]:
+    """Return how many finished cells a suite has, which are stale and where rounds are, in lines.
+
+    Raises:
+        FedcrfError: The cells or their descriptions are damaged.
+    """
+    cells, packed = table(suite.path), suite.packed_runs()
+    counts = Counter(cells["stale"][cells["stale"] != ""])
+    return [
+        f"{suite.path} holds {len(cells)} finished cells of a suite; fedcrf robustness makes its "
+        "tables, and runs again what is stale",
+        *(f"{count} cells are stale: {reason}" for reason, count in counts.items()),
+        f"for the rounds of its cells name a condition, such as {packed[0].path}"
+        if packed
+        else "its cells have kept no rounds; those that are run from now on do",
+    ]

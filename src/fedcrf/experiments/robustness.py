@@ -30,13 +30,11 @@ from fedcrf.experiments.grid import (
     run_grids,
 )
 from fedcrf.experiments.methods import is_method
-from fedcrf.experiments.packed import Ledger, Score, cells_today, digest
 from fedcrf.experiments.provenance import FIRST
-from fedcrf.experiments.results import frame, score_row
+from fedcrf.experiments.results import cells_today, frame, score_row
 from fedcrf.experiments.settings import differences
-from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import RunStore
-from fedcrf.experiments.study import CellKey
+from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
+from fedcrf.experiments.store import Score, Store, digest
 from fedcrf.experiments.suite import Suite
 from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Runs = Sequence[tuple[RunSpec, RunStore]]
+Runs = Sequence[tuple[RunSpec, Store]]
 ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 
 
@@ -74,7 +72,7 @@ class Findings:
     descriptions: Mapping[str, Mapping[str, Any]]
 
     @classmethod
-    def of(cls, suite: Suite, ledger: Ledger) -> Findings:
+    def of(cls, suite: Suite, store: Store) -> Findings:
         """Return all that a folder holds of a suite, and the cells asked for that it does not hold.
 
         Scores of methods that there are no longer are left out.
@@ -82,7 +80,7 @@ class Findings:
         Raises:
             FedcrfError: The folder's cells or their descriptions are damaged.
         """
-        scores = ledger.scores()
+        scores = store.scores()
 
         def known(
             asked: Iterable[T], held: Iterable[T], among: Iterable[T] | None = None
@@ -106,7 +104,7 @@ class Findings:
                 ),
             ),
             scores,
-            ledger.descriptions(scores),
+            store.descriptions(scores),
         )
 
     @cached_property
@@ -226,13 +224,13 @@ def _differences(there: CellSpec, cell: CellSpec) -> str:
 
 
 def run_suite(
-    suite: Suite, ledger: Ledger, workplace: Workplace, observer_of: ObserverOf
+    suite: Suite, store: Store, workplace: Workplace, observer_of: ObserverOf
 ) -> list[CellFailed]:
     """Run every cell of a suite that is not finished yet, or is stale, seed by seed.
 
     Args:
         suite: What to run.
-        ledger: Where the results go.
+        store: Where the results go.
         workplace: Where the data lie, on what device, how many at once.
         observer_of: Returns, for the runs of all seeds, who is told everything that happens.
 
@@ -244,25 +242,26 @@ def run_suite(
     """
     failed: list[CellFailed] = []
     cells = suite.cells  # what cannot be run is said before there is a folder
-    with ledger.locked():
-        known = ledger.scores()
-        findings = Findings(suite, known, ledger.descriptions(known))
+    store.check_suite()
+    with store.locked():
+        known = store.scores()
+        findings = Findings(suite, known, store.descriptions(known))
         done = findings.by_key
-        ledger.write(findings.lasting)  # without a last line that a kill cut off
-        ledger.pack(done)  # whose command was killed before it did
+        store.write_scores(findings.lasting)  # without a last line that a kill cut off
+        store.pack(done)  # whose command was killed before it did
         missing = [key for key in cells if key not in done]
         if not missing:
             return failed
         cell = cells[missing[0]]  # all have the suite's data
-        ledger.check_data(cell, workplace.load(cell.data).fingerprint, known)
-        ledger.describe(cells[key] for key in missing)
+        store.check_scored_data(cell, workplace.load(cell.data).fingerprint)
+        store.describe(cells[key] for key in missing)
         same: dict[CellSpec, list[CellKey]] = {}
         for key in missing:  # with other settings, conditions may come to the same
             same.setdefault(cells[key], []).append(key)
         first = [keys[0] for keys in same.values()]
-        of_seeds = [_runs(suite, ledger, first, seed) for seed in dict.fromkeys(suite.seeds)]
+        of_seeds = [_runs(suite, store, first, seed) for seed in dict.fromkeys(suite.seeds)]
         every = [run for runs in of_seeds for run in runs]
-        stores = {cell: store for spec, store in every for cell in spec.cells()}
+        stores = {cell: run for spec, run in every for cell in spec.cells()}
         scored: list[CellKey] = []
         with observer_of(every) as observer:
 
@@ -271,17 +270,17 @@ def run_suite(
                 if isinstance(event, CellFinished):
                     records = stores[event.cell].cell(event.cell).records()
                     for key in same[event.cell]:
-                        ledger.append(_score(suite, key, event, records))
+                        store.append(_score(suite, key, event, records))
                         scored.append(key)
                 observer(event)
 
             for runs in filter(None, of_seeds):
                 failed += run_grids(runs, workplace, keep)
-                ledger.pack(scored, same.values())
+                store.pack(scored, same.values())
     return failed
 
 
-def _runs(suite: Suite, ledger: Ledger, keys: Iterable[CellKey], seed: int) -> Runs:
+def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Runs:
     """Return the runs of those cells that have a seed, and their working folders."""
     wanted = set(keys)
     runs = []
@@ -289,7 +288,7 @@ def _runs(suite: Suite, ledger: Ledger, keys: Iterable[CellKey], seed: int) -> R
         methods = [name for name in point.spec.methods if (*point.values, name, seed) in wanted]
         if methods:
             spec = replace(point.spec, methods=tuple(methods), seeds=(seed,))
-            runs.append((spec, ledger.run(point.at["partition"], point.at["condition"], seed)))
+            runs.append((spec, store.under_way(point.at["partition"], point.at["condition"], seed)))
     return runs
 
 

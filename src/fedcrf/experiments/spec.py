@@ -104,6 +104,10 @@ NOBODY = "none"
 """The attack of a run in which nobody attacks, and rules may be informed of ``attackers``."""
 
 
+CellKey = tuple[Any, ...]
+"""A cell of a study: its value on each axis, its method and its seed."""
+
+
 @dataclass(frozen=True)
 class CellSpec:
     """One cell of a run's grid: one method with one seed, everything resolved.

@@ -1,92 +1,59 @@
-"""Results on disk: a folder for each run, and in it one for each cell of its grid.
+"""Results on disk: one layout, of a run or of a suite of runs, loose while it is made.
 
 ::
 
     RUN/run.toml                     the whole resolved description
-    RUN/partitions/seed-S.json       what each client holds
-    RUN/cells/METHOD-seed-S/begun.json       by which code, until the cell is finished
-                            rounds.jsonl     one record a round, appended
-                            checkpoint.pt    to go on from; gone when the cell is finished
-                            model.pt         the reported model, when the cell is finished
-                            summary.json     the cell's result; its presence means finished
+        partitions/seed-S.json       what each client holds
+        cells/METHOD-seed-S/         a cell's folder, see `fedcrf.experiments.cell`
+    RUN/seed-S.tar.xz                instead of these: the same packed, without models
+
+    SUITE/cells.jsonl                the score of each finished cell, a line each
+          descriptions.json          what the cells were, once for all seeds
+          rounds/PARTITION/CONDITION/          their rounds: a run, packed
+          runs/PARTITION/CONDITION/seed-S/     runs under way
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import hashlib
+import json
+import shutil
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import numpy as np
 import tomli_w
-from filelock import FileLock, Timeout
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.provenance import Provenance, changes, numbers
+from fedcrf.experiments.archive import brief_line, read_archive, write_archive
+from fedcrf.experiments.cell import CellStore
+from fedcrf.experiments.folders import (
+    check_folder,
+    check_free,
+    folder_lock,
+    line_of,
+    read_lines,
+    read_record,
+)
+from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import differences, merge, read_run_file
-from fedcrf.experiments.spec import (
-    REGISTRIES,
-    CellSpec,
-    RunSpec,
-    cell_of,
-    resolve,
-)
-from fedcrf.files import append_line, atomic_write, whole_lines, write_text
-from fedcrf.simulation.checkpoint import (
-    load_checkpoint,
-    save_checkpoint,
-    save_model,
-)
-from fedcrf.simulation.records import Number, Record, RoundRecord
-from fedcrf.simulation.rounds import RunState
+from fedcrf.experiments.spec import REGISTRIES, CellKey, CellSpec, RunSpec, resolve
+from fedcrf.files import append_line, atomic_write, write_text
+from fedcrf.simulation.records import Number, Record
 
-R = TypeVar("R", bound=Record)
+DESCRIPTION = "run.toml"
+"""The file that says what run a folder or an archive is of."""
 
-ANEW = "move the cell's folder away to run it anew"
-"""What helps where a cell's files are damaged."""
-
-
-class CellSummary(Record):
-    """The result of a finished cell. Accuracies are shares in [0, 1].
-
-    ``test_accuracy``, ``client_mean``, ``worst_client`` and ``held_out_accuracy`` belong to the
-    round with the lowest validation loss, ``last_test_accuracy`` to the last round;
-    ``images_per_second`` is the median round's speed of local training. ``attackers`` names the
-    clients that attack, whose examples no accuracy counts; None where the run has no attack.
-    ``behaviour`` has the behaviour numbers of all that made it, by part; 1 where one is missing.
-    """
-
-    method: str
-    seed: int
-    rounds: int
-    best_round: int
-    stopped_early: bool
-    validation_loss: Number
-    test_accuracy: Number
-    client_mean: Number
-    worst_client: Number
-    held_out_accuracy: Number | None
-    last_test_accuracy: Number
-    seconds_per_round: Number
-    aggregation_share: Number
-    images_per_second: Number = math.nan
-    attackers: list[int | str] | None = None
-    description: dict[str, Any]
-    behaviour: dict[str, int] = Field(default_factory=dict)
-    fingerprint: str
-    provenance: Provenance
-
-
-class Begun(Record):
-    """By which code a cell was begun: its behaviour numbers by part, and where it came from."""
-
-    behaviour: dict[str, int]
-    provenance: Provenance
+_unpacked: list[TemporaryDirectory[str]] = []
+"""Where archives were unpacked to; removed when the process ends."""
 
 
 class ClientHoldings(Record):
@@ -108,227 +75,55 @@ class PartitionRecord(Record):
     clients: list[ClientHoldings]
 
 
-class DamagedRecordsError(FedcrfError):
-    """A line that is no round's record, and the sound rounds before it."""
+class Score(Record):
+    """The result of one cell of a suite.
 
-    def __init__(self, damage: str, sound: Sequence[RoundRecord]) -> None:
-        super().__init__(damage)
-        self.sound = sound
+    ``accuracy`` is the mean test accuracy of the last rounds, of so many as ``last_rounds`` says.
+    ``everyone`` and ``worst_client`` are, over the same rounds, the accuracy over all clients, the
+    attackers and all that they hold included, and that of the client with the lowest; None of a
+    line that does not say it.
+    ``separation`` has for each round in which clients were wrong the chance that one of them has a
+    smaller share of its FedAvg weight than one that is right, the area under the curve; None where
+    the rule infers no weights. ``behaviour`` has by part the behaviour numbers that are not 1.
+    ``description`` is the name under which the folder keeps what the cell was, but for its seed;
+    ``fingerprint`` is of its data.
+    """
 
+    partition: str
+    condition: str
+    method: str
+    seed: Annotated[int, Field(ge=0)]
+    accuracy: Annotated[float, Field(ge=0.0, le=1.0)]
+    everyone: float | None = None
+    worst_client: float | None = None
+    last_rounds: int = 5  # of a line that does not say it
+    separation: list[Number] | None = None
+    description: str
+    behaviour: dict[str, int] | None = None
+    fingerprint: str
+    provenance: Provenance
 
-class StaleCellError(FedcrfError):
-    """A cell that other code made: what today's comes to is not known before it is run again."""
-
-    def __init__(self, changed: Sequence[str]) -> None:
-        super().__init__("; ".join(changed))
+    @property
+    def key(self) -> CellKey:
+        """The cell of the suite's study that it is of."""
+        return (self.partition, self.condition, self.method, self.seed)
 
 
 @dataclass(frozen=True)
-class CellStore:
-    """The folder of one cell."""
+class Store:
+    """A folder of results: of a run, loose or packed, or of a suite.
+
+    Attributes:
+        path: The folder.
+    """
 
     path: Path
 
-    @property
-    def checkpoint(self) -> Path:
-        """Where the state of an unfinished cell lies."""
-        return self.path / "checkpoint.pt"
-
-    @property
-    def _beginning(self) -> Path:
-        return self.path / "begun.json"
-
-    @property
-    def _model(self) -> Path:
-        return self.path / "model.pt"
-
-    @property
-    def _rounds(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def _summary(self) -> Path:
-        return self.path / "summary.json"
-
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the cell for writing; waits a minute for the round of a process that is ending."""
-        return folder_lock(self.path, timeout=60.0)
-
-    def content(self) -> dict[str, bytes]:
-        """Return the cell's files by name; empty where it was not begun."""
-        paths = self.path.iterdir() if self.path.is_dir() else ()
-        return {path.name: path.read_bytes() for path in paths if path.name in self._names}
-
-    def replace(self, content: Mapping[str, bytes]) -> None:
-        """Put files in the place of the cell's own; the summary, which means finished, last."""
-        for name in sorted(content, key=lambda name: name == self._summary.name):
-            with atomic_write(self.path / name) as file:
-                file.write(content[name])
-        for name in self._names - content.keys():
-            (self.path / name).unlink(missing_ok=True)
-
-    @property
-    def _names(self) -> set[str]:
-        files = (self.checkpoint, self._beginning, self._model, self._rounds, self._summary)
-        return {path.name for path in files}
-
-    def records(self) -> list[RoundRecord]:
-        """Return the rounds so far; a line still being written is left out.
-
-        Raises:
-            DamagedRecordsError: A line that is no record.
-        """
-        return undamaged(*self.sound_records())
-
-    def sound_records(self) -> tuple[list[RoundRecord], str | None]:
-        """Return the rounds before the first damaged line, and what is wrong with that, if any."""
-        records, damage = read_lines(self._rounds, RoundRecord, f"a round's record: {ANEW}")
-        for number, record in enumerate(records, start=1):
-            if record.round != number:
-                damage = f"{self._rounds}, line {number}, is of round {record.round}: {ANEW}"
-                return records[: number - 1], damage
-        return records, damage
-
-    def summary(self) -> CellSummary | None:
-        """Return the cell's result where it is finished.
-
-        Raises:
-            FedcrfError: The file is damaged or no summary.
-        """
-        return _read(CellSummary, self._summary, f"is not a cell's summary: {ANEW}")
-
-    def read(
-        self, cell: CellSpec, fingerprint: str | None
-    ) -> tuple[list[RoundRecord], CellSummary | None]:
-        """Return the rounds so far, and the cell's result where it is finished and all there.
-
-        Args:
-            cell: What the result must be of.
-            fingerprint: Of the data it must be of; None where that is not known.
-
-        Raises:
-            StaleCellError: It was made by code that did something else than today's.
-            FedcrfError: Summary or records are damaged or do not belong together, or the result is
-                of another description or other data.
-        """
-        summary = self.summary()
-        if summary is None:
-            self.check_current(cell)
-            return self.records(), None
-        of_data = fingerprint is None or summary.fingerprint == fingerprint
-        named = summary.method == cell.method.name and summary.seed == cell.seed
-        if not of_data or not named or cell_of(summary.description) != cell:
-            raise FedcrfError(
-                f"{self.path} holds the result of another description or other data: "
-                "choose another folder with --output"
-            )
-        self.check_current(cell)
-        records = self.records()
-        if len(records) != summary.rounds:
-            raise FedcrfError(
-                f"{self._rounds} holds {len(records)} rounds and the summary beside it speaks of "
-                f"{summary.rounds}: {ANEW}"
-            )
-        return records, summary
-
-    def _begun(self) -> Begun | None:
-        """Return by which code the cell was begun; None where that is not known."""
-        wrong = f"does not say by which code the cell was begun: {ANEW}"
-        return _read(Begun, self._beginning, wrong)
-
-    def check_current(self, cell: CellSpec) -> None:
-        """Check that what is here, finished or not, was made by code that does what today's does.
-
-        Raises:
-            StaleCellError: It was not.
-            FedcrfError: The summary, or what says by which code the cell was begun, is damaged.
-        """
-        made = self.summary() or self._begun()
-        if made is None and not self._rounds.exists():
-            return
-        kept, device = ({}, "cpu") if made is None else (made.behaviour, made.provenance.device)
-        changed = changes(cell, kept, device)
-        if changed:
-            raise StaleCellError(changed)
-
-    def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
-        """Return the state to go on from, and by which code it has been; stale rounds are removed.
-
-        Args:
-            cell: What is run here.
-            origin: What its next part is run with.
-
-        Raises:
-            FedcrfError: The folder is damaged.
-        """
-        try:
-            self.check_current(cell)
-        except StaleCellError:
-            # In this order it stays stale wherever a kill may cut in.
-            for path in (self.checkpoint, self._model, self._rounds, self._summary):
-                path.unlink(missing_ok=True)
-            self._beginning.unlink(missing_ok=True)
-        state = self.resume()
-        if state is not None:
-            earlier = self._begun()
-            origin = origin.after(None if earlier is None else earlier.provenance)
-        begun = Begun(behaviour=numbers(cell, origin.device), provenance=origin)
-        write_text(self._beginning, begun.model_dump_json(indent=1) + "\n")
-        return state, begun
-
-    def resume(self) -> RunState | None:
-        """Return the state to go on from; records of a later, lost round are dropped.
-
-        Raises:
-            FedcrfError: Checkpoint or records are damaged, or do not belong together.
-        """
-        state = load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
-        done = 0 if state is None else state.round
-        records = self.records()
-        # A kill between a record and its checkpoint leaves one round too many, never more.
-        if len(records) not in (done, done + 1):
-            raise FedcrfError(
-                f"{self._rounds} does not hold rounds 1 to {done} of its checkpoint: {ANEW}"
-            )
-        if self._rounds.exists():
-            with atomic_write(self._rounds) as file:
-                for record in records[:done]:
-                    file.write(_line(record))
-        return state
-
-    def append(self, state: RunState, record: RoundRecord) -> None:
-        """Keep one more round: its record first, then the state that makes it count."""
-        append_record(self._rounds, record)
-        save_checkpoint(self.checkpoint, state)
-
-    def finish(self, state: RunState, summary: CellSummary) -> None:
-        """Keep the result and the reported model; the checkpoint is no longer needed."""
-        save_model(self._model, state.reported_model)
-        write_text(self._summary, summary.model_dump_json(indent=1) + "\n")
-        self.checkpoint.unlink(missing_ok=True)
-        self._beginning.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class RunStore:
-    """The folder of a run."""
-
-    path: Path
-
-    def cell(self, cell: CellSpec) -> CellStore:
-        """Return the folder of a cell."""
-        return CellStore(self.path / "cells" / cell.name)
-
-    def strangers(self, spec: RunSpec) -> list[str]:
-        """Return the names of what lies among the cells and is none of this run's."""
-        folder = self.path / "cells"
-        ours = {cell.name for cell in spec.cells()}
-        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        return sorted(names - ours)
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Hold the run for writing; see `folder_lock`."""
+        """Hold the folder for writing; see `folder_lock`."""
         return folder_lock(self.path)
+
+    # A run
 
     def read(self) -> RunSpec:
         """Return the description of the run in this folder.
@@ -336,48 +131,30 @@ class RunStore:
         Raises:
             FedcrfError: There is none, or it is damaged.
         """
-        if not self._description.exists():
-            names = ", ".join(store.path.name for store in runs_below(self.path))
+        if self.is_suite:
+            packed = self.packed_runs()
+            raise FedcrfError(
+                f"{self.path} holds a suite: name a condition of it, such as {packed[0].path}"
+                if packed
+                else f"{self.path} holds a suite whose cells have kept no rounds: run them again"
+            )
+        described = self._loose / DESCRIPTION
+        if not described.exists():
+            names = ", ".join(store.path.name for store in self.runs_below())
             place = f"one of those in it: {names}" if names else "a run's folder"
             raise FedcrfError(f"{self.path} holds no run (no run.toml): name {place}")
-        return resolve(read_run_file(self._description), reading=True)
+        return resolve(read_run_file(described), reading=True)
 
-    def check(self, spec: RunSpec) -> RunSpec:
-        """Return the description of this folder with the new methods and seeds added.
+    def cell(self, cell: CellSpec) -> CellStore:
+        """Return the folder of a cell."""
+        return CellStore(self._loose / "cells" / cell.name)
 
-        Raises:
-            FedcrfError: The folder holds something else, or a run of other settings.
-        """
-        check_folder(self.path)
-        if not self._description.exists():
-            check_free(self.path, self._description.name, "run")
-            return spec
-        return extended(self.read(), spec, f"results folder {self.path}")
-
-    def check_data(self, seeds: Sequence[int], fingerprint: str) -> None:
-        """Check that what was run here for these seeds was run on the same data.
-
-        Raises:
-            FedcrfError: It was other data, or what the clients hold cannot be read.
-        """
-        for seed in seeds:
-            before = self.partition(seed)
-            if before is not None and before.fingerprint not in ("", fingerprint):
-                raise FedcrfError(
-                    f"results folder {self.path} is of other data (seed {seed}: fingerprint "
-                    f"{before.fingerprint} there, {fingerprint} here): choose another with --output"
-                )
-
-    def write(self, spec: RunSpec) -> None:
-        """Save the whole resolved description."""
-        with atomic_write(self._description) as file:
-            tomli_w.dump(spec.describe(), file)
-
-    def write_partition(self, record: PartitionRecord) -> None:
-        """Save what each client of a seed holds."""
-        path = self._partition(record.seed)
-        path.parent.mkdir(exist_ok=True)
-        write_text(path, record.model_dump_json() + "\n")
+    def unknown_cells(self, spec: RunSpec) -> list[str]:
+        """Return the names of what lies among the cells and is none of this run's."""
+        folder = self._loose / "cells"
+        ours = {cell.name for cell in spec.cells()}
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        return sorted(names - ours)
 
     def partition(self, seed: int) -> PartitionRecord | None:
         """Return what each client of a seed holds, where it was saved.
@@ -389,14 +166,295 @@ class RunStore:
             "is not what the clients of a seed hold: "
             "take it away, and the run's command makes it anew"
         )
-        return _read(PartitionRecord, self._partition(seed), wrong)
+        return read_record(PartitionRecord, self._loose / partition_file(seed), wrong)
 
-    def _partition(self, seed: int) -> Path:
-        return self.path / "partitions" / f"seed-{seed}.json"
+    def check(self, spec: RunSpec) -> RunSpec:
+        """Return the description of this folder with the new methods and seeds added.
+
+        Raises:
+            FedcrfError: The folder holds something else, or a run of other settings.
+        """
+        check_folder(self.path)
+        if not (self.path / DESCRIPTION).exists():
+            check_free(self.path, DESCRIPTION, "run")
+            return spec
+        return extended(self.read(), spec, f"results folder {self.path}")
+
+    def check_data(self, seeds: Iterable[int], fingerprint: str) -> None:
+        """Check that what was run here for these seeds was run on the same data.
+
+        Raises:
+            FedcrfError: It was other data, or what the clients hold cannot be read.
+        """
+        for seed in seeds:
+            before = self.partition(seed)
+            if before is not None and before.fingerprint:
+                self._check_fingerprint(f"seed {seed}: ", before.fingerprint, fingerprint)
+
+    def _check_fingerprint(self, whose: str, there: str, here: str) -> None:
+        if there != here:
+            raise FedcrfError(
+                f"results folder {self.path} is of other data ({whose}fingerprint {there} there, "
+                f"{here} here): choose another with --output"
+            )
+
+    def write(self, spec: RunSpec) -> None:
+        """Save the whole resolved description."""
+        with atomic_write(self.path / DESCRIPTION) as file:
+            tomli_w.dump(spec.describe(), file)
+
+    def write_partition(self, record: PartitionRecord) -> None:
+        """Save what each client of a seed holds."""
+        path = self.path / partition_file(record.seed)
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, record.model_dump_json() + "\n")
+
+    # Runs, loose or packed
+
+    def runs_below(self) -> list[Store]:
+        """Return the runs in the folders right below, such as a sweep's, by name."""
+        return [Store(path.parent) for path in sorted(self.path.glob(f"*/{DESCRIPTION}"))]
+
+    @cached_property
+    def _loose(self) -> Path:
+        """Where the run's files lie: here, or where they have been unpacked.
+
+        Raises:
+            FedcrfError: An archive is damaged, or they are not of one run.
+        """
+        archives = sorted(self.path.glob("seed-*.tar.xz"), key=lambda path: (len(path.name), path))
+        if not archives:
+            return self.path
+        _unpacked.append(TemporaryDirectory())
+        whole = Store(Path(_unpacked[-1].name) / self.path.name)
+        whole.path.mkdir()
+        for path in archives:
+            spec, files = _packed_run(path)
+            there = (whole.path / DESCRIPTION).exists()
+            whole.write(extended(whole.read(), spec, f"archive {path}") if there else spec)
+            for name, content in files.items():
+                target = whole.path / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        return whole.path
+
+    def add_to_archive(self, path: Path, cells: Sequence[CellSpec]) -> None:
+        """Pack finished cells into an archive, in the place of those of their names.
+
+        Args:
+            path: The archive. One of other settings, or one that cannot be read, is replaced.
+            cells: Which of this run's; of one seed.
+
+        Raises:
+            FedcrfError: A cell's records are damaged.
+            OSError: The archive cannot be written.
+        """
+        seed, names = cells[0].seed, list(dict.fromkeys(cell.method.name for cell in cells))
+        chosen = merge(self.read().describe(), {"methods": names, "seeds": [seed]})
+        spec = resolve(chosen, reading=True)
+        files: dict[str, bytes] = {}
+        with suppress(FedcrfError):
+            earlier, there = _packed_run(path)
+            spec, files = extended(earlier, spec, str(path)), there
+        files[DESCRIPTION] = tomli_w.dumps(spec.describe()).encode()
+        if (partition := self.partition(seed)) is not None:
+            files[partition_file(seed)] = line_of(partition)
+        for cell in cells:
+            place = self.cell(cell)
+            files[f"cells/{cell.name}/rounds.jsonl"] = b"".join(map(brief_line, place.records()))
+            files[f"cells/{cell.name}/summary.json"] = place.content()["summary.json"]
+        write_archive(path, files)
+
+    # A suite
 
     @property
-    def _description(self) -> Path:
-        return self.path / "run.toml"
+    def is_suite(self) -> bool:
+        """Whether the folder holds finished cells of a suite."""
+        return self._scores.is_file()
+
+    def check_suite(self, *, begun: bool = False) -> None:
+        """Check that the folder is a suite's, or is free for one.
+
+        Args:
+            begun: Whether it must hold finished cells already.
+
+        Raises:
+            FedcrfError: It is not.
+        """
+        check_folder(self.path)
+        if begun and not self._scores.exists():
+            raise FedcrfError(
+                f"results folder {self.path} holds no finished cells: run them, without --no-run, "
+                "or choose another with --output"
+            )
+        if not self._scores.exists():
+            check_free(self.path, self._scores.name, "cells of a suite")
+
+    def scores(self) -> list[Score]:
+        """Return the scores of what is finished; a line still being written is left out.
+
+        Raises:
+            FedcrfError: A line that is no score, or a file where the folder should be.
+        """
+        check_folder(self.path)
+        wanted = "a cell's score: take the line out to run that cell anew"
+        scores, damage = read_lines(self._scores, Score, wanted)
+        if damage is not None:
+            raise FedcrfError(damage)
+        return scores
+
+    def descriptions(self, scores: Iterable[Score] = ()) -> dict[str, dict[str, Any]]:
+        """Return by name what cells were, but for their seeds.
+
+        Args:
+            scores: Those whose descriptions must be there.
+
+        Raises:
+            FedcrfError: The file is damaged, or lacks what one of the scores is of.
+        """
+        known = self._known_descriptions()
+        names = [score.description for score in scores]
+        sound = {name for name in {*names} & known.keys() if name_of(known[name]) == name}
+        lacking = [name for name in names if name not in sound]
+        if lacking:
+            raise FedcrfError(
+                f"{self._descriptions} does not describe {len(lacking)} of the finished cells "
+                f"('{lacking[0]}'): put the file back, or take their lines out of "
+                f"{self._scores.name} to run them anew"
+            )
+        return known
+
+    def _known_descriptions(self) -> dict[str, dict[str, Any]]:
+        damaged = FedcrfError(
+            f"{self._descriptions} does not describe cells: move the folder away to begin anew"
+        )
+        try:
+            found = json.loads(self._descriptions.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError):
+            raise damaged from None
+        if not isinstance(found, dict) or any(
+            not isinstance(each, dict) for each in found.values()
+        ):
+            raise damaged
+        return found
+
+    def check_scored_data(self, cell: CellSpec, fingerprint: str) -> None:
+        """Check that the scores of a cell's data are of the same images.
+
+        Raises:
+            FedcrfError: They are of others, or the folder's scores or descriptions are damaged.
+        """
+        descriptions, data = self.descriptions(), cell.describe()["data"]
+        for score in self.scores():
+            if descriptions[score.description].get("data") == data:
+                self._check_fingerprint("", score.fingerprint, fingerprint)
+
+    def write_scores(self, scores: Iterable[Score]) -> None:
+        """Replace the scores by these."""
+        with atomic_write(self._scores) as file:
+            file.writelines(map(line_of, scores))
+
+    def describe(self, cells: Iterable[CellSpec]) -> None:
+        """Keep what cells are, before the first of them is finished."""
+        known = self.descriptions()
+        wanted = {name_of(each): each for each in map(_unseeded, cells)}
+        if not wanted.items() <= known.items():
+            write_text(self._descriptions, json.dumps(known | wanted, indent=1) + "\n")
+
+    def append(self, score: Score) -> None:
+        """Keep the score of one more finished cell, of those described."""
+        append_line(self._scores, line_of(score))
+
+    def under_way(self, partition: str, condition: str, seed: int) -> Store:
+        """Return the run of one seed under one condition, while it is made."""
+        return Store(self.path / "runs" / partition / condition / f"seed-{seed}")
+
+    def packed(self, partition: str, condition: str) -> Store:
+        """Return the run of the finished cells under a condition."""
+        return Store(self.path / "rounds" / partition / condition)
+
+    def packed_runs(self) -> list[Store]:
+        """Return the runs of all conditions whose cells have kept their rounds."""
+        return [
+            Store(path)
+            for path in sorted({path.parent for path in self.path.glob("rounds/*/*/seed-*.tar.xz")})
+        ]
+
+    def pack(self, scored: Iterable[CellKey], same: Iterable[Sequence[CellKey]] = ()) -> None:
+        """Move the rounds of finished cells from the runs under way into archives.
+
+        Args:
+            scored: Cells that are among the scores; others stay where they are.
+            same: Cells that are one cell, which was run in the place of the first.
+
+        Raises:
+            FedcrfError: The records of such a cell are damaged.
+        """
+        scored, places = set(scored), {keys[0]: keys for keys in same}
+        runs = self.path / "runs"
+        for described in sorted(runs.glob(f"*/*/seed-*/{DESCRIPTION}")):
+            run = Store(described.parent)
+            partition, condition = run.path.parts[-3:-1]
+            packed: dict[Path, list[CellSpec]] = {}
+            for cell in run.read().cells():
+                key = (partition, condition, cell.method.name, cell.seed)
+                if key not in scored or run.cell(cell).summary() is None:
+                    continue
+                for each in places.get(key, [key]):
+                    place = self.packed(each[0], each[1]).path / f"seed-{cell.seed}.tar.xz"
+                    packed.setdefault(place, []).append(cell)
+            for path, cells in packed.items():
+                run.add_to_archive(path, cells)
+            for cells in packed.values():
+                for cell in cells:
+                    shutil.rmtree(run.cell(cell).path, ignore_errors=True)
+            if packed and not any((run.path / "cells").iterdir()):
+                shutil.rmtree(run.path, ignore_errors=True)
+        for folder in (*runs.glob("*/*"), *runs.glob("*"), runs):
+            with suppress(OSError):  # there is a run in it
+                folder.rmdir()
+
+    @property
+    def _descriptions(self) -> Path:
+        return self.path / "descriptions.json"
+
+    @property
+    def _scores(self) -> Path:
+        return self.path / "cells.jsonl"
+
+
+def _packed_run(path: Path) -> tuple[RunSpec, dict[str, bytes]]:
+    """Return what run an archive is of, and its other files by name.
+
+    Raises:
+        FedcrfError: There is none, or it is damaged.
+    """
+    files = read_archive(path, DESCRIPTION)
+    return resolve(tomllib.loads(files.pop(DESCRIPTION).decode()), reading=True), files
+
+
+def partition_file(seed: int) -> str:
+    """Return where a run's folder has what the clients of a seed hold."""
+    return f"partitions/seed-{seed}.json"
+
+
+def _unseeded(cell: CellSpec) -> dict[str, Any]:
+    description = cell.describe()
+    del description["seed"]
+    return description
+
+
+def digest(cell: CellSpec) -> str:
+    """Return the name under which a suite keeps what a cell is, the same for all its seeds."""
+    return name_of(_unseeded(cell))
+
+
+def name_of(description: Mapping[str, Any]) -> str:
+    """Return the name of a description, by which a damaged one is known."""
+    text = json.dumps(description, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
@@ -447,70 +505,6 @@ def _shared(spec: RunSpec, other: RunSpec) -> dict[str, Any]:
     }
 
 
-def runs_below(folder: Path) -> list[RunStore]:
-    """Return the runs right below a folder, such as a sweep's, by name."""
-    return [RunStore(path.parent) for path in sorted(folder.glob("*/run.toml"))]
-
-
-def undamaged(records: list[RoundRecord], damage: str | None) -> list[RoundRecord]:
-    """Return what `read_lines` found, where that is all.
-
-    Raises:
-        DamagedRecordsError: A line that is no record.
-    """
-    if damage is not None:
-        raise DamagedRecordsError(damage, records)
-    return records
-
-
-def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | None]:
-    """Return what the lines of a file hold before its first damaged one, and what is wrong there.
-
-    Args:
-        path: One record a line; a line still being written is left out. Where there is no file,
-            there are no records.
-        kind: What a line holds, a class of records or a union of some.
-        wanted: What a damaged line is not, and what can be done about it.
-
-    Returns:
-        The records, and which line is none, or why the file cannot be read; None where nothing is
-        wrong.
-    """
-    try:
-        lines = whole_lines(path)
-    except FileNotFoundError:
-        return [], None
-    except OSError as error:
-        return [], f"records {path} cannot be read: {error}"
-    parse = TypeAdapter(kind).validate_json
-    records: list[Any] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(parse(line))
-        except ValidationError:
-            return records, f"{path}, line {number}, is not {wanted}"
-    return records, None
-
-
-def _read(kind: type[R], path: Path, wrong: str) -> R | None:
-    """Return the record in a file; None where there is no file.
-
-    Raises:
-        FedcrfError: It is another thing; the error says what is wrong.
-    """
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError):
-        raise FedcrfError(f"{path} {wrong}") from None
-
-
-def append_record(path: Path, record: Record) -> None:
-    """Keep a record as the last line of a file."""
-    append_line(path, _line(record))
-
-
 def partition_record(
     seed: int, splits: Sequence[ClientSplit], dataset: ImageDataset
 ) -> PartitionRecord:
@@ -532,60 +526,3 @@ def partition_record(
     return PartitionRecord(
         seed=seed, fingerprint=dataset.fingerprint, class_names=names, clients=clients
     )
-
-
-def check_folder(path: Path, mend: str = "choose another with --output") -> None:
-    """Raise a `FedcrfError` where a results folder is a file, or lies below one."""
-    for place in (path, *path.parents):
-        if place.exists() and not place.is_dir():
-            raise FedcrfError(f"results folder {path}: {place} is a file; {mend}")
-
-
-def check_free(folder: Path, file: str, what: str) -> None:
-    """Raise a `FedcrfError` where a folder without its file holds something else.
-
-    Args:
-        folder: A results folder, which need not exist.
-        file: The name of the file that it would be known by.
-        what: It then would hold.
-    """
-    ours = (LOCK_NAME, f".{file}.")  # and what a kill left half-written
-    if folder.is_dir() and any(not entry.name.startswith(ours) for entry in folder.iterdir()):
-        raise FedcrfError(
-            f"results folder {folder} is not empty and holds no {what}: "
-            "choose another with --output"
-        )
-
-
-LOCK_NAME = ".lock"
-
-
-@contextmanager
-def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
-    """Hold a folder for writing, which is made where there is none.
-
-    Raises:
-        FedcrfError: There cannot be one, or another process holds it after so many seconds.
-    """
-    check_folder(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedcrfError(
-            f"results folder {folder}: {error.strerror}; choose another with --output"
-        ) from None
-    lock = FileLock(folder / LOCK_NAME, timeout=timeout)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise FedcrfError(
-            f"{folder} is being written by another process: wait for it, or choose another --output"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _line(record: Record) -> bytes:
-    return record.model_dump_json(exclude_none=True).encode() + b"\n"

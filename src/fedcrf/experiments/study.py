@@ -13,8 +13,15 @@ from typing import Any
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.settings import Options, flat, hashable
-from fedcrf.experiments.spec import CellSpec, RunSpec, check_used, resolve, with_current_names
-from fedcrf.experiments.store import RunStore
+from fedcrf.experiments.spec import (
+    CellKey,
+    CellSpec,
+    RunSpec,
+    check_used,
+    resolve,
+    with_current_names,
+)
+from fedcrf.experiments.store import Store
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,6 @@ class Axis:
     def is_setting(self) -> bool:
         """Whether it is that of a setting, and its values are no names."""
         return "." in self.name
-
-
-CellKey = tuple[Any, ...]
-"""A cell of a study: its value on each axis, its method and its seed."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class Study:
             for cell in point.spec.cells()
         }
 
-    def runs(self, folder: Path) -> list[tuple[RunSpec, RunStore]]:
+    def runs(self, folder: Path) -> list[tuple[RunSpec, Store]]:
         """Return what is run, and where in a folder the results go: a run's folder for each point.
 
         Raises:
@@ -126,9 +129,9 @@ class Study:
         """
         return [(each.spec, self.store(folder, each)) for each in self.points]
 
-    def store(self, folder: Path, point: Point) -> RunStore:
+    def store(self, folder: Path, point: Point) -> Store:
         """Return where in a folder the results of a point go."""
-        return RunStore(folder / self.folder_name(point.at))
+        return Store(folder / self.folder_name(point.at))
 
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the axes, axis by axis."""

@@ -19,8 +19,15 @@ from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.methods import averaging_method
 from fedcrf.experiments.settings import wanted
-from fedcrf.experiments.spec import NOBODY, CellSpec, check_used, resolve, with_current_names
-from fedcrf.experiments.study import Axis, CellKey, Study, product
+from fedcrf.experiments.spec import (
+    NOBODY,
+    CellKey,
+    CellSpec,
+    check_used,
+    resolve,
+    with_current_names,
+)
+from fedcrf.experiments.study import Axis, Study, product
 from fedcrf.extensions import short_name
 
 LAST_ROUNDS = 5

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.folders import check_folder
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import (
     Description,
@@ -17,7 +18,6 @@ from fedcrf.experiments.recorded import (
     RecordedRun,
     rule_settings,
 )
-from fedcrf.experiments.store import check_folder
 from fedcrf.integrations.decision import Decision, TrainingRound
 from fedcrf.integrations.replies import mean_of, small_numbers
 from fedcrf.rules import Rule

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.packed import open_run
+from fedcrf.experiments.cell import CellStore, CellSummary, StaleCellError
 from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import CellStore, CellSummary, StaleCellError
+from fedcrf.experiments.store import Store
 from fedcrf.report.explanation import ClientCauses
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import RoundRecord, in_order
@@ -56,7 +56,7 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
     recorded = recorded_runs(folder)
     if recorded:
         return _sound(_recorded_rounds(recorded, method))
-    store = open_run(folder)
+    store = Store(folder)
     cell = find_cell(store.read(), method, seed)
     place = store.cell(cell)
     records, damage = place.sound_records()

@@ -22,6 +22,7 @@ from fedcrf.experiments.analysis.tables import (
     difference_text,
     estimate_text,
 )
+from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.methods import METHODS, method_title
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import (
@@ -38,7 +39,7 @@ from fedcrf.experiments.results import (
     read_results,
     run_rows,
 )
-from fedcrf.experiments.store import CellSummary, PartitionRecord, RunStore
+from fedcrf.experiments.store import PartitionRecord, Store
 from fedcrf.report.content import (
     CellTrust,
     Charts,
@@ -149,7 +150,7 @@ def _numbers(record: RoundRecord) -> int:
     return 10 * m + (m * (m - 1) // 2 if reasons.affinity is not None else 0)
 
 
-def _run_content(name: str, store: RunStore, run: RunResults, room: _Room) -> RunContent:
+def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunContent:
     begun = [each for each in run.cells if each.records]
     shown = [each for each in begun if room.take(each.records)]
     remarks = [*_remarks(store, run), *_left_out(begun, shown)]
@@ -216,14 +217,14 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
     )
 
 
-def _find(folders: Sequence[Path]) -> list[tuple[str, RunStore | RecordedRun]]:
+def _find(folders: Sequence[Path]) -> list[tuple[str, Store | RecordedRun]]:
     """Return the runs in some folders, each under a name of its own."""
-    found: list[tuple[str, RunStore | RecordedRun]] = []
+    found: list[tuple[str, Store | RecordedRun]] = []
     for folder, name in zip(folders, _names(folders), strict=True):
         runs = recorded_runs(folder) or find_runs(folder)
         for own_name, run in runs.items():
             within = own_name if len(folders) == 1 else f"{name}/{own_name}"
-            below = isinstance(run, RunStore) and run.path.parent == folder
+            below = isinstance(run, Store) and run.path.parent == folder
             found.append((within if below or len(runs) > 1 else name, run))
     return found
 
@@ -281,11 +282,11 @@ def _commits(made: Provenance) -> str:
     return "commit " + ", then ".join((each or "unknown")[:10] for each in made.every_commit)
 
 
-def _remarks(store: RunStore, run: RunResults) -> list[str]:
+def _remarks(store: Store, run: RunResults) -> list[str]:
     remarks = [f"{each.cell.name}: {each.told}" for each in run.cells if each.told]
-    strangers = store.strangers(run.spec)
-    if strangers:
-        remarks.append(f"not of this run and left out: {', '.join(strangers)}")
+    unknown = store.unknown_cells(run.spec)
+    if unknown:
+        remarks.append(f"not of this run and left out: {', '.join(unknown)}")
     for what, values in (
         ("versions or commits of fedcrf", {(each.provenance.fedcrf, commit)
                                            for each in run.finished

@@ -1,0 +1,269 @@
+"""The results folder of one cell: its rounds as they come, and its result.
+
+::
+
+    METHOD-seed-S/begun.json       by which code, until the cell is finished
+                  rounds.jsonl     one record a round, appended
+                  checkpoint.pt    to go on from; gone when the cell is finished
+                  model.pt         the reported model, when the cell is finished
+                  summary.json     the cell's result; its presence means finished
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.folders import (
+    folder_lock,
+    line_of,
+    read_lines,
+    read_record,
+    undamaged,
+)
+from fedcrf.experiments.provenance import Provenance, changes, numbers
+from fedcrf.experiments.spec import CellSpec, cell_of
+from fedcrf.files import append_line, atomic_write, write_text
+from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint, save_model
+from fedcrf.simulation.records import Number, Record, RoundRecord
+from fedcrf.simulation.rounds import RunState
+
+ANEW = "move the cell's folder away to run it anew"
+"""What helps where a cell's files are damaged."""
+
+
+class CellSummary(Record):
+    """The result of a finished cell. Accuracies are shares in [0, 1].
+
+    ``test_accuracy``, ``client_mean``, ``worst_client`` and ``held_out_accuracy`` belong to the
+    round with the lowest validation loss, ``last_test_accuracy`` to the last round;
+    ``images_per_second`` is the median round's speed of local training. ``attackers`` names the
+    clients that attack, whose examples no accuracy counts; None where the run has no attack.
+    ``behaviour`` has the behaviour numbers of all that made it, by part; 1 where one is missing.
+    """
+
+    method: str
+    seed: int
+    rounds: int
+    best_round: int
+    stopped_early: bool
+    validation_loss: Number
+    test_accuracy: Number
+    client_mean: Number
+    worst_client: Number
+    held_out_accuracy: Number | None
+    last_test_accuracy: Number
+    seconds_per_round: Number
+    aggregation_share: Number
+    images_per_second: Number = math.nan
+    attackers: list[int | str] | None = None
+    description: dict[str, Any]
+    behaviour: dict[str, int] = Field(default_factory=dict)
+    fingerprint: str
+    provenance: Provenance
+
+
+class Begun(Record):
+    """By which code a cell was begun: its behaviour numbers by part, and where it came from."""
+
+    behaviour: dict[str, int]
+    provenance: Provenance
+
+
+class StaleCellError(FedcrfError):
+    """A cell that other code made: what today's comes to is not known before it is run again."""
+
+    def __init__(self, changed: Sequence[str]) -> None:
+        super().__init__("; ".join(changed))
+
+
+@dataclass(frozen=True)
+class CellStore:
+    """The folder of one cell."""
+
+    path: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the state of an unfinished cell lies."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def _beginning(self) -> Path:
+        return self.path / "begun.json"
+
+    @property
+    def _model(self) -> Path:
+        return self.path / "model.pt"
+
+    @property
+    def _rounds(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    @property
+    def _summary(self) -> Path:
+        return self.path / "summary.json"
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the cell for writing; waits a minute for the round of a process that is ending."""
+        return folder_lock(self.path, timeout=60.0)
+
+    def content(self) -> dict[str, bytes]:
+        """Return the cell's files by name; empty where it was not begun."""
+        paths = self.path.iterdir() if self.path.is_dir() else ()
+        return {path.name: path.read_bytes() for path in paths if path.name in self._names}
+
+    def replace(self, content: Mapping[str, bytes]) -> None:
+        """Put files in the place of the cell's own; the summary, which means finished, last."""
+        for name in sorted(content, key=lambda name: name == self._summary.name):
+            with atomic_write(self.path / name) as file:
+                file.write(content[name])
+        for name in self._names - content.keys():
+            (self.path / name).unlink(missing_ok=True)
+
+    @property
+    def _names(self) -> set[str]:
+        files = (self.checkpoint, self._beginning, self._model, self._rounds, self._summary)
+        return {path.name for path in files}
+
+    def records(self) -> list[RoundRecord]:
+        """Return the rounds so far; a line still being written is left out.
+
+        Raises:
+            DamagedRecordsError: A line that is no record.
+        """
+        return undamaged(*self.sound_records())
+
+    def sound_records(self) -> tuple[list[RoundRecord], str | None]:
+        """Return the rounds before the first damaged line, and what is wrong with that, if any."""
+        records, damage = read_lines(self._rounds, RoundRecord, f"a round's record: {ANEW}")
+        for number, record in enumerate(records, start=1):
+            if record.round != number:
+                damage = f"{self._rounds}, line {number}, is of round {record.round}: {ANEW}"
+                return records[: number - 1], damage
+        return records, damage
+
+    def summary(self) -> CellSummary | None:
+        """Return the cell's result where it is finished.
+
+        Raises:
+            FedcrfError: The file is damaged or no summary.
+        """
+        return read_record(CellSummary, self._summary, f"is not a cell's summary: {ANEW}")
+
+    def read(
+        self, cell: CellSpec, fingerprint: str | None
+    ) -> tuple[list[RoundRecord], CellSummary | None]:
+        """Return the rounds so far, and the cell's result where it is finished and all there.
+
+        Args:
+            cell: What the result must be of.
+            fingerprint: Of the data it must be of; None where that is not known.
+
+        Raises:
+            StaleCellError: It was made by code that did something else than today's.
+            FedcrfError: Summary or records are damaged or do not belong together, or the result is
+                of another description or other data.
+        """
+        summary = self.summary()
+        if summary is None:
+            self.check_current(cell)
+            return self.records(), None
+        of_data = fingerprint is None or summary.fingerprint == fingerprint
+        named = summary.method == cell.method.name and summary.seed == cell.seed
+        if not of_data or not named or cell_of(summary.description) != cell:
+            raise FedcrfError(
+                f"{self.path} holds the result of another description or other data: "
+                "choose another folder with --output"
+            )
+        self.check_current(cell)
+        records = self.records()
+        if len(records) != summary.rounds:
+            raise FedcrfError(
+                f"{self._rounds} holds {len(records)} rounds and the summary beside it speaks of "
+                f"{summary.rounds}: {ANEW}"
+            )
+        return records, summary
+
+    def _begun(self) -> Begun | None:
+        """Return by which code the cell was begun; None where that is not known."""
+        wrong = f"does not say by which code the cell was begun: {ANEW}"
+        return read_record(Begun, self._beginning, wrong)
+
+    def check_current(self, cell: CellSpec) -> None:
+        """Check that what is here, finished or not, was made by code that does what today's does.
+
+        Raises:
+            StaleCellError: It was not.
+            FedcrfError: The summary, or what says by which code the cell was begun, is damaged.
+        """
+        made = self.summary() or self._begun()
+        if made is None and not self._rounds.exists():
+            return
+        kept, device = ({}, "cpu") if made is None else (made.behaviour, made.provenance.device)
+        changed = changes(cell, kept, device)
+        if changed:
+            raise StaleCellError(changed)
+
+    def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
+        """Return the state to go on from, and by which code it has been; stale rounds are removed.
+
+        Args:
+            cell: What is run here.
+            origin: What its next part is run with.
+
+        Raises:
+            FedcrfError: The folder is damaged.
+        """
+        try:
+            self.check_current(cell)
+        except StaleCellError:
+            # In this order it stays stale wherever a kill may cut in.
+            for path in (self.checkpoint, self._model, self._rounds, self._summary):
+                path.unlink(missing_ok=True)
+            self._beginning.unlink(missing_ok=True)
+        state = self.resume()
+        if state is not None:
+            earlier = self._begun()
+            origin = origin.after(None if earlier is None else earlier.provenance)
+        begun = Begun(behaviour=numbers(cell, origin.device), provenance=origin)
+        write_text(self._beginning, begun.model_dump_json(indent=1) + "\n")
+        return state, begun
+
+    def resume(self) -> RunState | None:
+        """Return the state to go on from; records of a later, lost round are dropped.
+
+        Raises:
+            FedcrfError: Checkpoint or records are damaged, or do not belong together.
+        """
+        state = load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
+        done = 0 if state is None else state.round
+        records = self.records()
+        # A kill between a record and its checkpoint leaves one round too many, never more.
+        if len(records) not in (done, done + 1):
+            raise FedcrfError(
+                f"{self._rounds} does not hold rounds 1 to {done} of its checkpoint: {ANEW}"
+            )
+        if self._rounds.exists():
+            with atomic_write(self._rounds) as file:
+                file.writelines(map(line_of, records[:done]))
+        return state
+
+    def append(self, state: RunState, record: RoundRecord) -> None:
+        """Keep one more round: its record first, then the state that makes it count."""
+        append_line(self._rounds, line_of(record))
+        save_checkpoint(self.checkpoint, state)
+
+    def finish(self, state: RunState, summary: CellSummary) -> None:
+        """Keep the result and the reported model; the checkpoint is no longer needed."""
+        save_model(self._model, state.reported_model)
+        write_text(self._summary, summary.model_dump_json(indent=1) + "\n")
+        self.checkpoint.unlink(missing_ok=True)
+        self._beginning.unlink(missing_ok=True)

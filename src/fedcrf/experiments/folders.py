@@ -1,0 +1,136 @@
+"""Results folders and the records in them: who may write, and what a line or a file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
+
+from fedcrf.errors import FedcrfError
+from fedcrf.files import whole_lines
+from fedcrf.simulation.records import Record, RoundRecord
+
+R = TypeVar("R", bound=Record)
+
+LOCK_NAME = ".lock"
+
+
+def check_folder(path: Path, mend: str = "choose another with --output") -> None:
+    """Raise a `FedcrfError` where a results folder is a file, or lies below one."""
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise FedcrfError(f"results folder {path}: {place} is a file; {mend}")
+
+
+def check_free(folder: Path, file: str, what: str) -> None:
+    """Raise a `FedcrfError` where a folder without its file holds something else.
+
+    Args:
+        folder: A results folder, which need not exist.
+        file: The name of the file that it would be known by.
+        what: It then would hold.
+    """
+    ours = (LOCK_NAME, f".{file}.")  # and what a kill left half-written
+    if folder.is_dir() and any(not entry.name.startswith(ours) for entry in folder.iterdir()):
+        raise FedcrfError(
+            f"results folder {folder} is not empty and holds no {what}: "
+            "choose another with --output"
+        )
+
+
+@contextmanager
+def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
+    """Hold a folder for writing, which is made where there is none.
+
+    Raises:
+        FedcrfError: There cannot be one, or another process holds it after so many seconds.
+    """
+    check_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedcrfError(
+            f"results folder {folder}: {error.strerror}; choose another with --output"
+        ) from None
+    lock = FileLock(folder / LOCK_NAME, timeout=timeout)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise FedcrfError(
+            f"{folder} is being written by another process: wait for it, or choose another --output"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def line_of(record: Record) -> bytes:
+    """Return a record as a line of a file."""
+    return record.model_dump_json(exclude_none=True).encode() + b"\n"
+
+
+def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | None]:
+    """Return what the lines of a file hold before its first damaged one, and what is wrong there.
+
+    Args:
+        path: One record a line; a line still being written is left out. Where there is no file,
+            there are no records.
+        kind: What a line holds, a class of records or a union of some.
+        wanted: What a damaged line is not, and what can be done about it.
+
+    Returns:
+        The records, and which line is none, or why the file cannot be read; None where nothing is
+        wrong.
+    """
+    try:
+        lines = whole_lines(path)
+    except FileNotFoundError:
+        return [], None
+    except OSError as error:
+        return [], f"records {path} cannot be read: {error}"
+    parse = TypeAdapter(kind).validate_json
+    records: list[Any] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(parse(line))
+        except ValidationError:
+            return records, f"{path}, line {number}, is not {wanted}"
+    return records, None
+
+
+def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
+    """Return the record in a file; None where there is no file.
+
+    Raises:
+        FedcrfError: It is another thing; the error says what is wrong.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError):
+        raise FedcrfError(f"{path} {wrong}") from None
+
+
+class DamagedRecordsError(FedcrfError):
+    """A line that is no round's record, and the sound rounds before it."""
+
+    def __init__(self, damage: str, sound: Sequence[RoundRecord]) -> None:
+        super().__init__(damage)
+        self.sound = sound
+
+
+def undamaged(records: list[RoundRecord], damage: str | None) -> list[RoundRecord]:
+    """Return what `read_lines` found, where that is all.
+
+    Raises:
+        DamagedRecordsError: A line that is no record.
+    """
+    if damage is not None:
+        raise DamagedRecordsError(damage, records)
+    return records
