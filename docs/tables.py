@@ -25,13 +25,14 @@ from fedcrf.experiments.analysis.pairs import (  # noqa: E402
     of_method,
     paired_difference,
 )
+from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
 from fedcrf.experiments.analysis.tables import (  # noqa: E402
     Table,
     difference_text,
     estimate_text,
 )
 from fedcrf.experiments.methods import method_title  # noqa: E402
-from fedcrf.experiments.reproduce import columns  # noqa: E402
+from fedcrf.experiments.reproduce import columns, paper_cells  # noqa: E402
 from fedcrf.experiments.results import table as results_of  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402
 
@@ -126,9 +127,10 @@ def suites() -> str:
 
 def paper() -> str:
     """Return the paper's tables beside ours, and the ten fresh seeds."""
+    cells = paper_cells(RESULTS / "paper")
     parts = [
-        f"{column.title}:\n\n{column.tables()[0].as_markdown()}"
-        for column in columns(RESULTS / "paper", "all", ["mnist"])
+        f"{column.title}:\n\n{column_table(cells, column).as_markdown()}"
+        for column in columns("all", ["mnist"])
     ]
     cells = results_of(FRESH)
     fresh = Table("", ("method, seeds 100 to 109", "n", "ours", "Δ to FedAvg [95 %]"), tuple(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedcrf.experiments.methods import method_title
-from fedcrf.experiments.reproduce import columns, write_tables
+from fedcrf.experiments.reproduce import cell_remarks, paper_cells, write_tables
 from fedcrf.experiments.robustness import Findings, write_findings
 from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import read_suite
@@ -114,9 +114,9 @@ def test_the_best_of_the_other_rules_is_shown() -> None:
 
 
 def test_the_published_tables_follow_from_the_records(tmp_path: Path) -> None:
-    chosen = columns(ROOT / "results" / "paper", "all")
-    assert not [line for column in chosen for line in column.remarks()]
-    write_tables(tmp_path, chosen)
+    cells = paper_cells(ROOT / "results" / "paper")
+    assert cell_remarks(cells) == []
+    write_tables(tmp_path, cells)
     for path in tmp_path.iterdir():
         assert path.read_text() == (ROOT / "results" / "paper" / path.name).read_text()
 

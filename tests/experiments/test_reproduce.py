@@ -5,31 +5,49 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from experiments.runs import small_spec, snapshot, summary
 from fedcrf import FedcrfError
 from fedcrf.experiments.analysis.pairs import mean_accuracy
-from fedcrf.experiments.analysis.paper import PAPER_METHODS, PUBLISHED, published_column
-from fedcrf.experiments.reproduce import Column, columns, paper_tables, write_tables
+from fedcrf.experiments.analysis.paper import (
+    PAPER_METHODS,
+    PUBLISHED,
+    Column,
+    column_run,
+    column_table,
+    published_column,
+)
+from fedcrf.experiments.reproduce import (
+    column_store,
+    column_tables,
+    columns,
+    paper_cells,
+    paper_tables,
+    write_tables,
+)
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import read_suite
 
+MNIST = Column("mnist", "noniid")
 
-def fill(column: Column, accuracies: dict[str, list[float]]) -> None:
-    """Put made-up finished cells where a run would have put them."""
-    spec = column.spec(list(accuracies), range(len(next(iter(accuracies.values())))))
-    with column.store.locked():
-        column.store.write(spec)
+
+def filled(folder: Path, accuracies: dict[str, list[float]]) -> pd.DataFrame:
+    """Put made-up finished cells of the first column where a run would, and read them."""
+    spec = column_run(MNIST, list(accuracies), range(len(next(iter(accuracies.values())))))
+    store = column_store(folder, MNIST)
+    with store.locked():
+        store.write(spec)
     for method, values in accuracies.items():
         for seed, accuracy in enumerate(values):
             cell = spec.cell(method, seed)
-            folder = column.store.cell(cell).path
-            folder.mkdir(parents=True)
+            place = store.cell(cell).path
+            place.mkdir(parents=True)
             result = summary(method, seed, accuracy, rounds=0, description=cell.describe())
             text = result.model_dump_json()
-            (folder / "summary.json").write_text(text)
+            (place / "summary.json").write_text(text)
+    return paper_cells(folder)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +61,7 @@ def fill(column: Column, accuracies: dict[str, list[float]]) -> None:
 def test_the_columns_come_cheapest_first(
     table: str, datasets: list[str] | None, expected: str
 ) -> None:
-    names = [column.store.path.name for column in columns(Path("any"), table, datasets)]
+    names = [column_store(Path("any"), each).path.name for each in columns(table, datasets)]
     assert names == expected.split()
 
 
@@ -57,15 +75,15 @@ def test_the_columns_come_cheapest_first(
 )
 def test_what_is_no_column(table: str, datasets: list[str] | None, message: str) -> None:
     with pytest.raises(FedcrfError, match=message):
-        columns(Path("any"), table, datasets)
+        columns(table, datasets)
 
 
-@pytest.mark.parametrize("column", columns(Path("any"), "all"), ids=lambda column: column.title)
+@pytest.mark.parametrize("column", columns("all"), ids=lambda column: column.title)
 def test_a_column_is_run_in_the_papers_setting(column: Column) -> None:
     assert read_suite("paper").methods == PAPER_METHODS
-    spec = column.spec(PAPER_METHODS, [0])
-    assert set(column.published) == set(PAPER_METHODS)
-    assert published_column(spec) is column.published  # what `fedcrf show` puts beside it
+    spec = column_run(column, PAPER_METHODS, [0])
+    assert set(PUBLISHED[column]) == set(PAPER_METHODS)
+    assert published_column(spec) is PUBLISHED[column]  # what `fedcrf show` puts beside it
     model, rate = {
         "mnist": ("mlp", 0.01),
         "cifar10": ("resnet9", 0.01),
@@ -93,14 +111,13 @@ def test_another_setting_has_no_paper_column(changes: dict) -> None:
 
 
 def test_cells_without_a_run_read_not_run(tmp_path: Path) -> None:
-    chosen = columns(tmp_path, "all")
-    fill(chosen[0], {"fedavg": [0.90, 0.92], "crf-fedavg": [0.93, 0.91]})
-    table, *_ = chosen[0].tables()
+    found = filled(tmp_path, {"fedavg": [0.90, 0.92], "crf-fedavg": [0.93, 0.91]})
+    table, *_ = column_tables(found, MNIST)
     cells = {row[0]: row[1:] for row in table.rows}
     assert cells["FedAvg"][:4] == ("2", "0.910 ± 0.014", "0.890 ± 0.034", "within ± 0.068")
     assert cells["CRF-FedAvg"][4] == "+0.010 [too few seeds]"
     assert cells["RFA"] == ("0", "not run", "0.879 ± 0.020", "–", "–")
-    layouts = paper_tables(chosen)
+    layouts = paper_tables(found)
     layout = layouts["noniid"]
     assert layout.header == ("method", "MNIST", "paper", "CIFAR-10", "paper", "CIFAR-100", "paper")
     assert layout.rows[0][:4] == ("FedAvg", "0.910 ± 0.014", "0.890 ± 0.034", "not run")
@@ -108,27 +125,23 @@ def test_cells_without_a_run_read_not_run(tmp_path: Path) -> None:
 
 
 def test_outside_is_beyond_two_standard_deviations(tmp_path: Path) -> None:
-    column = columns(tmp_path, "noniid")[0]
-    published = PUBLISHED["mnist", "noniid"]["fednova"]
+    published = PUBLISHED[MNIST]["fednova"]
     limit = published.mean + 2 * published.sd
-    fill(column, {"fednova": [limit + 1e-3], "rfa": [0.879]})
-    verdicts = {row[0]: row[4] for row in column.tables()[0].rows}
+    cells = filled(tmp_path, {"fednova": [limit + 1e-3], "rfa": [0.879]})
+    verdicts = {row[0]: row[4] for row in column_table(cells, MNIST).rows}
     assert (verdicts["FedNova"], verdicts["RFA"]) == ("outside ± 0.102", "within ± 0.040")
 
 
 def test_differences_are_paired(tmp_path: Path) -> None:
-    column = columns(tmp_path, "noniid")[0]
-    fill(column, {"fedprox": [0.5, 0.7, 0.9], "crf-fedprox": [0.6, 0.8, 1.0]})
-    _, differences = column.tables()
+    cells = filled(tmp_path, {"fedprox": [0.5, 0.7, 0.9], "crf-fedprox": [0.6, 0.8, 1.0]})
+    _, differences = column_tables(cells, MNIST)
     (row,) = differences.rows
     # The same step on every seed: paired, there is no spread at all.
     assert row == ("CRF-FedProx − FedProx", "3", "+0.100 [+0.100, +0.100]")
 
 
 def test_the_tables_are_written(tmp_path: Path) -> None:
-    chosen = columns(tmp_path, "all")
-    fill(chosen[0], {"fedavg": [0.9]})
-    names = {path.name for path in write_tables(tmp_path, chosen)}
+    names = {path.name for path in write_tables(tmp_path, filled(tmp_path, {"fedavg": [0.9]}))}
     assert names == {
         "tables.md", "table-noniid.tex", "table-noniid.csv", "table-iid.tex", "table-iid.csv",
     }  # fmt: skip
@@ -140,19 +153,15 @@ def test_the_tables_are_written(tmp_path: Path) -> None:
 
 
 def test_the_paper_s_tables_are_not_replaced_by_emptier_ones(tmp_path: Path) -> None:
-    chosen = columns(tmp_path / "a", "all")
-    fill(chosen[0], {"fedavg": [0.9]})
-    write_tables(tmp_path, chosen)
+    write_tables(tmp_path, filled(tmp_path / "a", {"fedavg": [0.9]}))
     before = snapshot(tmp_path)
     with pytest.raises(FedcrfError, match="is kept as it is"):
-        write_tables(tmp_path, columns(tmp_path / "b", "all"))
+        write_tables(tmp_path, paper_cells(tmp_path / "b"))
     assert snapshot(tmp_path) == before
 
 
 def test_the_estimate_of_a_column_is_over_its_seeds(tmp_path: Path) -> None:
-    column = columns(tmp_path, "noniid")[0]
-    fill(column, {"fedavg": [0.8, 1.0]})
-    found = mean_accuracy(column.cells, "fedavg")
+    found = mean_accuracy(filled(tmp_path, {"fedavg": [0.8, 1.0]}), "fedavg")
     assert found is not None
     assert (found.mean, found.sd, found.seeds) == pytest.approx((0.9, 0.02**0.5, 2))
-    assert Store(column.store.path).read().methods == ("fedavg",)
+    assert column_store(tmp_path, MNIST).read().methods == ("fedavg",)

@@ -62,8 +62,8 @@ def show(
     run_so_far = read_results(store)
     print_tables(run_so_far.tables(), form)
     for each in run_so_far.cells:
-        if each.told:
-            say(f"{each.cell.name}: {each.told}")
+        if each.remark:
+            say(f"{each.cell.name}: {each.remark}")
     if figures:
         list_files(write_results(store))
     if any(each.damage for each in run_so_far.cells):

@@ -233,36 +233,38 @@ def reproduce(
     """Make the paper's tables and figures: run what is missing, say which cells are not run."""
     workplace = _workplace(data_dir, place)
     from fedcrf.experiments import reproduce as paper
-    from fedcrf.experiments.analysis.paper import PAPER_METHODS
+    from fedcrf.experiments.analysis.paper import PAPER_METHODS, column_run
     from fedcrf.experiments.results import write_results
 
     names = names_if_given("--methods", methods) or list(PAPER_METHODS)
     datasets = None if dataset == "all" else parse_names("--dataset", dataset)
-    chosen = paper.columns(output, which, datasets)
+    chosen = paper.columns(which, datasets)
     paper.check_tables_folder(output)
-    specs = [column.spec(names, parse_seeds(seeds)) for column in chosen]
+    runs = [
+        (column_run(column, names, parse_seeds(seeds)), paper.column_store(output, column))
+        for column in chosen
+    ]
     failed: list[CellFailed] = []
     changed: list[Store] = []
     if run:
-        runs = [(spec, column.store) for spec, column in zip(specs, chosen, strict=True)]
         failed, display = _carry_out(runs, workplace, place.log)
         changed = [
             store
             for spec, store in runs
             if display.ran(spec) or not (store.path / "results.md").exists()
         ]
-    everything = paper.columns(output, "all")
-    for table in paper.paper_tables(everything).values():
+    cells = paper.paper_cells(output)
+    for table in paper.paper_tables(cells).values():
         print_table(table)
-    for column in everything:
-        for table in column.tables():
+    for column in paper.columns("all"):
+        for table in paper.column_tables(cells, column):
             print_table(table)
-        for line in column.remarks():
-            say(line)
+    for line in paper.cell_remarks(cells):
+        say(line)
     with _failing(failed):
         for store in changed:
             write_results(store)
-        list_files(paper.write_tables(output, everything))
+        list_files(paper.write_tables(output, cells))
 
 
 @with_flags

@@ -57,6 +57,7 @@ COLUMNS: Mapping[str, Any] = {
     "aggregation_share": math.nan,
     "images_per_second": math.nan,
     "separation": None,
+    "curve": None,
     "last_rounds": 0,
     "commit": "",
     "fingerprint": "",
@@ -68,8 +69,9 @@ COLUMNS: Mapping[str, Any] = {
 """The columns that every table has, with what stands where a cell does not say it.
 
 ``accuracy`` is the number reported: the test accuracy of the reported round, or, of a suite's cell,
-the mean over its last ``last_rounds``. ``stale`` says why a cell is stale, ``complete`` whether it
-has a result that counts.
+the mean over its last ``last_rounds``. ``curve`` has the validation accuracy of each round of a
+run's finished cell. ``stale`` says why a cell is stale, ``complete`` whether it has a result that
+counts.
 """
 
 
@@ -82,7 +84,8 @@ class CellResult:
         records: Its rounds so far; where a record is damaged, those before it.
         summary: Its result, where it is finished.
         damage: What is wrong with its files, where something is.
-        stale: What does something else than when it was run; nothing is told of such a cell.
+        stale: What does something else than when it was run; such a cell has neither records nor
+            summary.
     """
 
     cell: CellSpec
@@ -103,28 +106,25 @@ class CellResult:
         return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
 
     @property
-    def told(self) -> str | None:
+    def remark(self) -> str | None:
         """Why it has no result, or none that counts, and how far it is; None where all is well."""
         if self.damage is not None:
-            return self.damage_told
-        if self.stale is not None or self.summary is not None:
-            return self.stale_told
+            shown = f"shown up to round {self.records[-1].round}" if self.records else "left out"
+            return f"{shown}: {self.damage}"
+        if self.stale is not None:
+            return stale_line(self.stale)
+        if self.summary is not None:
+            return None
         if not self.records:
             return "not finished, not started"
         done, accuracy = len(self.records), self.records[-1].validation.accuracy
         so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
         return self.diverged or so_far
 
-    @property
-    def stale_told(self) -> str | None:
-        """That it is stale, and why; None where it is not."""
-        return self.stale and f"stale, and left out until it is run again: {self.stale}"
 
-    @property
-    def damage_told(self) -> str:
-        """What is wrong, and how far the cell is told all the same."""
-        shown = f"shown up to round {self.records[-1].round}" if self.records else "left out"
-        return f"{shown}: {self.damage}"
+def stale_line(why: str) -> str:
+    """Return that a cell is stale, and why."""
+    return f"stale, and left out until it is run again: {why}"
 
 
 @dataclass(frozen=True)
@@ -317,6 +317,7 @@ def _measured(each: CellResult) -> dict[str, Any]:
     }
     if each.records:
         reported = reported_round(each.records)
+        found["curve"] = [record.validation.accuracy for record in each.records]
         found["validation_accuracy"] = reported.validation.accuracy
         found["everyone_accuracy"] = (reported.everyone or reported.test).accuracy
     return found

@@ -283,7 +283,7 @@ def _commits(made: Provenance) -> str:
 
 
 def _remarks(store: Store, run: RunResults) -> list[str]:
-    remarks = [f"{each.cell.name}: {each.told}" for each in run.cells if each.told]
+    remarks = [f"{each.cell.name}: {each.remark}" for each in run.cells if each.remark]
     unknown = store.unknown_cells(run.spec)
     if unknown:
         remarks.append(f"not of this run and left out: {', '.join(unknown)}")

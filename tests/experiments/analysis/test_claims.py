@@ -18,10 +18,11 @@ def verdicts(curves: Curves, iid: bool = False) -> dict[str, tuple[str, str]]:
         {
             "method": method, "seed": seed, "complete": True, "accuracy": max(curve),
             "best_round": 1 + curve.index(max(curve)), "validation_loss": 1 - max(curve),
+            "curve": curve,
         }
         for (method, seed), curve in curves.items()
     )  # fmt: skip
-    rows = claims_table("title", cells, curves, iid=iid).rows
+    rows = claims_table("title", cells, iid=iid).rows
     return {row[0].partition(": ")[2]: (row[2], row[3]) for row in rows}
 
 

@@ -9,13 +9,13 @@ accuracy that some run never reached are compared by counting the seeds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.experiments.analysis.pairs import CONFIDENCE, Estimate, of_method, paired_difference
+from fedcrf.experiments.analysis.pairs import CONFIDENCE, Estimate, by_axes, paired_difference
 from fedcrf.experiments.analysis.paper import PAIRS
 from fedcrf.experiments.analysis.tables import Table, difference_text
 from fedcrf.experiments.methods import method_title
@@ -31,33 +31,29 @@ NEGLIGIBLE = 0.005
 
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 
-Curves = Mapping[tuple[str, int], Sequence[float]]
-"""By method and seed the validation accuracies, round by round."""
 
-
-def claims_table(title: str, cells: pd.DataFrame, curves: Curves, *, iid: bool) -> Table:
+def claims_table(title: str, cells: pd.DataFrame, *, iid: bool) -> Table:
     """Hold the paper's claims against the finished cells of one run.
 
     Args:
         title: Stands above the table.
-        cells: Of one run, its methods under shared seeds.
-        curves: Of its finished cells; those without one are left out.
+        cells: Of one run, its methods under shared seeds; those without a curve do not count.
         iid: Whether the clients' data are alike, for which the paper claims that nothing is lost.
     """
     rows: list[tuple[str, ...]] = []
+    of_method = by_axes(cells[cells["curve"].astype(bool)], "method")
     for pair in PAIRS:
-        seeds = [{seed for name, seed in curves if name == method} for method in pair]
-        shared = sorted(seeds[0] & seeds[1])
+        shared = of_method[pair[0]].index.intersection(of_method[pair[1]].index)
         if len(shared) < 2:
             continue
-        own, base = (of_method(cells, method).loc[shared] for method in pair)
+        own, base = (of_method[method].loc[shared] for method in pair)
         name = " and ".join(method_title(method) for method in pair)
         if iid:
             rows.append(_nothing_lost(name, own, base))
             continue
         rows += [
             _higher(f"{name}: higher accuracy", "Δ test accuracy", own, base, "accuracy"),
-            _speed(name, *([curves[method, seed] for seed in shared] for method in pair)),
+            _speed(name, own["curve"], base["curve"]),
             _higher(f"{name}: keeps improving late", "Δ best round", own, base, "best_round"),
             _lower_loss(name, own, base),
             _variance(name, own["accuracy"].to_numpy(), base["accuracy"].to_numpy()),
@@ -88,9 +84,7 @@ def _nothing_lost(pair: str, own: pd.DataFrame, base: pd.DataFrame) -> tuple[str
     return f"{pair}: nothing lost", measure, difference_text(difference, "+.4f"), verdict
 
 
-def _speed(
-    pair: str, ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]
-) -> tuple[str, ...]:
+def _speed(pair: str, ours: pd.Series, theirs: pd.Series) -> tuple[str, ...]:
     """Compare the rounds to each seed's target, which is set by the baseline's run of that seed.
 
     Where some run never reaches it, its rounds are censored: the seeds are counted on which one
@@ -128,7 +122,7 @@ def _rounds_to(curve: Sequence[float], target: float) -> float:
     return next((number for number, each in enumerate(curve, start=1) if each >= target), math.inf)
 
 
-def _rounds_text(rounds: NDArray[np.float64], curves: Sequence[Sequence[float]]) -> str:
+def _rounds_text(rounds: NDArray[np.float64], curves: pd.Series) -> str:
     """Return the median, or what it exceeds where half of the runs may have needed more."""
     reached = np.isfinite(rounds)
     known = np.where(reached, rounds, [len(curve) for curve in curves])

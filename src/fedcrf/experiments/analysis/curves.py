@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.simulation.records import RoundRecord, reported_round
-
-if TYPE_CHECKING:
-    from fedcrf.experiments.results import CellResult
 
 
 def mean_curve(
@@ -31,14 +27,3 @@ def mean_curve(
     with np.errstate(invalid="ignore"):  # a loss that overflowed
         sd = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.full(length, np.nan)
         return curves.mean(axis=0), sd
-
-
-def accuracy_curves(cells: Iterable[CellResult]) -> dict[tuple[str, int], list[float]]:
-    """Return the validation accuracies of finished cells, round by round, by method and seed."""
-    return {
-        (each.cell.method.name, each.cell.seed): [
-            record.validation.accuracy for record in each.records
-        ]
-        for each in cells
-        if each.summary is not None and each.records
-    }

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from fedcrf.experiments.analysis.pairs import Estimate, mean_accuracy, method_difference
-from fedcrf.experiments.analysis.tables import Table, difference_text, estimate_text
+from fedcrf.experiments.analysis.pairs import (
+    Estimate,
+    by_axes,
+    estimate,
+    mean_accuracy,
+    method_difference,
+)
+from fedcrf.experiments.analysis.tables import NO_NUMBER, Table, difference_text, estimate_text
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.suite import read_suite
@@ -33,9 +39,22 @@ SETTINGS = ("noniid", "iid")
 TITLES: Mapping[str, str] = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 """Its data sets in its order, which is also that of their cost."""
 
+
+class Column(NamedTuple):
+    """One column of the paper's tables: a data set in one of the two settings."""
+
+    dataset: str
+    setting: str
+
+    @property
+    def title(self) -> str:
+        """How the tables call it."""
+        return f"{TITLES[self.dataset]} {'IID' if self.setting == 'iid' else 'non-IID'}"
+
+
 _COLUMNS = (
-    ("mnist", "noniid"), ("cifar10", "noniid"), ("cifar100", "noniid"),
-    ("mnist", "iid"), ("cifar10", "iid"),
+    Column("mnist", "noniid"), Column("cifar10", "noniid"), Column("cifar100", "noniid"),
+    Column("mnist", "iid"), Column("cifar10", "iid"),
 )  # fmt: skip
 
 _ROWS: Mapping[str, tuple[tuple[float, float], ...]] = {
@@ -57,11 +76,11 @@ _ROWS: Mapping[str, tuple[tuple[float, float], ...]] = {
 PAPER_METHODS = tuple(_ROWS)
 """The rows of both tables, in the paper's order."""
 
-PUBLISHED: Mapping[tuple[str, str], Mapping[str, Published]] = {
-    place: {method: Published(*row[column]) for method, row in _ROWS.items()}
-    for column, place in enumerate(_COLUMNS)
+PUBLISHED: Mapping[Column, Mapping[str, Published]] = {
+    column: {method: Published(*row[place]) for method, row in _ROWS.items()}
+    for place, column in enumerate(_COLUMNS)
 }
-"""By data set and setting, then by method."""
+"""By column, then by method."""
 
 PAIRS = (("crf-fedavg", "fedavg"), ("crf-fedprox", "fedprox"))
 """Methods of the paper, each with its baseline of the same client objective."""
@@ -69,54 +88,58 @@ PAIRS = (("crf-fedavg", "fedavg"), ("crf-fedprox", "fedprox"))
 NOT_RUN = "not run"
 
 
-def column_run(dataset: str, setting: str, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
+def column_run(column: Column, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
     """Return the run that fills one column of the paper's tables, from ``suites/paper.toml``.
 
     Args:
-        dataset: One of `TITLES`.
-        setting: One of `SETTINGS`.
+        column: Which.
         methods: The rows.
         seeds: The paper has three.
     """
-    paper = read_suite("paper", dataset)
-    column = paper.chosen(methods=methods, seeds=seeds, partitions=[setting])
-    (point,) = column.study.points
+    paper = read_suite("paper", column.dataset)
+    chosen = paper.chosen(methods=methods, seeds=seeds, partitions=[column.setting])
+    (point,) = chosen.study.points
     return point.spec
 
 
 def published_column(spec: RunSpec) -> Mapping[str, Published]:
     """Return the paper's column for a run in just its setting; empty for any other run."""
-    for (dataset, setting), column in PUBLISHED.items():
-        if spec.data.dataset == dataset:
-            paper = column_run(dataset, setting, spec.methods, spec.seeds)
+    for column, published in PUBLISHED.items():
+        if spec.data.dataset == column.dataset:
+            paper = column_run(column, spec.methods, spec.seeds)
             if spec.describe() == paper.describe():
-                return column
+                return published
     return {}
 
 
-def column_table(title: str, cells: pd.DataFrame, published: Mapping[str, Published]) -> Table:
+def of_column(cells: pd.DataFrame, column: Column) -> pd.DataFrame:
+    """Return the cells of one column."""
+    return cells[(cells["dataset"] == column.dataset) & (cells["partition"] == column.setting)]
+
+
+def column_table(cells: pd.DataFrame, column: Column) -> Table:
     """Return one column with its differences: ours, the paper's, and whether ours lies within.
 
     n is the number of seeds; "within ± 0.142" means that our mean lies within the paper's mean
     ± 2 sd, and how wide that is.
     """
-    rows = []
+    rows, cells = [], of_column(cells, column)
     for method in dict.fromkeys([*PAPER_METHODS, *cells["method"]]):
-        paper, ours = published.get(method), mean_accuracy(cells, method)
-        name, said = method_title(method), "–" if paper is None else str(paper)
+        paper, ours = PUBLISHED[column].get(method), mean_accuracy(cells, method)
+        name, said = method_title(method), NO_NUMBER if paper is None else str(paper)
         if ours is not None:
             difference = difference_text(method_difference(cells, method))
             within = _within(ours, paper)
             rows.append((name, str(ours.seeds), estimate_text(ours), said, within, difference))
         elif paper is not None:
-            rows.append((name, "0", NOT_RUN, said, "–", "–"))
+            rows.append((name, "0", NOT_RUN, said, NO_NUMBER, NO_NUMBER))
     header = ("method", "n", "ours", "paper", "± 2 sd", "Δ to FedAvg [95 %]")
-    return Table(title, header, tuple(rows))
+    return Table(column.title, header, tuple(rows))
 
 
 def _within(ours: Estimate, published: Published | None) -> str:
     if published is None:
-        return "–"
+        return NO_NUMBER
     width = 2 * published.sd
     inside = abs(ours.mean - published.mean) <= width
     return f"{'within' if inside else 'outside'} ± {width:.3f}"
@@ -133,23 +156,24 @@ def differences_table(title: str, cells: pd.DataFrame) -> Table:
     return Table(title, ("difference", "seeds", "mean [95 %]"), tuple(rows))
 
 
-def paper_table(setting: str, columns: Mapping[str, pd.DataFrame]) -> Table:
-    """Return one table in the paper's layout: a row a method, ours (the paper's) in each column.
+def paper_table(cells: pd.DataFrame, setting: str) -> Table:
+    """Return one table in the paper's layout: a row a method, ours and the paper's in each column.
 
     Args:
+        cells: Of all columns.
         setting: ``noniid`` or ``iid``.
-        columns: By data set the cells of its run.
     """
-    rows = []
+    columns = [column for column in PUBLISHED if column.setting == setting]
+    of_method = by_axes(cells, "dataset", "partition", "method")
+    rows, header = [], ["method"]
     for method in PAPER_METHODS:
         row = [method_title(method)]
-        for dataset, cells in columns.items():
-            ours = mean_accuracy(cells, method)
+        for column in columns:
+            ours = estimate(of_method[*column, method]["accuracy"])
             row.append(NOT_RUN if ours is None else estimate_text(ours))
-            row.append(str(PUBLISHED[dataset, setting][method]))
+            row.append(str(PUBLISHED[column][method]))
         rows.append(tuple(row))
-    header = ["method"]
-    for dataset in columns:
-        header += [TITLES[dataset], "paper"]
+    for column in columns:
+        header += [TITLES[column.dataset], "paper"]
     title = "Test accuracy, " + ("IID" if setting == "iid" else "Dirichlet label skew")
     return Table(title, tuple(header), tuple(rows))
