@@ -9,7 +9,7 @@ import pytest
 
 from experiments.runs import carry_out, small_spec
 from fedcrf.experiments.analysis.pairs import mean_accuracy, method_difference
-from fedcrf.experiments.results import frame, read_results, run_rows
+from fedcrf.experiments.results import read_results
 from fedcrf.experiments.store import Store
 from fedcrf.report.headline import Headline, distrusted_tile, headline_of
 from fedcrf.report.lookup import find_rounds
@@ -24,7 +24,7 @@ def headline(folder: Path) -> Headline:
 
 def test_the_result_stands_beside_fedavgs(finished: Path) -> None:
     told = headline(finished)
-    cells = frame(run_rows(read_results(Store(finished)), Path(), {}))
+    cells = read_results(Store(finished)).table
     accuracy = mean_accuracy(cells, "crf-fedavg")
     gain = method_difference(cells, "crf-fedavg")
     assert accuracy is not None

@@ -42,18 +42,16 @@ def show(
     ] = False,
 ) -> None:
     """Show the tables of a finished or running run; of a suite, how many cells it has."""
-    from fedcrf.experiments.recorded import recorded_runs
+    from fedcrf.experiments.results import find, read_results, suite_notices, write_results
+    from fedcrf.experiments.store import Store
 
     if markdown and latex:
         raise FedcrfError("--markdown and --latex: give one of them")
     form: TableForm = "markdown" if markdown else "latex" if latex else "terminal"
-    runs = recorded_runs(folder)
-    if runs:
-        _show_recorded(folder, runs, form, figures=figures)
+    recorded, _ = find(folder)
+    if recorded:
+        _show_recorded(folder, recorded, form, figures=figures)
         return
-    from fedcrf.experiments.results import read_results, suite_notices, write_results
-    from fedcrf.experiments.store import Store
-
     store = Store(folder)
     if store.is_suite:
         for line in suite_notices(store):

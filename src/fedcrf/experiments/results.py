@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from fedcrf.experiments.analysis.tables import (
 from fedcrf.experiments.cell import CellSummary, StaleCellError
 from fedcrf.experiments.folders import DamagedRecordsError
 from fedcrf.experiments.provenance import changes
+from fedcrf.experiments.recorded import RecordedRun, recorded_runs
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
@@ -164,13 +166,16 @@ class RunResults:
         """The results of the finished cells."""
         return [each.summary for each in self.cells if each.summary is not None]
 
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Its cells, a row each; see `frame`."""
+        return frame(run_rows(self, Path(), {}))
+
     def tables(self) -> tuple[Table, Table]:
         """Return the results over the finished cells, and what stands behind them."""
-        cells, methods = frame(run_rows(self, Path(), {})), self.spec.methods
         published = published_column(self.spec)
         note = "" if self.spec.threat is None else UNDER_ATTACK
-        results = results_table(self.title, cells, methods, published, note)
-        return results, details_table(cells, methods)
+        return results_table(self.title, self.table, published, note), details_table(self.table)
 
     def records(self) -> dict[str, list[Sequence[RoundRecord]]]:
         """Return the rounds of every cell by method, seed by seed."""
@@ -257,7 +262,7 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         )
     if (suite := Store(folder)).is_suite:
         return frame(suite_rows(suite))
-    runs = [(store, read_results(store)) for store in find_runs(folder).values()]
+    runs = [(store, read_results(store)) for store in find(folder)[1].values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
     keys = dict.fromkeys(key for each in described for key in each)
     varied = [
@@ -274,11 +279,15 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     )
 
 
-def find_runs(folder: Path) -> dict[str, Store]:
-    """Return by name the run in a folder, or else those in the folders right below."""
+def find(folder: Path) -> tuple[dict[str, RecordedRun], dict[str, Store]]:
+    """Return by name the runs in a folder that another framework carried out, and those of ours.
+
+    Ours is the run in the folder itself, loose or packed, or else those right below. Where there
+    is none it is the folder, and reading it says so.
+    """
     whole = Store(folder)
     below = [] if (folder / DESCRIPTION).exists() else whole.runs_below()
-    return {store.path.name: store for store in below or [whole]}
+    return recorded_runs(folder), {store.path.name: store for store in below or [whole]}
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from fedcrf.experiments.analysis.pairs import BASELINE, mean_accuracy, method_difference
 from fedcrf.experiments.analysis.tables import estimate_text, interval_text
-from fedcrf.experiments.results import RunResults, frame, run_rows
+from fedcrf.experiments.results import RunResults
 from fedcrf.report.lookup import attackers_of, find_cell
 from fedcrf.report.verdict import last_verdicts
 from fedcrf.simulation.records import RoundRecord
@@ -51,9 +50,8 @@ def headline_of(run: RunResults) -> Headline:
     """
     told = find_cell(run.spec, None, None)
     method, title = told.method.name, told.method.title
-    cells = frame(run_rows(run, Path(), {}))
-    accuracy = mean_accuracy(cells, method)
-    fedavg, gain = mean_accuracy(cells, BASELINE), method_difference(cells, method)
+    accuracy, fedavg = mean_accuracy(run.table, method), mean_accuracy(run.table, BASELINE)
+    gain = method_difference(run.table, method)
     tiles: list[Tile] = []
     said = [f"{title} has no result yet" if run.finished else "No cell of this run is finished yet"]
     if accuracy is not None:

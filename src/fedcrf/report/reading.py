@@ -10,44 +10,14 @@ import tomli_w
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.curves import mean_curve
-from fedcrf.experiments.analysis.pairs import (
-    estimate,
-    method_difference,
-    of_method,
-    paired_difference,
-)
-from fedcrf.experiments.analysis.tables import (
-    UNDER_ATTACK,
-    Table,
-    difference_text,
-    estimate_text,
-)
+from fedcrf.experiments.analysis.tables import UNDER_ATTACK, comparison_table
 from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.methods import METHODS, method_title
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.recorded import (
-    RecordedRun,
-    evaluated,
-    recorded_runs,
-    recorded_table,
-)
-from fedcrf.experiments.results import (
-    CellResult,
-    RunResults,
-    find_runs,
-    frame,
-    read_results,
-    run_rows,
-)
+from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
+from fedcrf.experiments.results import CellResult, RunResults, find, read_results
 from fedcrf.experiments.store import PartitionRecord, Store
-from fedcrf.report.content import (
-    CellTrust,
-    Charts,
-    Curve,
-    Report,
-    RoundTrust,
-    RunContent,
-)
+from fedcrf.report.content import CellTrust, Charts, Curve, Report, RoundTrust, RunContent
 from fedcrf.report.effects import Effects, effects_of, scales_of
 from fedcrf.report.headline import headline_of, recorded_headline
 from fedcrf.report.lookup import attackers_of
@@ -83,48 +53,17 @@ def read_report(folders: Sequence[Path]) -> Report:
             remarks.append(f"{name} could not be read: {error}")
     if not runs:
         raise FedcrfError(f"no run could be read: {'; '.join(remarks)}")
+    comparison = None
+    if len(compared) > 1:
+        attacked = any(run.spec.threat is not None for _, run in compared)
+        tables = [(name, run.table) for name, run in compared]
+        comparison = comparison_table(tables, UNDER_ATTACK if attacked else "")
     return Report(
         title=runs[0].title if len(runs) == 1 else f"{len(runs)} runs compared",
         remarks=remarks,
-        comparison=comparison_table(compared) if len(compared) > 1 else None,
+        comparison=comparison,
         runs=runs,
     )
-
-
-def comparison_table(runs: Sequence[tuple[str, RunResults]]) -> Table:
-    """Return the runs beside each other: a row for each run and method.
-
-    The difference is to the same method of the first run, paired by seed where both had the same
-    data.
-    """
-    first = runs[0][1]
-    first_cells = frame(run_rows(first, Path(), {}))
-    rows = []
-    for name, run in runs:
-        cells = frame(run_rows(run, Path(), {}))
-        for method in run.spec.methods:
-            ours, theirs = of_method(cells, method), of_method(first_cells, method)
-            mean = estimate(ours["accuracy"])
-            if mean is None:
-                continue
-            same_data = ours["fingerprint"].eq(theirs["fingerprint"].reindex(ours.index))
-            difference = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
-            rows.append(
-                (
-                    f"{name}: {method_title(method)}",
-                    str(mean.seeds),
-                    estimate_text(mean),
-                    difference_text(method_difference(cells, method)),
-                    "–" if run is first else difference_text(difference),
-                )
-            )
-    header = (
-        "run and method", "seeds", "test accuracy", "Δ to FedAvg [95 %]",
-        f"Δ to {runs[0][0]} [95 %]",
-    )  # fmt: skip
-    attacked = any(run.spec.threat is not None for _, run in runs)
-    note = UNDER_ATTACK if attacked else ""
-    return Table("The runs beside each other", header, tuple(rows), note)
 
 
 @dataclass
@@ -221,11 +160,11 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, Store | RecordedRun]]:
     """Return the runs in some folders, each under a name of its own."""
     found: list[tuple[str, Store | RecordedRun]] = []
     for folder, name in zip(folders, _names(folders), strict=True):
-        runs = recorded_runs(folder) or find_runs(folder)
-        for own_name, run in runs.items():
+        recorded, runs = find(folder)
+        for own_name, run in (recorded or runs).items():
             within = own_name if len(folders) == 1 else f"{name}/{own_name}"
             below = isinstance(run, Store) and run.path.parent == folder
-            found.append((within if below or len(runs) > 1 else name, run))
+            found.append((within if below or len(recorded or runs) > 1 else name, run))
     return found
 
 

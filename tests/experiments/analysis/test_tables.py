@@ -25,7 +25,6 @@ from fedcrf.experiments.analysis.tables import (
 from fedcrf.experiments.results import frame
 from fedcrf.experiments.spec import resolve
 
-METHODS = ["fedavg", "crf-fedavg", "uniform", "fedprox"]
 NONE = table_of([])
 CELLS = frame(
     {
@@ -43,7 +42,7 @@ CELLS = frame(
 
 
 def test_results_say_who_won_and_by_how_much() -> None:
-    table = results_table("title", CELLS, METHODS, {})
+    table = results_table("title", CELLS, {})
     # Differences 0.05, 0.07 and 0.06: their sd is 0.01, so half the interval is t(2) · 0.01 / √3.
     half = 4.302652730 * 0.01 / math.sqrt(3)
     interval = f"+0.060 [{0.06 - half:+.3f}, {0.06 + half:+.3f}]"
@@ -57,13 +56,13 @@ def test_results_say_who_won_and_by_how_much() -> None:
 
 def test_the_paper_s_column() -> None:
     published = {"crf-fedavg": Published(0.895, 0.02)}
-    table = results_table("title", CELLS, METHODS, published)
+    table = results_table("title", CELLS, published)
     assert table.header[-1] == "paper"
     assert [row[-1] for row in table.rows] == ["–", "0.895 ± 0.020", "–"]
 
 
 def test_details() -> None:
-    table = details_table(CELLS, METHODS)
+    table = details_table(CELLS)
     rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert list(rows) == ["FedAvg", "CRF-FedAvg", "Uniform"]
     expected = {
@@ -79,7 +78,7 @@ def test_details() -> None:
 
 
 def test_no_results_are_a_table_without_rows() -> None:
-    for table in (results_table("title", NONE, METHODS, {}), details_table(NONE, METHODS)):
+    for table in (results_table("title", NONE, {}), details_table(NONE)):
         assert table.rows == ()
         assert list(csv.reader(io.StringIO(table.as_csv()))) == [list(table.header)]
         assert len(table.as_markdown().splitlines()) == 2
@@ -87,7 +86,7 @@ def test_no_results_are_a_table_without_rows() -> None:
 
 def test_nan_is_shown_and_not_an_error() -> None:
     cells = table_of([("fedavg", 0, math.nan), ("uniform", 0, 0.5)])
-    rows = results_table("title", cells, ["fedavg", "uniform"], {}).rows
+    rows = results_table("title", cells, {}).rows
     assert rows[0][2] == "nan"
 
 

@@ -153,7 +153,6 @@ def _results_shown(page: str) -> int:
 def results_table(
     title: str,
     cells: pd.DataFrame,
-    methods: Sequence[str],
     published: Mapping[str, Published],
     note: str = "",
 ) -> Table:
@@ -161,13 +160,12 @@ def results_table(
 
     Args:
         title: Stands above it.
-        cells: Of one run.
-        methods: The rows, in order; those without a complete cell are left out.
+        cells: Of one run. Its methods are the rows, but for those without a complete cell.
         published: The paper's numbers by method; no such column where empty.
         note: Stands below it.
     """
     rows = []
-    for method in methods:
+    for method in dict.fromkeys(cells["method"]):
         accuracy = mean_accuracy(cells, method)
         if accuracy is not None:
             difference = difference_text(method_difference(cells, method))
@@ -178,14 +176,14 @@ def results_table(
     return Table(title, (*header, "paper") if published else header, tuple(rows), note)
 
 
-def details_table(cells: pd.DataFrame, methods: Sequence[str]) -> Table:
+def details_table(cells: pd.DataFrame) -> Table:
     """Return what stands behind a result: means of other accuracies, of rounds and of cost.
 
     Times are medians over the seeds.
     """
     rows = []
     of_method = by_axes(cells, "method")
-    for method in methods:
+    for method in dict.fromkeys(cells["method"]):
         own = of_method[method]
         if own.empty:
             continue
@@ -204,6 +202,47 @@ def details_table(cells: pd.DataFrame, methods: Sequence[str]) -> Table:
         )
     header = ("method", "clients", "worst", "held-out", "rounds", "s/round", "images/s", "server")
     return Table("details", header, tuple(rows))
+
+
+def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -> Table:
+    """Return the runs beside each other: a row for each run and method.
+
+    The difference is to the same method of the first run, paired by seed where both had the same
+    data.
+
+    Args:
+        runs: The name of each, and its cells.
+        note: Stands below the table.
+    """
+    rows = []
+    (first_name, first), *_ = runs
+    of_first = by_axes(first, "method")
+    for name, cells in runs:
+        of_method = by_axes(cells, "method")
+        for method in dict.fromkeys(cells["method"]):
+            ours, theirs = of_method[method], of_first[method]
+            mean = estimate(ours["accuracy"])
+            if mean is None:
+                continue
+            same_data = ours["fingerprint"].eq(theirs["fingerprint"].reindex(ours.index))
+            difference = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
+            rows.append(
+                (
+                    f"{name}: {method_title(method)}",
+                    str(mean.seeds),
+                    estimate_text(mean),
+                    difference_text(method_difference(cells, method)),
+                    NO_NUMBER if cells is first else difference_text(difference),
+                )
+            )
+    header = (
+        "run and method",
+        "seeds",
+        "test accuracy",
+        "Δ to FedAvg [95 %]",
+        f"Δ to {first_name} [95 %]",
+    )
+    return Table("The runs beside each other", header, tuple(rows), note)
 
 
 def settings_table(
