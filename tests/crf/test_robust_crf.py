@@ -239,9 +239,9 @@ def test_the_longest_absent_are_forgotten_first(most, known):
 def test_a_round_touches_what_is_kept_of_its_own_clients_alone():
     first, second = play(SMALL, [range(9), [1, 7]])
     for client in range(9):
-        same = second.memory.of_client[client] is first.memory.of_client[client]
+        same = second.memory.rows[client] is first.memory.rows[client]
         assert same == (client not in (1, 7))
-        assert first.memory.of_client[client].sketch.base is None, "no row of a larger array"
+        assert first.memory.rows[client].sketch.base is None, "no row of a larger array"
 
 
 @pytest.mark.parametrize("hand_over", [dict, lambda memory: pickle.loads(pickle.dumps(memory))])

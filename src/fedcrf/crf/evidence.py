@@ -87,12 +87,15 @@ class NormEvidence(LinearPart):
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies and the evidence by ``norm``; see `EvidencePart.energy`."""
-        excesses = norm_excess(seen.statistics.norms, seen.num_examples, seen.finite, self.exponent)
-        known = excesses[seen.finite & (seen.num_examples > 0)]
-        deviation = median_and_lower_mad(known)[1] if len(known) else 0.0
+        known = seen.finite & (seen.num_examples > 0)
+        lengths = np.log(np.maximum(seen.statistics.norms[known], np.finfo(np.float64).tiny))
+        excess = lengths - self.exponent * np.log(seen.num_examples[known])
+        excess -= median(excess)
+        _, deviation = median_and_lower_mad(excess)
         tolerated = max(self.tolerance, self.spread * deviation)
         tolerated += self.tolerance_growth * seen.norm_decay
-        evidence = np.clip(excesses - tolerated, 0.0, self.limit)
+        evidence = np.zeros(seen.num_clients)
+        evidence[known] = np.minimum(np.maximum(0.0, excess - tolerated), self.limit)
         return self.against(evidence, labels, {})
 
 
@@ -142,7 +145,7 @@ class ResponseEvidence(LinearPart):
         if response is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(response)
-        middle, deviation = median_and_lower_mad(response[known]) if known.any() else (0.0, 0.0)
+        middle, deviation = median_and_lower_mad(response[known])
         typical = min(0.0, middle)
         spread = self.spread * large_round_share(seen.finite, self.large_round)
         expected = max(self.share * typical, typical + spread * deviation)
@@ -193,7 +196,7 @@ class ConsistencyEvidence(LinearPart):
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(consistency)
         # Negated, since the deviations of the consistent ones are the honest spread.
-        turned, deviation = median_and_lower_mad(-consistency[known]) if known.any() else (0.0, 0.0)
+        turned, deviation = median_and_lower_mad(-consistency[known])
         crowded = large_round_share(seen.finite, self.large_round)
         missing = (1.0 - 0.5 * crowded) * (1.0 - self.share) * abs(turned)
         expected = -turned - max(missing, crowded * self.spread * deviation)
@@ -261,8 +264,8 @@ class Opposition(LinearPart):
         least = (1.0 - crowded) * (self.tolerance + self.tolerance_growth * seen.norm_decay)
 
         def energy(marginals: Matrix) -> Energy:
-            met = conflicts @ (marginals @ labels)
-            middle, deviation = median_and_lower_mad(met[judges]) if len(judges) else (0.0, 0.0)
+            met = conflicts.dot(marginals.dot(labels))
+            middle, deviation = median_and_lower_mad(met[judges])
             tolerated = least + crowded * self.spread * deviation
             evidence = np.maximum(0.0, met - middle - tolerated)
             return self.against(evidence, labels, {self.cause: met, "vote": counted})
@@ -299,7 +302,7 @@ def votes(cosines: Matrix, power: float) -> Vector:
         cosines: (m, m) cosines of the updates; NaN for a non-finite one.
         power: p.
     """
-    alike = np.maximum(0.0, np.where(np.isnan(cosines), 0.0, cosines)) ** power
+    alike = np.fmax(0.0, cosines) ** power  # 0 for NaN
     np.fill_diagonal(alike, 0.0)
     return np.asarray(1.0 / (1.0 + alike.sum(axis=0)))
 
@@ -316,39 +319,20 @@ def conflict(cosines: Matrix, agreement: float = 0.0) -> Matrix:
     return np.where(met > 0.0, met, agreement * met)
 
 
-def norm_excess(
-    norms: Vector, num_examples: Vector, finite: NDArray[np.bool_], exponent: float
-) -> Vector:
-    """Return z_i = log‖u_i‖ − a·log n_i less its median.
-
-    A zero update lies as far below as can be. Of a client that is not finite or has no examples
-    nothing is known: 0.
-
-    Args:
-        norms: (m,) norms.
-        num_examples: (m,) training examples n_i.
-        finite: (m,) bool; who is finite.
-        exponent: a.
-    """
-    known = finite & (num_examples > 0)
-    excess = np.zeros(len(norms))
-    lengths = np.log(np.maximum(norms[known], np.finfo(np.float64).tiny))
-    excess[known] = lengths - exponent * np.log(num_examples[known])
-    excess[known] -= median(excess[known])
-    return excess
-
-
 def large_round_share(finite: NDArray[np.bool_], large_round: float) -> float:
     """Return 1 − large_round/m of a round of m finite clients; 0 of one that is not large."""
-    return 1.0 - min(1.0, large_round / max(1, int(finite.sum())))
+    return 1.0 - min(1.0, large_round / max(1, int(np.count_nonzero(finite))))
 
 
 def median_and_lower_mad(values: Vector) -> tuple[float, float]:
     """Return the median, and the median deviation of the values that are not above it.
 
-    Attackers are above it, and could otherwise choose the deviation.
+    Attackers are above it, and could otherwise choose the deviation. Both are 0 of no values.
     """
-    ordered = np.sort(values)
+    if not len(values):
+        return 0.0, 0.0
+    ordered = values.copy()  # and sorted in place: np.sort takes three times as long where few
+    ordered.sort()
     middle = median_of_sorted(ordered)
     below = ordered[: ordered.searchsorted(middle, "right")]
     return middle, median_of_sorted((middle - below)[::-1])
@@ -361,8 +345,9 @@ def trust_ratio(trusted: Vector, unknown: float) -> Vector:
         trusted: (m,) labels expected when the clients last took part; NaN for who is new.
         unknown: The label expected of a client of which nothing is known. Of 0 nobody can be short.
     """
-    known = ~np.isnan(trusted) & (unknown > 0.0)
-    return np.minimum(1.0, np.divide(trusted, unknown, out=np.ones_like(trusted), where=known))
+    if unknown == 0.0:
+        return np.ones_like(trusted)
+    return np.fmin(1.0, trusted / unknown)  # 1 for NaN
 
 
 def norm_decay(median: float, longest: float) -> float:

@@ -149,19 +149,19 @@ def mean_field(
     """
     check_whole("iterations", iterations, least=0)
     checked_share("damping", damping)
-    marginals = initial
+    marginals, updated, last_energy = initial, initial, b""
     for _ in range(iterations):
         energy = unary
         for message in messages:
             energy = energy + message(marginals).values
-        # A ufunc's own reductions: arrays are so small that the calls take most of the time.
-        updated = np.minimum.reduce(energy, axis=1, keepdims=True) - energy
-        np.exp(updated, out=updated)
-        updated /= np.add.reduce(updated, axis=1, keepdims=True)
-        if damping != 0.0:
-            updated *= 1.0 - damping
-            updated += damping * marginals
-        marginals = updated
+        # Energies stay where no marginal changes any evidence; then so does the update. Arrays are
+        # small, so that each call counts.
+        if (this_energy := energy.tobytes()) != last_energy:
+            last_energy = this_energy
+            updated = np.minimum.reduce(energy, axis=1, keepdims=True) - energy
+            np.exp(updated, out=updated)
+            updated /= np.add.reduce(updated, axis=1, keepdims=True)
+        marginals = updated if damping == 0.0 else (1.0 - damping) * updated + damping * marginals
     return marginals
 
 

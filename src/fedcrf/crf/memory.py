@@ -1,11 +1,11 @@
-"""What the server remembers of its clients from round to round, by their identity."""
+"""What the server remembers of its clients: a table with one row a client, by its identity."""
 
 from __future__ import annotations
 
 import hashlib
 import numbers
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -20,15 +20,32 @@ from fedcrf.statistics.inputs import NO_ARRAY
 Arrays = Mapping[str, NDArray[Any]]
 """A memory as plain arrays by name, which any checkpoint can hold."""
 
+ARRAYS: Mapping[str, tuple[str, str]] = {
+    "layout": ("iu", "4"),
+    "labels": ("iuf", "L"),
+    "clients": ("iu", "k"),
+    "beliefs": ("iuf", "kL"),
+    "sketches": ("iuf", "ks"),
+    "rounds": ("iu", "k"),
+    "positions": ("iuf", "Ts"),
+    "expected": ("iuf", "s"),
+    "longest": ("iuf", "1"),
+}
+"""The arrays of a memory: the kinds of dtype that each may have, and its axes; see `ClientMemory`.
+"""
+
+SHARED = ("layout", "labels", "expected", "longest")
+"""Those that belong to no single client."""
+
 
 @dataclass(frozen=True, eq=False)
-class Remembered:
-    """What is kept of one client, all from the round that it last took part in.
+class Row:
+    """What is remembered of one client, from the round in which it last took part.
 
     Attributes:
         belief: (L,) float64 marginals.
         sketch: (s,) float32 sketch of its update.
-        position: (s,) float64 sketch of the global model; one array for all clients of that round.
+        position: (s,) float64 sketch of the global model; the clients of a round share one array.
     """
 
     belief: NDArray[np.float64]
@@ -37,61 +54,80 @@ class Remembered:
 
 
 @dataclass(frozen=True, eq=False)
-class ClientMemory(Mapping[str, NDArray[Any]]):
-    """Of each of k clients its belief, a sketch of its last update and where the model was then.
-
-    All is of sketch or label size: 16 KiB a client for sketches of 4096 numbers. A round makes new
-    entries of the clients that take part; those of others go from memory to memory as they are.
-    Plain arrays, which any checkpoint can hold, are made only where the memory is read by name:
-
-    - ``layout`` and ``labels`` as below, ``expected`` and ``longest`` too;
-    - ``clients``: (k,) int64 identities, rising; the next two are in their order;
-    - ``beliefs``: (k, L) float64, and ``sketches``: (k, s) float32;
-    - ``positions``: (T, s) float64, of each round in which some client last took part, the earliest
-      first;
-    - ``rounds``: (k,) int64, each client's row of ``positions``.
+class Recalled:
+    """The rows of a round's m clients, stacked; NaN for a client that is new.
 
     Attributes:
-        layout: (4,) int64; numbers in the model d, sketch size, sketch seed, and 1 where the model
-            is given every round. A memory with another layout is of another federation.
-        labels: (L,) float64, the labels that beliefs are over. With others it is of another rule.
-        of_client: What is kept by identity; the longest absent first, of a round the smaller.
-        expected: (s,) float64 sketch of the next global model, as far as the server alone moves it.
-        longest: (1,) float64, the largest that a round's median norm has been; 0 before the first.
+        beliefs: (m, L) marginals.
+        sketches: (m, s) float64 sketches of their last updates.
+        positions: (T, s) sketches of the T different global models that they then started from.
+        rounds: (m,) each client's row of ``positions``.
+    """
+
+    beliefs: NDArray[np.float64]
+    sketches: NDArray[np.float64]
+    positions: NDArray[np.float64]
+    rounds: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientMemory(Mapping[str, NDArray[Any]]):
+    """A table with a row for each of k clients.
+
+    As a mapping, it consists of plain arrays by name:
+
+    - ``layout``, ``labels``, ``expected`` and ``longest``: the attributes below;
+    - ``clients``: (k,) int64 identities, rising, which order the next three;
+    - ``beliefs``: (k, L) float64 marginals;
+    - ``sketches``: (k, s) float32 sketches of the last updates;
+    - ``rounds``: (k,) int64, each client's row of ``positions``;
+    - ``positions``: (T, s) float64 sketches of the global model, one for each round in which some
+      client last took part, the earliest first.
+
+    A column is stacked only when it is read by name: a row takes 16 KiB where s = 4096, and a round
+    replaces the rows of its own clients alone.
+
+    Attributes:
+        layout: (4,) int64; numbers in the model d, sketch size s, sketch seed, and 1 where the
+            model is given every round. A memory with another layout is of another federation.
+        labels: (L,) float64, the labels of the beliefs. With others it is of another rule.
+        rows: The rows by identity, the longest absent first; of one round the smaller first.
+        expected: (s,) float64 sketch of the next global model, if nothing but the rule moves it.
+        longest: (1,) float64, the largest median norm of a round so far; 0 before the first.
     """
 
     layout: NDArray[np.int64]
     labels: NDArray[np.float64]
-    of_client: Mapping[int, Remembered]
+    rows: Mapping[int, Row]
     expected: NDArray[np.float64]
     longest: NDArray[np.float64]
 
-    __eq__ = object.__eq__  # and not by the arrays, as mappings are compared
+    __eq__ = object.__eq__  # a mapping would compare arrays
     __hash__ = object.__hash__
 
     @classmethod
     def empty(
         cls, dimension: int, labels: Sequence[float], size: int, seed: int, model_given: bool
     ) -> ClientMemory:
-        """Return the memory of nobody."""
+        """Return a memory without clients."""
         return cls(
             layout=np.array([dimension, size, seed, model_given], dtype=np.int64),
             labels=np.array(labels, dtype=np.float64),
-            of_client={},
+            rows={},
             expected=np.zeros(size),
             longest=np.zeros(1),
         )
 
     @classmethod
     def of(cls, memory: Arrays | None, like: ClientMemory) -> ClientMemory:
-        """Return a memory that is handed over; ``like`` itself where it is empty.
+        """Return the given memory; ``like`` itself where none is given.
 
         Args:
-            memory: As it was handed back, or as plain arrays, all of which are checked.
-            like: The memory of nobody, of the same settings.
+            memory: As the round before returned it, or its plain arrays, which are checked.
+            like: An empty memory of the same settings.
 
         Raises:
-            FedcrfError: It is not the memory of such a rule, or of another federation.
+            FedcrfError: It is the memory of another rule or federation, or it is damaged.
         """
         if memory is not None and not isinstance(memory, Mapping):
             raise FedcrfError(
@@ -103,8 +139,8 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if isinstance(memory, cls):
             memory._check_settings(like)
             return memory
-        if set(memory) != set(NAMES):
-            odd = sorted(map(str, set(memory) ^ set(NAMES)))[0]
+        if set(memory) != set(ARRAYS):
+            odd = sorted(map(str, set(memory) ^ set(ARRAYS)))[0]
             raise FedcrfError(
                 f"the memory is of another rule ('{odd}' is in one of them only): "
                 "give the one this rule handed back, or none to begin anew"
@@ -114,127 +150,110 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             "give the one this rule handed back, or none to begin anew"
         )
         try:
-            arrays = {name: as_numpy(memory[name]) for name in NAMES}
+            arrays = {name: as_numpy(memory[name]) for name in ARRAYS}
         except NO_ARRAY:
             raise damaged from None
         if arrays["layout"].shape != like.layout.shape:
             raise damaged
-        given = cls(
-            layout=arrays["layout"],
-            labels=arrays["labels"],
-            of_client={},
-            expected=arrays["expected"],
-            longest=arrays["longest"],
-        )
+        given = cls(rows={}, **{name: arrays[name] for name in SHARED})
         given._check_settings(like)
-        if not _is_sound(arrays, like):
+        if not _fit_together(arrays, like) or not _hold_values(arrays):
             raise damaged
-        return replace(given, of_client=_by_client(arrays))
+        return replace(given, rows=_rows(arrays))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return one of the plain arrays, made anew and for the caller to keep."""
+        """Return a plain array, made anew and for the caller to keep."""
         if name in SHARED:
             return np.array(getattr(self, name))
-        clients = sorted(self.of_client)
-        kept = [self.of_client[client] for client in clients]
-        size = len(self.expected)
+        clients = sorted(self.rows)
+        rows = [self.rows[client] for client in clients]
         if name == "clients":
             return np.array(clients, dtype=np.int64)
         if name == "beliefs":
-            return np.array([each.belief for each in kept]).reshape(-1, len(self.labels))
+            return np.array([row.belief for row in rows]).reshape(-1, len(self.labels))
         if name == "sketches":
-            return np.array([each.sketch for each in kept], np.float32).reshape(-1, size)
-        positions = {id(each.position): each.position for each in self.of_client.values()}
+            return np.array([row.sketch for row in rows], np.float32).reshape(
+                -1, len(self.expected)
+            )
+        positions = _positions(self.rows.values())
         if name == "positions":
-            return np.array([*positions.values()]).reshape(-1, size)
+            return np.array([*positions.values()]).reshape(-1, len(self.expected))
         if name == "rounds":
-            rows = {place: row for row, place in enumerate(positions)}
-            return np.array([rows[id(each.position)] for each in kept], dtype=np.int64)
+            return _rounds(rows, positions)
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the plain arrays."""
-        return iter(NAMES)
+        return iter(ARRAYS)
 
     def __len__(self) -> int:
-        """Return how many plain arrays there are."""
-        return len(NAMES)
+        """Return the number of plain arrays."""
+        return len(ARRAYS)
 
-    def recall(
-        self, clients: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return beliefs, sketches of updates and of models; rows of NaN for who is unknown.
-
-        Args:
-            clients: (m,) identities.
-        """
+    def gather(self, clients: NDArray[np.int64]) -> Recalled:
+        """Return the rows of these (m,) identities."""
         unknown = np.full(len(self.expected), np.nan)
-        nothing = Remembered(np.full(len(self.labels), np.nan), unknown.astype(np.float32), unknown)
-        kept = [self.of_client.get(client, nothing) for client in clients.tolist()]
-        return (
-            np.array([each.belief for each in kept]),
-            np.array([each.sketch for each in kept], np.float64),
-            np.array([each.position for each in kept]),
+        new = Row(np.full(len(self.labels), np.nan), unknown.astype(np.float32), unknown)
+        rows = [self.rows.get(client, new) for client in clients.tolist()]
+        positions = _positions(rows)
+        return Recalled(
+            np.array([row.belief for row in rows]),
+            np.array([row.sketch for row in rows], np.float64),
+            np.array([*positions.values()]),
+            _rounds(rows, positions),
         )
 
-    def trusts_absent(
-        self, clients: NDArray[np.int64], labels: NDArray[np.float64], least: float
-    ) -> bool:
-        """Tell whether a client that takes no part has a label expected of ``least`` or more.
-
-        Args:
-            clients: (m,) identities of who takes part.
-            labels: (L,) what beliefs are over.
-            least: What is enough.
-        """
-        here = set(clients.tolist())
-        return any(
-            kept.belief @ labels >= least
-            for client, kept in self.of_client.items()
-            if client not in here
-        )
-
-    def after(
+    def scatter(
         self,
         clients: NDArray[np.int64],
         beliefs: NDArray[np.float64],
-        sketches: NDArray[np.float64],
+        sketches: NDArray[np.float32],
         position: NDArray[np.float64],
+        *,
         expected: NDArray[np.float64],
         median_norm: float,
         most: int,
     ) -> ClientMemory:
-        """Return the memory after a round; who was absent is kept as it was, or dropped.
+        """Return the memory after a round, with new rows for its clients.
 
         Args:
-            clients: (m,) identities of who took part.
+            clients: (m,) identities.
             beliefs: (m, L) their marginals.
-            sketches: (m, s) sketches of their updates.
-            position: (s,) sketch of the global model of the round.
-            expected: (s,) sketch of the model after it.
+            sketches: (m, s) float32 sketches of their updates.
+            position: (s,) sketch of the global model that they started from.
+            expected: (s,) sketch of the model after the round.
             median_norm: Of the updates of the round.
-            most: Clients that are remembered, or as many as took part. The longest absent go first.
+            most: Clients to remember, or m where that is more. The longest absent are forgotten
+                first.
         """
-        of_client, there = dict(self.of_client), np.array(position)
-        who = clients.tolist()
+        rows, position = dict(self.rows), position.copy()
+        identities = clients.tolist()
         for place in np.argsort(clients).tolist():
-            of_client.pop(who[place], None)  # it comes last
-            # Copies: a row of an array would keep the others in memory.
-            of_client[who[place]] = Remembered(
-                beliefs[place].copy(), sketches[place].astype(np.float32), there
-            )
-        surplus = len(of_client) - max(most, len(clients))
+            rows.pop(identities[place], None)  # so that it comes last
+            # Copies, since a view would keep the whole round's array in memory.
+            rows[identities[place]] = Row(beliefs[place].copy(), sketches[place].copy(), position)
+        surplus = len(rows) - max(most, len(clients))
         if surplus > 0:
-            of_client = dict(islice(of_client.items(), surplus, None))
-        return replace(
-            self,
-            of_client=of_client,
-            expected=expected,
-            longest=np.maximum(self.longest, median_norm),
+            rows = dict(islice(rows.items(), surplus, None))
+        longest = np.maximum(self.longest, median_norm)
+        return replace(self, rows=rows, expected=expected, longest=longest)
+
+    def trusts_absent(self, clients: NDArray[np.int64], least: float) -> bool:
+        """Return whether a client that is not among these (m,) has an expected label of ``least``.
+
+        Args:
+            clients: (m,) identities of the clients that take part.
+            least: The expected label that is enough.
+        """
+        present = set(clients.tolist())
+        return any(
+            row.belief @ self.labels >= least
+            for client, row in self.rows.items()
+            if client not in present
         )
 
     def _check_settings(self, like: ClientMemory) -> None:
-        """Raise a `FedcrfError` where layout or labels are not those of another's."""
+        """Raise a `FedcrfError` where layout or labels differ from another's."""
         parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
         settings = ([*each.layout.tolist(), each.labels.tolist()] for each in (self, like))
         other = "; ".join(
@@ -249,57 +268,61 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             )
 
 
-SHARED = ("layout", "labels", "expected", "longest")
-"""The plain arrays that are of no client."""
-
-NAMES = (*SHARED[:2], "clients", "beliefs", "sketches", "rounds", "positions", *SHARED[2:])
-"""The plain arrays of a memory."""
+def _positions(rows: Iterable[Row]) -> dict[int, NDArray[np.float64]]:
+    """Return the different positions of rows by their ids, in the order of the rows."""
+    return {id(row.position): row.position for row in rows}
 
 
-def _by_client(arrays: Mapping[str, NDArray[Any]]) -> dict[int, Remembered]:
-    """Return what sound plain arrays keep of each client."""
+def _rounds(rows: Iterable[Row], positions: Mapping[int, Any]) -> NDArray[np.int64]:
+    """Return the place of each row's position among the positions."""
+    places = {position: place for place, position in enumerate(positions)}
+    return np.array([places[id(row.position)] for row in rows], dtype=np.int64)
+
+
+def _rows(arrays: Arrays) -> dict[int, Row]:
+    """Return the rows of checked plain arrays."""
     positions = [np.array(each, np.float64) for each in arrays["positions"]]
     order = np.lexsort((arrays["clients"], arrays["rounds"]))
     return {
-        int(arrays["clients"][row]): Remembered(
-            np.array(arrays["beliefs"][row], np.float64),
-            np.array(arrays["sketches"][row], np.float32),
-            positions[arrays["rounds"][row]],
+        int(arrays["clients"][place]): Row(
+            np.array(arrays["beliefs"][place], np.float64),
+            np.array(arrays["sketches"][place], np.float32),
+            positions[arrays["rounds"][place]],
         )
-        for row in order.tolist()
+        for place in order.tolist()
     }
 
 
-def _is_sound(arrays: Mapping[str, NDArray[Any]], like: ClientMemory) -> bool:
-    """Tell whether plain arrays belong together and have the widths of a memory."""
-    kinds = {name: array.dtype.kind for name, array in arrays.items()}
-    if not all(kinds[name] in "iu" for name in ("layout", "clients", "rounds")):
-        return False
-    if not all(kinds[name] in "iuf" for name in kinds):
-        return False
-    clients, rounds, positions = arrays["clients"], arrays["rounds"], arrays["positions"]
-    beliefs, sketches, expected = arrays["beliefs"], arrays["sketches"], arrays["expected"]
-    k, rows = len(np.atleast_1d(clients)), len(np.atleast_1d(positions))
-    size, num_labels, longest = len(like.expected), len(like.labels), arrays["longest"]
+def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
+    """Return whether plain arrays have the dtypes and axes of `ARRAYS`."""
+    lengths = {"1": 1, "4": 4, "L": len(like.labels), "s": len(like.expected)}
+    for name, (kinds, axes) in ARRAYS.items():
+        array = arrays[name]
+        if array.dtype.kind not in kinds or array.ndim != len(axes):
+            return False
+        for axis, length in zip(axes, array.shape, strict=True):
+            if lengths.setdefault(axis, length) != length:
+                return False
+    return True
+
+
+def _hold_values(arrays: Arrays) -> bool:
+    """Return whether the numbers in plain arrays that fit together can be a memory's."""
+    beliefs, rounds, longest = arrays["beliefs"], arrays["rounds"], arrays["longest"]
+    finite = ["sketches", "positions", "longest"]
+    if not arrays["layout"][3]:  # where the model is given, nothing reads what is expected of it
+        finite.append("expected")
     return (
-        clients.shape == rounds.shape == (k,)
-        and beliefs.shape == (k, num_labels)
-        and sketches.shape == (k, size)
-        and positions.shape == (rows, size)
-        and expected.shape == (size,)
-        and longest.shape == (1,)
-        and bool(((rounds >= 0) & (rounds < rows)).all())
-        and len(np.unique(clients)) == k
-        and bool(np.isfinite(sketches).all() and np.isfinite(positions).all())
-        and (bool(arrays["layout"][3]) or bool(np.isfinite(expected).all()))
-        and bool(np.isfinite(longest).all() and (longest >= 0).all())
-        and bool((beliefs >= 0).all())
+        all(bool(np.isfinite(arrays[name]).all()) for name in finite)
+        and len(np.unique(arrays["clients"])) == len(rounds)
+        and bool(((rounds >= 0) & (rounds < len(arrays["positions"]))).all())
+        and bool((longest >= 0).all() and (beliefs >= 0).all())
         and np.allclose(beliefs.sum(axis=1), 1.0)
     )
 
 
 def sketch_seed_of(memory: Arrays) -> int | None:
-    """Return the seed of the sketches in a memory; None where it is none of such, or damaged."""
+    """Return the seed of the sketches in a memory; None where it has none, or is damaged."""
     try:
         layout = as_numpy(memory.get("layout", ()))
     except NO_ARRAY:
@@ -310,7 +333,7 @@ def sketch_seed_of(memory: Arrays) -> int | None:
 def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.int64]:
     """Return the clients' identities as whole numbers; their places where none are given.
 
-    A name becomes a number of 64 bits that it always has.
+    A name is hashed to 64 bits.
 
     Raises:
         FedcrfError: Not one for each update, neither names nor whole numbers, or one twice.
@@ -338,9 +361,9 @@ def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.in
 
 
 def _number(identity: Any) -> int:
-    """Return the number of 64 bits that a name or a whole number goes by."""
+    """Return a name or a whole number as a signed number of 64 bits."""
     if isinstance(identity, str):
         digest = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest, "little", signed=True)
-    # Node ids may be unsigned: whatever has 64 bits keeps them.
+    # Node ids may be unsigned; a number of 64 bits keeps all of them.
     return (int(identity) + 2**63) % 2**64 - 2**63

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ class Posterior:
     kept_reason: str | None = None
 
     def __post_init__(self) -> None:
-        values = [getattr(self, each.name) for each in fields(self)]
+        values = list(vars(self).values())
         if self.affinity is not None and not isinstance(self.affinity, np.ndarray):
             values += [self.affinity.data, self.affinity.indices, self.affinity.indptr]
         for value in [*values, *self.causes.values()]:

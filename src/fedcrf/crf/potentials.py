@@ -132,7 +132,9 @@ def median(values: Vector) -> float:
 
     NaN of nothing.
     """
-    return median_of_sorted(np.sort(values))
+    ordered = values.copy()
+    ordered.sort()
+    return median_of_sorted(ordered)
 
 
 def median_of_sorted(ordered: Vector) -> float:

@@ -374,30 +374,22 @@ class RobustCRF(Settings):
             memory: Of the round before.
             evidence: That the clients report.
         """
-        field, finite = self.field, statistics.finite
+        finite = statistics.finite
         counted = capped_weights(base_weights(num_examples, finite), finite, self.count_cap)
         copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
         base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
-        who = identities(clients, statistics.num_clients)
-        remembered = ClientMemory.of(
-            memory,
-            like=ClientMemory.empty(
-                statistics.dimension,
-                field.labels,
-                self.sketch_size,
-                self._seed,
-                model_given=position is not None,
-            ),
-        )
-        here = remembered.expected if position is None else position
-        # What is compared is what will be remembered; of who is not finite, nothing.
-        sketches = np.clip(sketches, -LARGEST_SKETCHED, LARGEST_SKETCHED).astype(np.float32)
-        sketches[~finite] = np.nan
-        before, last_sketches, last_positions = remembered.recall(who)
-        labels = np.asarray(field.labels)
-        trusted = before @ labels
-        unknown = self.unknown_label
-        # Who reports nothing is as reliable as can be.
+        who = identities(clients, len(finite))
+        memory = self._memory(memory, statistics.dimension, model_given=position is not None)
+        past = memory.gather(who)
+        position = memory.expected if position is None else position
+        # Compared is what will be remembered, in its precision.
+        with np.errstate(over="ignore"):
+            kept = sketches.astype(np.float32)
+        np.clip(kept, -LARGEST_SKETCHED, LARGEST_SKETCHED, out=kept)
+        kept[~finite] = np.nan
+        sketches = kept.astype(np.float64)
+        steps = position - past.positions
+        trusted = past.beliefs @ memory.labels
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = np.ones(len(finite)) if reported is None else reported.expected_label
         middle = median_norm(statistics.norms, finite)
@@ -406,39 +398,29 @@ class RobustCRF(Settings):
             num_examples=counted,
             measured={
                 ResponseEvidence.cause: curvature_response(
-                    sketches - last_sketches, here - last_positions
+                    sketches - past.sketches, steps if len(steps) == 1 else steps[past.rounds]
                 ),
-                ConsistencyEvidence.cause: update_consistency(
-                    sketches.astype(np.float64), last_sketches
-                ),
+                ConsistencyEvidence.cause: update_consistency(sketches, past.sketches),
             },
-            before=before,
+            before=past.beliefs,
             credit=credit,
-            trust_ratio=trust_ratio(trusted, unknown),
-            norm_decay=norm_decay(middle, float(remembered.longest[0])),
+            trust_ratio=trust_ratio(trusted, self.unknown_label),
+            norm_decay=norm_decay(middle, float(memory.longest[0])),
         )
-        found = field.infer(seen)
+        found = self.field.infer(seen)
         trust = found.expected_label * credit
-        decided = trusted_weights(base, trust, unknown, self.trust_floor)
+        decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
         longest = self.clip * middle * math.exp(self.norm_tolerance_growth * seen.norm_decay)
         clip = clip_factors(statistics.norms, finite, longest)
-        moved = (decided.weights * clip)[finite] @ sketches[finite]
-        beliefs = found.marginals.copy()
-        if decided.kept_reason is not None and remembered.trusts_absent(
-            who, labels, self.trust_floor * unknown
+        beliefs = found.marginals
+        if decided.kept_reason is not None and memory.trusts_absent(
+            who, self.trust_floor * self.unknown_label
         ):
-            # A model that waits tests nobody, and time alone is no reason to trust.
+            # While the model stays, nobody is tested: trust may fall, but it does not rise.
             risen = found.expected_label > trusted
-            beliefs[risen] = before[risen]
-        kept = remembered.after(
-            who[finite],
-            beliefs[finite],
-            sketches[finite],
-            here,
-            here + moved,
-            middle,
-            self.remember,
-        )
+            beliefs = np.where(risen[:, None], past.beliefs, beliefs)
+        present = slice(None) if finite.all() else finite  # all rows, without a copy
+        moved = (decided.weights * clip)[present] @ sketches[present]
         return Posterior(
             weights=decided.weights,
             base_weights=base,
@@ -446,7 +428,7 @@ class RobustCRF(Settings):
             marginals=found.marginals,
             unary=found.unary,
             causes={
-                # Of who is excluded nothing was seen, though the parts have numbers for it.
+                # A part has a number for an excluded client too, of which it measured nothing.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
                 "remembered": trusted,
                 "clip": clip,
@@ -457,7 +439,22 @@ class RobustCRF(Settings):
             excluded=~finite,
             overflowed=statistics.overflowed,
             fell_back=decided.fell_back,
-            memory=kept,
+            memory=memory.scatter(
+                who[present],
+                beliefs[present],
+                kept[present],
+                position,
+                expected=position + moved,
+                median_norm=middle,
+                most=self.remember,
+            ),
             trusted_share=decided.share,
             kept_reason=decided.kept_reason,
         )
+
+    def _memory(self, memory: Arrays | None, dimension: int, model_given: bool) -> ClientMemory:
+        """Return the memory of the round before, checked; an empty one where there is none."""
+        empty = ClientMemory.empty(
+            dimension, self.labels, self.sketch_size, self._seed, model_given
+        )
+        return ClientMemory.of(memory, like=empty)

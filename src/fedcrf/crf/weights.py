@@ -145,11 +145,12 @@ def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
             f"num_examples have shape {counts.shape} for {num_clients} updates: "
             "give one count for each client"
         )
-    wrong = np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)))
-    if len(wrong):
-        raise FedcrfError(
-            f"num_examples of client {wrong[0]} is {counts[wrong[0]]:g}: give a count of 0 or more"
-        )
     if not counts.any():
         raise FedcrfError("num_examples are all zero: at least one client must have examples")
-    return np.asarray(counts / counts.max())  # only ratios matter; huge counts cannot overflow
+    largest = counts.max()
+    if not (counts.min() >= 0 and largest < np.inf):
+        wrong = np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)))[0]
+        raise FedcrfError(
+            f"num_examples of client {wrong} is {counts[wrong]:g}: give a count of 0 or more"
+        )
+    return np.asarray(counts / largest)  # only ratios matter; huge counts cannot overflow
