@@ -14,7 +14,7 @@ import pytest
 
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.reproduce import cell_remarks, paper_cells, write_tables
-from fedcrf.experiments.robustness import Findings, write_findings
+from fedcrf.experiments.robustness import held, keys_of, suite_cells, write_suite
 from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import read_suite
 from fedcrf.rules import RULES
@@ -148,9 +148,10 @@ def test_the_published_suites_follow_from_their_cells(
     suite = suite.chosen(attackers=attackers, clients=clients)
     partitions = list(dict.fromkeys(score.partition for score in store.scores()))
     asked = suite.chosen(methods=methods, seeds=[], partitions=partitions, conditions=[])
-    findings = Findings.of(asked, store)
-    assert len(findings.by_key) == len(store.scores()), "a default has changed since"
-    write_findings(findings, tmp_path)
+    shown = held(suite, asked, store)
+    cells = suite_cells(shown, store)
+    assert len(keys_of(cells)) == len(store.scores()), "a default has changed since"
+    write_suite(shown, cells, tmp_path)
     for path in [*tmp_path.glob("*.md"), *tmp_path.glob("*.csv")]:
         assert path.read_text() == (folder / path.name).read_text()
     for score in store.scores():

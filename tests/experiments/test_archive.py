@@ -17,7 +17,7 @@ from fedcrf import FedcrfError
 from fedcrf.cli import app
 from fedcrf.experiments.grid import CellFailed, CellStarted, RoundFinished, Workplace
 from fedcrf.experiments.results import read_results, table
-from fedcrf.experiments.robustness import Findings, run_suite
+from fedcrf.experiments.robustness import keys_of, run_suite, suite_cells
 from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.report.effects import effects_of
@@ -195,7 +195,9 @@ def test_rounds_outlast_a_cell_that_fails(tmp_path: Path, monkeypatch: pytest.Mo
     lost = run_suite(asked, Store(tmp_path), place, lambda _: nullcontext(Log()))
     assert {each.cell.method.name for each in lost} == {"crf-robust"}
     assert names(tmp_path) == ["fedavg-seed-0"]
-    assert {method for _, _, method, _ in Findings.of(asked, Store(tmp_path)).by_key} == {"fedavg"}
+    assert {method for _, _, method, _ in keys_of(suite_cells(asked, Store(tmp_path)))} == {
+        "fedavg"
+    }
     assert all(isinstance(each, CellFailed) for each in lost)
 
 

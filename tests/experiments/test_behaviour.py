@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -23,7 +24,7 @@ from fedcrf.experiments import provenance
 from fedcrf.experiments.cell import CellStore
 from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grid
 from fedcrf.experiments.results import read_results
-from fedcrf.experiments.robustness import Findings, run_suite, write_findings
+from fedcrf.experiments.robustness import keys_of, run_suite, suite_cells, write_suite
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import Suite, read_suite
@@ -258,10 +259,10 @@ def suite(**chosen: Any) -> Suite:
     return found.chosen(**{**parts, "conditions": ["ipm-2"], **chosen}, settings=[small])
 
 
-def run(asked: Suite, folder: Path) -> tuple[Findings, Log]:
+def run(asked: Suite, folder: Path) -> tuple[pd.DataFrame, Log]:
     store, log = Store(folder), Log()
     assert run_suite(asked, store, Workplace(device="cpu"), lambda _: nullcontext(log)) == []
-    return Findings.of(asked, store), log
+    return suite_cells(asked, store), log
 
 
 def test_stale_cells_of_a_suite_are_named_left_out_and_run_again(
@@ -269,28 +270,27 @@ def test_stale_cells_of_a_suite_are_named_left_out_and_run_again(
 ) -> None:
     run(suite(), tmp_path)
     monkeypatch.setattr(Krum, "behaviour", 2)
-    stale = Findings.of(suite(), Store(tmp_path))
+    cells = suite_cells(suite(), Store(tmp_path))
     said = "rule krum has behaviour 2 now and had 1"
-    assert set(stale.stale.values()) == {said}
-    assert {method for _, _, method, _ in stale.stale} == {"krum"}
-    assert {method for _, _, method, _ in stale.by_key} == {"fedavg"}
-    assert "krum" not in set(stale.cells["method"])
+    assert dict(zip(cells["method"], cells["stale"], strict=True)) == {"fedavg": "", "krum": said}
+    assert {method for _, _, method, _ in keys_of(cells)} == {"fedavg"}
     shown = CliRunner().invoke(app, ["show", str(tmp_path)])
     assert f"2 cells are stale: {said}" in " ".join(shown.output.split())
-    write_findings(stale, tmp_path)
+    write_suite(suite(), cells, tmp_path)
     assert f"2 cells are stale and left out: {said}; " in (tmp_path / "tables.md").read_text()
     after, log = run(suite(), tmp_path)
     assert {event.cell.method.name for event in log.of(CellStarted)} == {"krum"}
-    assert after.by_key.keys() == suite().cells.keys()
-    assert not after.stale
-    assert {s.method: s.behaviour for s in after.by_key.values()} == {
+    assert keys_of(after) == suite().cells.keys()
+    assert not after["stale"].any()
+    scores = [Store(tmp_path).scores()[place] for place in after.index]
+    assert {each.method: each.behaviour for each in scores} == {
         "fedavg": None,
         "krum": {"rule": 2},
     }
     # The next command drops what has been run again; nothing is run.
-    once_more, log = run(suite(), tmp_path)
+    _, log = run(suite(), tmp_path)
     assert not log.of(CellStarted)
-    assert len(once_more.scores) == len(suite().cells)
+    assert len(Store(tmp_path).scores()) == len(suite().cells)
 
 
 def test_nothing_is_paired_with_a_stale_cell(
@@ -303,8 +303,8 @@ def test_nothing_is_paired_with_a_stale_cell(
 
 
 def test_published_cells_are_run_again_by_a_script(finished: Path, tmp_path: Path) -> None:
-    ran, _ = run(suite(methods=["fedavg"]), tmp_path / "suite")
-    (score, *_) = ran.scores
+    run(suite(methods=["fedavg"]), tmp_path / "suite")
+    (score, *_) = Store(tmp_path / "suite").scores()
     Store(tmp_path / "suite").write_scores([score, score.model_copy(update={"seed": 1})])
     script = Path(__file__).parents[2] / "results" / "again.py"
     done = subprocess.run(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.runs import Log, record, snapshot
@@ -32,7 +33,16 @@ from fedcrf.experiments.grid import (
     RoundFinished,
     Workplace,
 )
-from fedcrf.experiments.robustness import Findings, run_suite, separation, write_findings
+from fedcrf.experiments.robustness import (
+    held,
+    judged,
+    keys_of,
+    other_notices,
+    run_suite,
+    separation,
+    suite_cells,
+    write_suite,
+)
 from fedcrf.experiments.spec import CellKey, RunSpec, resolve
 from fedcrf.experiments.store import Score, Store, digest
 from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
@@ -56,19 +66,19 @@ def log() -> Log:
     return Log()
 
 
-def run(suite: Suite, folder: Path, log: Log) -> Findings:
+def run(suite: Suite, folder: Path, log: Log) -> pd.DataFrame:
     @contextmanager
     def observed(_: Sequence[tuple[RunSpec, Store]]) -> Iterator[Observer]:
         yield log
 
     store = Store(folder)
     assert run_suite(suite, store, Workplace(device="cpu"), observed) == []
-    return Findings(suite, store.scores(), store.descriptions())
+    return suite_cells(suite, store)
 
 
-def accuracies(findings: Findings, condition: str, method: str) -> dict[int, float]:
+def accuracies(cells: pd.DataFrame, condition: str, method: str) -> dict[int, float]:
     """A method's accuracies by seed."""
-    places = by_axes(findings.cells, "condition", "method")
+    places = by_axes(cells, "condition", "method")
     return dict(places[condition, method]["accuracy"])
 
 
@@ -168,26 +178,26 @@ def test_the_title_of_a_group_stands_for_its_conditions() -> None:
 
 def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
     suite = small()
-    findings = run(suite, tmp_path, log)
-    assert len(findings.by_key) == len(suite.cells) == 2 * 2 * 2 + 2
+    cells = run(suite, tmp_path, log)
+    assert len(keys_of(cells)) == len(suite.cells) == 2 * 2 * 2 + 2
     assert not (tmp_path / "runs").exists()
     again = Log()
-    assert run(suite, tmp_path, again).scores == findings.scores
+    pd.testing.assert_frame_equal(run(suite, tmp_path, again), cells)
     assert finished(again) == []
     # One more method and one more seed: only what is new is run.
     more = run(small(methods=["fedavg", "crf-robust", "krum"]), tmp_path, again)
     assert sorted(finished(again)) == ["krum-seed-0"] * 2 + ["krum-seed-1"] * 2
-    assert len(more.by_key) == 2 * 3 * 2 + 2
-    assert accuracies(findings, "ipm-2", "fedavg") == accuracies(more, "ipm-2", "fedavg")
+    assert len(keys_of(more)) == 2 * 3 * 2 + 2
+    assert accuracies(cells, "ipm-2", "fedavg") == accuracies(more, "ipm-2", "fedavg")
 
 
 def test_conditions_that_come_to_the_same_are_run_once(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["fedavg"], seeds=[0], conditions=["ipm-2", "sleeping-ipm-2"])
     sleeping = suite.conditions["sleeping-ipm-2"].model_copy(update={"name": "ipm-2"})
     suite = replace(suite, conditions={**suite.conditions, "ipm-2": sleeping})
-    findings = run(suite, tmp_path, log)
+    cells = run(suite, tmp_path, log)
     assert len(finished(log)) == len(suite.cells) - 1 == 3
-    one, other = (accuracies(findings, name, "fedavg") for name in list(suite.conditions)[2:])
+    one, other = (accuracies(cells, name, "fedavg") for name in list(suite.conditions)[2:])
     assert len(one) == 1
     assert one == other
 
@@ -234,31 +244,35 @@ def test_only_what_is_finished_is_cleared_away(tmp_path: Path, log: Log) -> None
 
 def test_the_score_is_the_mean_of_the_last_rounds_of_the_same_run(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["crf-robust"], seeds=[0])
-    findings = run(suite, tmp_path, log)
+    cells = run(suite, tmp_path, log)
     records = [event.record for event in log.events if hasattr(event, "record")]
     of_cell = [r for r in records if r.attackers and r.reasons is not None]
-    (accuracy,) = accuracies(findings, "ipm-2", "crf-robust").values()
+    (accuracy,) = accuracies(cells, "ipm-2", "crf-robust").values()
     assert len(of_cell) == 3
     assert accuracy == pytest.approx(np.mean([record.test.accuracy for record in of_cell]))
 
 
 def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -> None:
     suite = small(seeds=[0])
-    findings = run(suite, tmp_path, log)
+    cells = run(suite, tmp_path, log)
     last: dict[str, list[RoundRecord]] = {}
     for event in log.of(RoundFinished):
         if event.cell == suite.cells["iid", "none", event.cell.method.name, 0]:
             last.setdefault(event.cell.method.name, []).append(event.record)
-    row = {row[0]: row for row in summary_table(findings.suite, findings.cells, "iid").rows}
+    row = {row[0]: row for row in summary_table(suite, cells, "iid").rows}
     for method, title in (("fedavg", "FedAvg"), ("crf-robust", "CRF-robust")):
         everyone = [record.everyone for record in last[method]]
         worst = np.mean([each.worst_client for each in everyone if each is not None])
-        score = findings.by_key["iid", "none", method, 0]
-        assert score.everyone == pytest.approx(np.mean([e.accuracy for e in everyone if e]))
+        ((_, score),) = by_axes(cells, "condition", "method")["none", method].iterrows()
+        assert score.everyone_accuracy == pytest.approx(
+            np.mean([e.accuracy for e in everyone if e])
+        )
         assert score.worst_client == pytest.approx(worst)
-        assert row[title][3:5] == (f"{score.everyone:.3f}", f"{worst:.3f}")
-        assert score.everyone != score.accuracy, "that is of the clients that attack nowhere"
-    header = summary_table(findings.suite, findings.cells, "iid").header
+        assert row[title][3:5] == (f"{score.everyone_accuracy:.3f}", f"{worst:.3f}")
+        assert score.everyone_accuracy != score.accuracy, (
+            "that is of the clients that attack nowhere"
+        )
+    header = summary_table(suite, cells, "iid").header
     assert header[2:5] == ("none", "none: all clients", "none: worst client")
     # Of a suite in which nobody could attack there are no others.
     clean = run(
@@ -268,40 +282,39 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
         tmp_path / "noise",
         log,
     )
-    (score,) = clean.by_key.values()
-    assert score.everyone == score.accuracy
-    assert score.worst_client is not None
+    assert clean["everyone_accuracy"].equals(clean["accuracy"])
+    assert len(clean["worst_client"].dropna()) == 1
     # Folders of old say nothing of them, and their tables stay what they were.
     older = [
         score.model_copy(update={"everyone": None, "worst_client": None})
-        for score in findings.scores
+        for score in Store(tmp_path).scores()
     ]
-    cells = replace(findings, scores=older).cells
+    cells = judged(suite, older, Store(tmp_path).descriptions())
     assert "none: all clients" not in summary_table(suite, cells, "iid").header
 
 
 def test_tables_are_of_all_that_the_folder_holds(tmp_path: Path, log: Log) -> None:
     run(small(), tmp_path, log)
     asked = small(methods=["krum"], seeds=[1], conditions=["mimic"], partitions=["alpha-0.1"])
-    suite = Findings.of(asked, Store(tmp_path)).suite
+    store, attacks = Store(tmp_path), read_suite("attacks", "digits")
+    suite = held(attacks, asked, store)
     assert suite.methods == ("krum", "fedavg", "crf-robust")
     assert suite.seeds == (0, 1)
     assert list(suite.partitions) == ["iid", "alpha-0.1"]
     assert list(suite.conditions) == ["none", "left-out", "ipm-2", "mimic"]
-    assert len(Findings.of(asked, Store(tmp_path)).by_key) == 10
-    store = Store(tmp_path)
+    assert len(keys_of(suite_cells(suite, store))) == 10
     store.append(store.scores()[0].model_copy(update={"method": "no-longer"}))
-    assert Findings.of(asked, store).suite.methods == ("krum", "fedavg", "crf-robust")
+    assert held(attacks, asked, store).methods == ("krum", "fedavg", "crf-robust")
 
 
 def test_a_changed_setting_is_a_cell_that_was_not_run(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["fedavg"], seeds=[0])
-    findings = run(suite, tmp_path, log)
+    cells = run(suite, tmp_path, log)
     changed = small(methods=["fedavg"], seeds=[0]).chosen(
         settings=[{"training": {"learning_rate": 0.5}}]
     )
-    assert len(findings.by_key) == 3
-    assert Findings(changed, findings.scores, findings.descriptions).by_key == {}
+    assert len(keys_of(cells)) == 3
+    assert not keys_of(suite_cells(changed, Store(tmp_path)))
 
 
 def test_what_is_not_of_the_suite_is_named_and_replaces_no_table(tmp_path: Path, log: Log) -> None:
@@ -309,24 +322,25 @@ def test_what_is_not_of_the_suite_is_named_and_replaces_no_table(tmp_path: Path,
     run(suite, tmp_path, log)
     store = Store(tmp_path)
     store.append(store.scores()[0].model_copy(update={"method": "no-longer"}))
-    findings = Findings.of(suite, store)
-    assert findings.others == [
+    cells = suite_cells(suite, store)
+    assert other_notices(cells) == [
         "left out, not of this suite: 1 finished cells of iid/none/no-longer"
     ]
-    write_findings(findings, tmp_path)
+    write_suite(suite, cells, tmp_path)
     before = snapshot(tmp_path)
     slower = suite.chosen(settings=[{"training": {"learning_rate": 0.5}}])
     one = replace(suite, last_rounds=1)
-    for findings, why in (
+    for asked, cells, why in (
         (
-            Findings.of(slower, store),
+            slower,
+            suite_cells(slower, store),
             " of other settings (training.learning_rate is 0.05, not 0.5)",
         ),
-        (Findings(one, store.scores(), {}), ", means of the last 5 rounds, not of 1"),
+        (one, judged(one, store.scores(), {}), ", means of the last 5 rounds, not of 1"),
     ):
-        assert f"left out, not of this suite: 5 finished cells{why}" in findings.others
+        assert f"left out, not of this suite: 5 finished cells{why}" in other_notices(cells)
         with pytest.raises(FedcrfError, match=r"tables\.md is kept as it is.*\(5\).*\(0\)"):
-            write_findings(findings, tmp_path)
+            write_suite(asked, cells, tmp_path)
     assert snapshot(tmp_path) == before
 
 
@@ -335,16 +349,17 @@ def test_another_number_of_attackers_is_run_anew_and_not_mixed(tmp_path: Path, l
     three = run(small(**parts), tmp_path, log)
     again = Log()
     one = small(**parts).chosen(attackers=1)
-    assert len(run(one, tmp_path, again).by_key) == len(finished(again)) == len(one.cells)
+    assert len(keys_of(run(one, tmp_path, again))) == len(finished(again)) == len(one.cells)
     for suite, said in ((small(**parts), "3 of 10 clients"), (one, "1 of 10 clients")):
-        findings = Findings.of(suite, Store(tmp_path))
-        assert len(findings.scores) == 2 * len(findings.by_key) == 2 * len(suite.cells)
-        write_findings(findings, tmp_path)
+        cells = suite_cells(suite, Store(tmp_path))
+        assert len(cells) == 2 * len(keys_of(cells)) == 2 * len(suite.cells)
+        write_suite(suite, cells, tmp_path)
         titles = [line for line in (tmp_path / "tables.md").read_text().splitlines() if ":" in line]
         assert f"Rules under attack: digits, iid, {said}" in titles
         assert f"digits, iid, {said}: mean accuracy" in titles
         assert f"digits, iid, {said}: Δ to FedAvg [95 %]" in titles
-    assert Findings.of(small(**parts), Store(tmp_path)).by_key == three.by_key
+    again_three = suite_cells(small(**parts), Store(tmp_path))
+    assert accuracies(again_three, "ipm-2", "krum") == accuracies(three, "ipm-2", "krum")
 
 
 def test_a_suite_that_cannot_be_leaves_no_folder(tmp_path: Path, log: Log) -> None:
@@ -357,35 +372,36 @@ def test_the_mean_of_other_rounds_is_another_score(tmp_path: Path, log: Log) -> 
     suite = small(methods=["fedavg"], seeds=[0])
     one = replace(suite, last_rounds=1)
     of_all, of_one = run(suite, tmp_path, log), run(one, tmp_path, log)
-    assert len(of_one.scores) == 2 * len(of_one.by_key) == 2 * len(suite.cells)
+    assert len(of_one) == 2 * len(keys_of(of_one)) == 2 * len(suite.cells)
     last, all_rounds = (accuracies(each, "ipm-2", "fedavg") for each in (of_one, of_all))
     assert last.keys() == all_rounds.keys() == {0}
     assert last != all_rounds
-    again = Findings(suite, of_one.scores, of_one.descriptions)
-    assert again.by_key == of_all.by_key
+    again = suite_cells(suite, Store(tmp_path))
+    assert accuracies(again, "ipm-2", "fedavg") == all_rounds
 
 
 def test_a_setting_that_is_new_since_has_its_default(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["crf-robust"], seeds=[0])
-    findings = run(suite, tmp_path, log)
-    older = {name: dict(each) for name, each in findings.descriptions.items()}
+    cells = run(suite, tmp_path, log)
+    scores = Store(tmp_path).scores()
+    older = {name: dict(each) for name, each in Store(tmp_path).descriptions().items()}
     for each in older.values():
         each["rule"] = {k: v for k, v in each["rule"].items() if k != "update_consistency_share"}
-    assert Findings(suite, findings.scores, older).by_key == findings.by_key
+    assert keys_of(judged(suite, scores, older)) == keys_of(cells) != set()
     for each in older.values():
         each["rule"] = {**each["rule"], "no_longer": 1.0}
-    assert Findings(suite, findings.scores, older).by_key == {}
+    assert not keys_of(judged(suite, scores, older))
 
 
 def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
     tmp_path: Path, log: Log
 ) -> None:
     suite = small(methods=["fedavg"], seeds=[0])
-    findings = run(suite, tmp_path, log)
+    cells = run(suite, tmp_path, log)
     lines = tmp_path / "cells.jsonl"
     whole = lines.read_text()
     lines.write_text(whole[:-20])
-    assert run(suite, tmp_path, log).by_key.keys() == findings.by_key.keys()
+    assert keys_of(run(suite, tmp_path, log)) == keys_of(cells)
     for damaged in (
         "{}",
         *(
@@ -403,7 +419,8 @@ def test_cells_whose_descriptions_are_lost_are_not_run_anew(
     tmp_path: Path, log: Log, lost: int
 ) -> None:
     suite = small(methods=["fedavg"], seeds=[0])
-    kept = list(run(suite, tmp_path, log).descriptions.items())[lost:]
+    run(suite, tmp_path, log)
+    kept = list(Store(tmp_path).descriptions().items())[lost:]
     descriptions, lines = tmp_path / "descriptions.json", tmp_path / "cells.jsonl"
     descriptions.write_text(json.dumps(dict(kept)))
     if not kept:
@@ -415,7 +432,7 @@ def test_cells_whose_descriptions_are_lost_are_not_run_anew(
     with pytest.raises(FedcrfError, match=said):
         run(small(), tmp_path, log)
     with pytest.raises(FedcrfError, match=said):  # where tables alone are made
-        Findings.of(suite, Store(tmp_path))
+        suite_cells(suite, Store(tmp_path))
     assert lines.read_bytes() == before
     assert len(finished(log)) == 3
 
@@ -427,15 +444,16 @@ def test_a_description_that_is_not_what_was_run_is_named(
     tmp_path: Path, log: Log, change: dict[str, Any]
 ) -> None:
     suite = small(methods=["fedavg"], seeds=[0], conditions=[])
-    descriptions = run(suite, tmp_path, log).descriptions
+    run(suite, tmp_path, log)
+    descriptions = Store(tmp_path).descriptions()
     (name, content), *_ = descriptions.items()
     path = tmp_path / "descriptions.json"
     path.write_text(json.dumps({**descriptions, name: {**content, **change}}))
     with pytest.raises(FedcrfError, match=rf"does not describe 1 of the finished cells \('{name}'"):
         run(suite, tmp_path, log)
     (tmp_path / "cells.jsonl").write_text("")  # as it says: their lines out, and they are run anew
-    assert run(suite, tmp_path, log).by_key
-    assert run(suite, tmp_path, log).descriptions == descriptions
+    assert keys_of(run(suite, tmp_path, log))
+    assert Store(tmp_path).descriptions() == descriptions
 
 
 def test_other_data_of_the_same_name_are_not_mixed(tmp_path: Path, log: Log) -> None:
@@ -450,7 +468,7 @@ def test_other_data_of_the_same_name_are_not_mixed(tmp_path: Path, log: Log) -> 
         run(small(methods=["fedavg", "krum"], seeds=[0]), tmp_path, log)
     assert lines.read_bytes() == before
     fewer = small(methods=["fedavg"], seeds=[0]).chosen(settings=[{"data": {"limit": 500}}])
-    assert len(run(fewer, tmp_path, log).by_key) == len(fewer.cells)
+    assert len(keys_of(run(fewer, tmp_path, log))) == len(fewer.cells)
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path, log: Log) -> None:
@@ -481,8 +499,8 @@ def test_separation_is_the_chance_to_weigh_the_wrong_less(seed: int) -> None:
 
 def made_up(
     accuracies: Mapping[tuple[str, str], Sequence[float]], **chosen: Sequence[object]
-) -> Findings:
-    """Findings of a suite whose cells have these accuracies, by condition and method.
+) -> tuple[Suite, pd.DataFrame]:
+    """A suite, and the table of it whose cells have these accuracies, by condition and method.
 
     They are of seeds 0, 1 and so on, as many as there are values.
     """
@@ -502,7 +520,7 @@ def made_up(
                 }
             )  # fmt: skip
             described[str(len(described))] = cell.describe()
-    return Findings(suite, [Score.model_validate(each) for each in lines], described)
+    return suite, judged(suite, [Score.model_validate(each) for each in lines], described)
 
 
 PROVENANCE = {
@@ -544,20 +562,20 @@ SHOWN = {
 
 
 def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
-    findings = made_up({**SHOWN, ("ipm-2", "crf-robust"): [0.6, 0.8]})
-    rows = {row[0]: row for row in summary_table(findings.suite, findings.cells, "iid").rows}
+    suite, cells = made_up({**SHOWN, ("ipm-2", "crf-robust"): [0.6, 0.8]})
+    rows = {row[0]: row for row in summary_table(suite, cells, "iid").rows}
     assert rows["FedAvg"][1:3] == ("2", "0.850")
     assert rows["FedAvg"][-1] == "0.200 [too few seeds] (IPM, ε = 2)"
     assert rows["CRF-robust"][-1] == "–"  # not all conditions are run
     assert rows["CRF-robust"][3] == "-0.050 [too few seeds]"
-    table = accuracy_table(findings.suite, findings.cells, "iid")
+    table = accuracy_table(suite, cells, "iid")
     assert table.header[:2] == ("condition", "oracle (attackers removed)")
     assert ("IPM, ε = 2", "0.800", "0.200", "0.700") in table.rows
-    _, ipm, _ = difference_table(findings.suite, findings.cells, "iid").rows
+    _, ipm, _ = difference_table(suite, cells, "iid").rows
     assert ipm == ("IPM, ε = 2", "+0.600 [too few seeds]", "+0.500 [too few seeds]")
-    areas = separation_table(findings.suite, findings.cells, "iid")
+    areas = separation_table(suite, cells, "iid")
     assert ("IPM, ε = 2", "0.75 (0.50)", "0.75 (0.50)") in areas.rows
-    paths = write_findings(findings, tmp_path)
+    paths = write_suite(suite, cells, tmp_path)
     assert {path.name for path in paths} == {
         "accuracy-iid.csv", "heat-map-iid.svg", "heat-map-iid.png", "tables.md",
     }  # fmt: skip
@@ -570,17 +588,17 @@ def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
     "methods", [["fedavg"], ["fedavg", "krum", "multi-krum", "rfa", "crf-robust"]]
 )
 def test_of_a_heat_map_the_longer_side_goes_downwards(methods: list[str]) -> None:
-    findings = made_up(SHOWN)
-    shown = replace(findings, suite=findings.suite.chosen(methods=methods))
-    grid = heat_map_grid(shown.suite, shown.cells, "iid")
+    suite, cells = made_up(SHOWN)
+    suite = suite.chosen(methods=methods)
+    grid = heat_map_grid(suite, cells, "iid")
     conditions = ["none", "IPM, ε = 2", "mimic", "worst: all shown"]
     assert [*(grid.columns if len(methods) > 4 else grid.index)] == conditions
     assert grid.iloc[(0, 1) if len(methods) > 4 else (1, 0)] == pytest.approx(0.2)  # FedAvg, IPM
 
 
 def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> None:
-    findings = made_up(SHOWN, partitions=["iid", "alpha-0.1"])
-    table = overview_table(findings.suite, findings.cells)
+    suite, cells = made_up(SHOWN, partitions=["iid", "alpha-0.1"])
+    table = overview_table(suite, cells)
     worst = "none / worst of all shown [95 %]"
     assert table.header == ("method", f"iid: {worst}", f"alpha-0.1: {worst}")
     assert table.rows == (
@@ -588,12 +606,13 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
         ("FedAvg", *["0.850 / 0.200 [too few seeds]"] * 2),
         ("CRF-robust", *["0.800 / –"] * 2),
     )
-    write_findings(findings, tmp_path)
+    write_suite(suite, cells, tmp_path)
     text = (tmp_path / "tables.md").read_text()
     assert text.index(table.as_markdown()) < text.index("## iid")
-    only_none = Findings(findings.suite.chosen(conditions=[]), [], {})
-    assert overview_table(only_none.suite, only_none.cells).rows == ()
-    write_findings(only_none, tmp_path / "none")
+    only_none = suite.chosen(conditions=[])
+    nothing = judged(only_none, [], {})
+    assert overview_table(only_none, nothing).rows == ()
+    write_suite(only_none, nothing, tmp_path / "none")
     assert " n seeds.\n" in (tmp_path / "none" / "tables.md").read_text(), "by no machine"
 
 
@@ -601,19 +620,19 @@ def test_a_worst_case_and_its_reference_are_over_the_same_seeds() -> None:
     # Nobody attacks on four seeds, IPM attacks on three and mimics on two of them.
     fedavg = {"none": [0.9, 0.8, 0.7, 0.1], "ipm-2": [0.5, 0.4, 0.0], "mimic": [0.6, 0.6]}
     shown = {(condition, "fedavg"): values for condition, values in fedavg.items()}
-    findings = made_up({**shown, ("left-out", "fedavg"): [0.9] * 4}, methods=["fedavg"])
-    places = by_axes(findings.cells, "condition", "method")
+    suite, cells = made_up({**shown, ("left-out", "fedavg"): [0.9] * 4}, methods=["fedavg"])
+    places = by_axes(cells, "condition", "method")
     condition, worst, quiet = worst_of(places, ["ipm-2", "mimic"], "none", "fedavg")  # type: ignore[misc]
     assert (worst.mean, condition, worst.seeds) == (pytest.approx(0.45), "ipm-2", 2)
     assert (quiet.mean, quiet.seeds) == (pytest.approx(0.85), 2)  # type: ignore[union-attr]
     assert worst_of(places, ["ipm-2"], "none", "fedavg")[1].seeds == 3  # type: ignore[index]
-    assert overview_table(findings.suite, findings.cells).rows == (
+    assert overview_table(suite, cells).rows == (
         ("oracle (attackers removed)", "0.625 / 0.900 [0.900, 0.900]"),
         ("FedAvg", "0.850 / 0.450 [too few seeds] (n = 2)"),
     )
-    ((*_, last),) = summary_table(findings.suite, findings.cells, "iid").rows
+    ((*_, last),) = summary_table(suite, cells, "iid").rows
     assert last == "0.450 [too few seeds] (IPM, ε = 2, n = 2)"
-    (_, ipm, _) = difference_table(findings.suite, findings.cells, "iid").rows
+    (_, ipm, _) = difference_table(suite, cells, "iid").rows
     assert ipm[1].endswith("] (n = 3)")
 
 
@@ -627,10 +646,10 @@ def test_an_oracle_has_the_objective_and_the_optimizer_of_the_methods_beside_it(
         if condition == "left-out" and "adam" in method:
             assert cell.method.server_optimizer == "adam"
     shown = {("left-out", "fedadam"): [0.8] * 3, ("none", "fedadam"): [0.9] * 3}
-    findings = made_up(shown | {("ipm-2", "fedadam"): [0.1] * 3}, methods=["fedadam"])
-    titles = [row[0] for row in overview_table(findings.suite, findings.cells).rows]
+    suite, cells = made_up(shown | {("ipm-2", "fedadam"): [0.1] * 3}, methods=["fedadam"])
+    titles = [row[0] for row in overview_table(suite, cells).rows]
     assert titles == ["oracle (attackers removed), FedAdam", "FedAdam"]
-    assert accuracy_table(findings.suite, findings.cells, "iid").rows[1][1:] == ("0.800", "0.100")
+    assert accuracy_table(suite, cells, "iid").rows[1][1:] == ("0.800", "0.100")
 
 
 def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Path) -> None:
@@ -649,9 +668,8 @@ def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Pa
                 }
             )
         )
-    findings = Findings.of(suite, store)
-    assert findings.suite.methods == ("krum+adam",)
-    assert len(findings.by_key) == len(suite.cells) == 3
+    assert held(read_suite("attacks", "digits"), suite, store).methods == ("krum+adam",)
+    assert len(keys_of(suite_cells(suite, store))) == len(suite.cells) == 3
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,14 @@ def robustness(
     workplace = _workplace(data_dir, place)
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.analysis.conditions import summary_table
-    from fedcrf.experiments.robustness import Findings, run_suite, write_findings
+    from fedcrf.experiments.robustness import (
+        held,
+        other_notices,
+        run_suite,
+        stale_notices,
+        suite_cells,
+        write_suite,
+    )
     from fedcrf.experiments.settings import setting
     from fedcrf.experiments.store import Store
     from fedcrf.experiments.suite import default_folder, read_suite
@@ -391,13 +398,14 @@ def robustness(
         failed = run_suite(chosen, store, workplace, observed)
     else:
         store.check_suite(begun=True)
-    findings = Findings.of(chosen, store)
-    for partition in findings.suite.partitions:
-        print_table(summary_table(findings.suite, findings.cells, partition))
-    for line in [*findings.others, *findings.remarks]:
+    shown = held(whole, chosen, store)
+    cells = suite_cells(shown, store)
+    for partition in shown.partitions:
+        print_table(summary_table(shown, cells, partition))
+    for line in [*other_notices(cells), *stale_notices(cells)]:
         say(line)
     with _failing(failed):
-        list_files(write_findings(findings, store.path))
+        list_files(write_suite(shown, cells, store.path))
 
 
 def _carry_out(

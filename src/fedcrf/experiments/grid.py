@@ -178,7 +178,7 @@ def run_grids(
     Args:
         runs: What to run and where the results go; a folder may hold an earlier part of its run.
         workplace: Where the data lie, on what device, how many at once.
-        observer: Is told everything that happens, in this process.
+        observer: Is called with everything that happens, in this process.
 
     Returns:
         The cells that failed; empty where all is well.
@@ -358,7 +358,7 @@ def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> 
 
 
 def _attempt(job: Job, datasets: _Datasets, workplace: Workplace, observer: Observer) -> None:
-    """Run one cell; what goes wrong with its files or its data is told and ends only this cell."""
+    """Run one cell; what goes wrong with its files or its data ends only this cell."""
     try:
         dataset = datasets.get(job.cell.data)
         workers = workplace.jobs if _images_a_round(job.cell, dataset) >= WORTH_PROCESSES else 1
@@ -383,7 +383,7 @@ def _images_a_round(cell: CellSpec, dataset: ImageDataset) -> float:
 def _run_on(
     executor: Executor, jobs: Sequence[Job], workplace: Workplace, observer: Observer
 ) -> None:
-    """Run cells on an executor's workers; each is told and written here when it has ended."""
+    """Run cells on an executor's workers; each is written here when it has ended."""
     place = replace(workplace, executor=None, jobs=1)
     futures: dict[Future[_Outcome], Job] = {
         executor.submit(_run_elsewhere, job.cell, job.store.content(), place): job for job in jobs

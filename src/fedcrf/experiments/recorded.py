@@ -3,7 +3,7 @@
 ::
 
     RUN/description.json    which strategy, with what settings, versions and machine, and when
-    RUN/rounds.jsonl        one record a round, appended; what the server was not told is null
+    RUN/rounds.jsonl        one record a round, appended; what the server does not know is null
                             and behind it what was measured of its model later, a line each
 
 Each run has a folder of its own within the one that a strategy is given, named by when it began.
@@ -115,8 +115,8 @@ class RecordedRun:
                 with suppress(FileExistsError):
                     run.path.mkdir()
                     break
-            told = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
-            write_text(run._description, told.model_dump_json(indent=1) + "\n")
+            begun = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
+            write_text(run._description, begun.model_dump_json(indent=1) + "\n")
         except OSError as error:
             raise FedcrfError(f"records folder {parent}: {error.strerror}") from None
         return run

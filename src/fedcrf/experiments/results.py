@@ -228,16 +228,18 @@ def _cell_result(store: Store, cell: CellSpec) -> CellResult:
         return CellResult(cell, [], None, damage=str(error))
 
 
-def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
     """Return rows as a table with all `COLUMNS`, in their order, and the others behind them.
 
-    What is None in a row is as good as missing.
+    Args:
+        rows: By column a cell's values; what is None is as good as missing.
+        more: Further columns, with what stands where a row does not say it.
     """
     import pandas as pd
 
     said = ({key: value for key, value in row.items() if value is not None} for row in rows)
-    whole = [{**COLUMNS, **row} for row in said]
-    found = pd.DataFrame(whole, columns=None if whole else list(COLUMNS))
+    whole = [{**COLUMNS, **more, **row} for row in said]
+    found = pd.DataFrame(whole, columns=None if whole else [*COLUMNS, *more])
     return found.astype({"complete": bool})  # of no rows too
 
 
@@ -384,6 +386,11 @@ def cells_today(
         yield replace(cell, seed=score.seed), reasons[key]
 
 
+def counted(column: pd.Series) -> dict[str, int]:
+    """Return the texts of a column, in their order, and how many cells have each."""
+    return dict(Counter(column[column != ""]))
+
+
 def suite_notices(suite: Store) -> list[str]:
     """Return how many finished cells a suite has, which are stale and where rounds are, in lines.
 
@@ -391,11 +398,11 @@ def suite_notices(suite: Store) -> list[str]:
         FedcrfError: The cells or their descriptions are damaged.
     """
     cells, packed = table(suite.path), suite.packed_runs()
-    counts = Counter(cells["stale"][cells["stale"] != ""])
+    stale = counted(cells["stale"])
     return [
         f"{suite.path} holds {len(cells)} finished cells of a suite; fedcrf robustness makes its "
         "tables, and runs again what is stale",
-        *(f"{count} cells are stale: {reason}" for reason, count in counts.items()),
+        *(f"{count} cells are stale: {reason}" for reason, count in stale.items()),
         f"for the rounds of its cells name a condition, such as {packed[0].path}"
         if packed
         else "its cells have kept no rounds; those that are run from now on do",

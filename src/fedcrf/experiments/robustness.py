@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from scipy.stats import rankdata
@@ -31,7 +29,7 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.provenance import FIRST
-from fedcrf.experiments.results import cells_today, frame, score_row
+from fedcrf.experiments.results import cells_today, counted, frame, score_row
 from fedcrf.experiments.settings import differences
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
 from fedcrf.experiments.store import Score, Store, digest
@@ -44,157 +42,145 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+AXES = ["partition", "condition", "method", "seed"]
+"""Columns that say of a suite's cell which it is."""
+
 Runs = Sequence[tuple[RunSpec, Store]]
 ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 
 
-class _Judged(NamedTuple):
-    """A finished cell, why it is not of the suite, and why it is stale; both empty if it counts."""
+def judged(
+    suite: Suite, scores: Sequence[Score], descriptions: Mapping[str, Mapping[str, Any]]
+) -> pd.DataFrame:
+    """Return the table of a folder's finished cells, of which those that count are complete.
 
-    score: Score
-    why: str
-    stale: str
+    Its index is the cells' places among the scores. A stale cell that was run again is in no row.
 
+    Args:
+        suite: The suite. Where ``other`` says why a cell is none of it, the cell does not count.
+        scores: Finished cells.
+        descriptions: By name what they were, but for their seeds; settings that are new since have
+            their defaults.
 
-@dataclass(frozen=True)
-class Findings:
-    """What the finished cells of a suite show, of the descriptions it has now.
-
-    Attributes:
-        suite: The suite.
-        scores: Finished cells, some of which may be of other descriptions, or made by code that did
-            something else than today's; they are left out.
-        descriptions: By name what they were, but for their seeds.
+    Returns:
+        Beside the columns of every table ``other``, and by which ``machine`` and ``commits`` each
+        was made.
     """
-
-    suite: Suite
-    scores: Sequence[Score]
-    descriptions: Mapping[str, Mapping[str, Any]]
-
-    @classmethod
-    def of(cls, suite: Suite, store: Store) -> Findings:
-        """Return all that a folder holds of a suite, and the cells asked for that it does not hold.
-
-        Scores of methods that there are no longer are left out.
-
-        Raises:
-            FedcrfError: The folder's cells or their descriptions are damaged.
-        """
-        scores = store.scores()
-
-        def known(
-            asked: Iterable[T], held: Iterable[T], among: Iterable[T] | None = None
-        ) -> list[T]:
-            names = dict.fromkeys([*asked, *held])
-            return [name for name in among or names if name in names]
-
-        whole = suite.whole
-        held_methods = dict.fromkeys(
-            score.method for score in scores if score.condition not in whole.ideals
+    wanted, rows = suite.cells, []
+    today = cells_today(scores, descriptions)
+    for score, (cell, stale) in zip(scores, today, strict=True):
+        other = ""
+        if score.key not in wanted:
+            other = f" of {score.partition}/{score.condition}/{score.method}"
+        elif score.last_rounds != suite.last_rounds:
+            other = f", means of the last {score.last_rounds} rounds, not of {suite.last_rounds}"
+        elif cell is None:
+            other = f" of settings that there are no longer ({stale})"
+        elif cell != wanted[score.key]:
+            other = f" of other settings ({_differences(cell, wanted[score.key])})"
+        rows.append(
+            score_row(score)
+            | {
+                "stale": "" if other else stale,
+                "complete": not (other or stale),
+                "other": other,
+                "machine": f"{score.provenance.processor}, torch {score.provenance.torch}",
+                "commits": score.provenance.every_commit,
+            }
         )
-        return cls(
-            whole.chosen(
-                methods=known(suite.methods, filter(is_method, held_methods)),
-                seeds=sorted(known(suite.seeds, (score.seed for score in scores))),
-                partitions=known(
-                    suite.partitions, (score.partition for score in scores), whole.partitions
-                ),
-                conditions=known(
-                    suite.conditions, (score.condition for score in scores), whole.conditions
-                ),
-            ),
-            scores,
-            store.descriptions(scores),
-        )
-
-    @cached_property
-    def by_key(self) -> Mapping[CellKey, Score]:
-        """The finished cells; settings that are new since they were run have their defaults."""
-        return {j.score.key: j.score for j in self._judged if not (j.why or j.stale)}
-
-    @cached_property
-    def stale(self) -> Mapping[CellKey, str]:
-        """Cells that are only there as other code made them, and what has changed since."""
-        return {
-            judged.score.key: judged.stale
-            for judged in self._judged
-            if judged.stale and judged.score.key not in self.by_key
-        }
-
-    @property
-    def remarks(self) -> list[str]:
-        """A line for every reason why cells are stale, with their number."""
-        return [
-            f"{count} cells are stale and left out: {reason}; the suite's command runs them again"
-            for reason, count in Counter(self.stale.values()).items()
-        ]
-
-    @property
-    def lasting(self) -> list[Score]:
-        """The finished cells, but for stale ones that have been run again."""
-        return [
-            judged.score
-            for judged in self._judged
-            if not judged.stale or judged.score.key in self.stale
-        ]
-
-    @property
-    def others(self) -> list[str]:
-        """A line for every reason why finished cells are not of this suite, with their number."""
-        reasons = Counter(judged.why for judged in self._judged if judged.why)
-        return [
-            f"left out, not of this suite: {count} finished cells{why}"
-            for why, count in reasons.items()
-        ]
-
-    @cached_property
-    def _judged(self) -> Sequence[_Judged]:
-        """The finished cells, and why those that do not count do not."""
-        cells, rounds = self.suite.cells, self.suite.last_rounds
-        judged = []
-        today = cells_today(self.scores, self.descriptions)
-        for score, (cell, stale) in zip(self.scores, today, strict=True):
-            why = ""
-            if score.key not in cells:
-                why = f" of {score.partition}/{score.condition}/{score.method}"
-            elif score.last_rounds != rounds:
-                why = f", means of the last {score.last_rounds} rounds, not of {rounds}"
-            elif cell is None:
-                why = f" of settings that there are no longer ({stale})"
-            elif cell != cells[score.key]:
-                why = f" of other settings ({_differences(cell, cells[score.key])})"
-            judged.append(_Judged(score, why, "" if why else stale))
-        return judged
-
-    @cached_property
-    def cells(self) -> pd.DataFrame:
-        """The table of the finished cells that count."""
-        return frame({**score_row(each), "complete": True} for each in self.by_key.values())
-
-    @property
-    def made_with(self) -> str:
-        """How many cells there are, by which machines and commits, in a line."""
-        provenances = [score.provenance for score in self.by_key.values()]
-        commits = sorted({commit or "–" for each in provenances for commit in each.every_commit})
-        machines = sorted({f"{each.processor}, torch {each.torch}" for each in provenances})
-        made = f" {'; '.join(machines)}; commit {', '.join(commits)}." if provenances else ""
-        return (
-            f"{len(provenances)} of {len(self.suite.cells)} cells; mean test accuracy of the last "
-            f"{self.suite.last_rounds} rounds on the examples of clients that are right; n seeds."
-            f"{made}{''.join(f' {line}.' for line in self.remarks)}\n"
-        )
+    cells = frame(rows, other="", machine="", commits=())
+    # Of the cells of one key that which counts comes last, else that which was kept last.
+    last = cells.sort_values("complete", kind="stable")
+    own = last[last["other"] == ""].drop_duplicates(AXES, keep="last").index
+    return cells[(cells["other"] != "") | cells.index.isin(own)]
 
 
-def write_findings(findings: Findings, folder: Path) -> list[Path]:
+def keys_of(cells: pd.DataFrame) -> set[CellKey]:
+    """Return which cells of a suite are complete."""
+    return set(cells[cells["complete"]][AXES].itertuples(index=False, name=None))
+
+
+def suite_cells(suite: Suite, store: Store) -> pd.DataFrame:
+    """Return the table of a suite's finished cells in a folder; see `judged`.
+
+    Raises:
+        FedcrfError: The folder's cells or their descriptions are damaged.
+    """
+    scores = store.scores()
+    return judged(suite, scores, store.descriptions(scores))
+
+
+def held(complete: Suite, asked: Suite, store: Store) -> Suite:
+    """Return the suite of all that a folder holds and of all that is asked for.
+
+    Methods that there are no longer are left out.
+
+    Args:
+        complete: The suite with all its partitions and conditions.
+        asked: What was chosen of it.
+        store: The folder.
+
+    Raises:
+        FedcrfError: The folder's cells are damaged.
+    """
+    scores, whole = store.scores(), asked.with_parts_of(complete)
+
+    def known(asked: Iterable[T], held: Iterable[T], among: Iterable[T] | None = None) -> list[T]:
+        names = dict.fromkeys([*asked, *held])
+        return [name for name in among or names if name in names]
+
+    methods = {score.method: None for score in scores if score.condition not in whole.ideals}
+    return whole.chosen(
+        methods=known(asked.methods, filter(is_method, methods)),
+        seeds=sorted(known(asked.seeds, (score.seed for score in scores))),
+        partitions=known(asked.partitions, (score.partition for score in scores), whole.partitions),
+        conditions=known(asked.conditions, (score.condition for score in scores), whole.conditions),
+    )
+
+
+def stale_notices(cells: pd.DataFrame) -> list[str]:
+    """Return a line for every reason why cells are stale, with their number."""
+    return [
+        f"{count} cells are stale and left out: {reason}; the suite's command runs them again"
+        for reason, count in counted(cells["stale"]).items()
+    ]
+
+
+def other_notices(cells: pd.DataFrame) -> list[str]:
+    """Return a line for every reason why cells are not of the suite, with their number."""
+    return [
+        f"left out, not of this suite: {count} finished cells{why}"
+        for why, count in counted(cells["other"]).items()
+    ]
+
+
+def made_with(suite: Suite, cells: pd.DataFrame) -> str:
+    """Return how many cells there are, by which machines and commits, in a line."""
+    complete = cells[cells["complete"]]
+    commits = sorted({commit or "–" for each in complete["commits"] for commit in each})
+    machines = sorted(set(complete["machine"]))
+    made = f" {'; '.join(machines)}; commit {', '.join(commits)}." if machines else ""
+    return (
+        f"{len(complete)} of {len(suite.cells)} cells; mean test accuracy of the last "
+        f"{suite.last_rounds} rounds on the examples of clients that are right; n seeds."
+        f"{made}{''.join(f' {line}.' for line in stale_notices(cells))}\n"
+    )
+
+
+def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
     """Write the tables as Markdown and CSV, and a heat map for each partition.
+
+    Args:
+        suite: The suite.
+        cells: Its table; see `judged`.
+        folder: Where.
 
     Raises:
         FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
     """
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
-    suite, cells = findings.suite, findings.cells
-    texts = [f"# {suite.title}: {suite.dataset}\n", findings.made_with]
+    texts = [f"# {suite.title}: {suite.dataset}\n", made_with(suite, cells)]
     overview = overview_table(suite, cells)
     if len(suite.partitions) > 1 and overview.rows:
         texts.append(overview.as_markdown())
@@ -203,7 +189,7 @@ def write_findings(findings: Findings, folder: Path) -> list[Path]:
         tables = tables_of(suite, cells, partition)
         texts += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
     page = "\n".join(texts)
-    check_not_emptier(folder / "tables.md", page, bool(findings.stale))
+    check_not_emptier(folder / "tables.md", page, bool((cells["stale"] != "").any()))
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for partition in suite.partitions:
@@ -232,7 +218,7 @@ def run_suite(
         suite: What to run.
         store: Where the results go.
         workplace: Where the data lie, on what device, how many at once.
-        observer_of: Returns, for the runs of all seeds, who is told everything that happens.
+        observer_of: Returns, for the runs of all seeds, who is called with everything that happens.
 
     Returns:
         The cells that failed; empty where all is well.
@@ -244,10 +230,10 @@ def run_suite(
     cells = suite.cells  # what cannot be run is said before there is a folder
     store.check_suite()
     with store.locked():
-        known = store.scores()
-        findings = Findings(suite, known, store.descriptions(known))
-        done = findings.by_key
-        store.write_scores(findings.lasting)  # without a last line that a kill cut off
+        scores = store.scores()
+        known = judged(suite, scores, store.descriptions(scores))
+        done = keys_of(known)
+        store.write_scores(scores[place] for place in known.index)  # no line that a kill cut off
         store.pack(done)  # whose command was killed before it did
         missing = [key for key in cells if key not in done]
         if not missing:
@@ -266,7 +252,7 @@ def run_suite(
         with observer_of(every) as observer:
 
             def keep(event: Event) -> None:
-                """Keep the score of a finished cell, and tell the observer."""
+                """Keep the score of a finished cell, and pass the event on."""
                 if isinstance(event, CellFinished):
                     records = stores[event.cell].cell(event.cell).records()
                     for key in same[event.cell]:

@@ -95,7 +95,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "training": {"learning_rate": 0.005},
     },
 }
-"""By data set the settings that it has unless told otherwise: the paper's, where it names them."""
+"""By data set the settings that it has by default: the paper's, where it names them."""
 
 OTHERS: Mapping[str, Mapping[str, Any]] = {"model": {"name": "resnet9"}}
 """For any other data set."""
@@ -120,7 +120,7 @@ class CellSpec:
         model_name: The model's name.
         model: Its plan.
         objective: What the clients minimise.
-        rule: How the server aggregates; told of the attackers, where it is to be told.
+        rule: How the server aggregates; informed of the attackers where it needs to be.
         server_optimizer: What makes a step of the aggregate; None where it is the next model.
         training: The clients' local training.
         rounds: How long, and evaluated how.
@@ -307,21 +307,21 @@ class RunSpec:
         ):
             raise FedcrfError(
                 f"partition {self.partition.scheme} may leave clients empty, and a rule that is to "
-                "be told how many attack would be told wrong: give a number of attackers "
+                "be informed how many attack would be informed wrong: give a number of attackers "
                 "(--attackers 3) and all clients every round, or choose another partition"
             )
         return informed
 
     @property
-    def told_rules(self) -> dict[str, Options]:
-        """By name the settings of the rules in use, with what a run of seed 0 tells them."""
+    def informed_rules(self) -> dict[str, Options]:
+        """By name the settings of the rules in use, informed as in a run of seed 0."""
         cells = [self.cell(method, 0) for method in self.methods]
         return {short_name(cell.method.rule): plain(cell.rule) for cell in cells}
 
     def describe(self) -> dict[str, Any]:
         """Return the whole description as plain values, as it stands in a run file.
 
-        What a rule is told of the run is no part of it: another attack tells it something else.
+        What a rule is informed of is no part of it: under another attack that is something else.
         """
         cells = [self.cell(method, 0) for method in self.methods]
         optimizers = {
@@ -598,13 +598,13 @@ def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
     """
     if "attackers" not in nobody:
         return spec
-    quiet = spec.told_rules
-    attacked = replace(spec, attack={**nobody, "name": "not-finite"}).told_rules
-    told = {
+    quiet = spec.informed_rules
+    attacked = replace(spec, attack={**nobody, "name": "not-finite"}).informed_rules
+    informed = {
         rule: {key: value for key, value in settings.items() if value != quiet[rule].get(key)}
         for rule, settings in attacked.items()
     }
-    return replace(spec, rules=merge(spec.rules, told))
+    return replace(spec, rules=merge(spec.rules, informed))
 
 
 def _registered(section: str, name: str) -> type[Any]:

@@ -490,8 +490,8 @@ def _shared(spec: RunSpec, other: RunSpec) -> dict[str, Any]:
     that both of them use.
     """
     described, beside = (
-        # What a rule is told is as good as said: folders of old say numbers that were defaults.
-        {**each.describe(), "rules": each.told_rules}
+        # What a rule is informed of counts as said: old folders say numbers that were defaults.
+        {**each.describe(), "rules": each.informed_rules}
         for each in (spec, other)
     )
     sections = ("data", "partition", "model", "training", "rounds", "attack")

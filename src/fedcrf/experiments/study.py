@@ -136,7 +136,7 @@ class Study:
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the axes, axis by axis."""
         spec = resolve(*self.base, *self.settings)
-        described = {**spec.describe(), "rules": spec.told_rules}
+        described = {**spec.describe(), "rules": spec.informed_rules}
         return tuple(setting_at(described, _current_key(axis.name)) for axis in self.axes)
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:

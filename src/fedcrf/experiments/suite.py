@@ -96,9 +96,8 @@ class Suite:
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
         attackers: How many clients attack under a condition that does not say it itself. Where
-            nobody attacks, rules that are told how many do are told of so many, so that it shows
+            nobody attacks, rules that are informed of them expect so many, so that it shows
             what it costs to be ready for them.
-        complete: The partitions and conditions before some were chosen; its own where none were.
     """
 
     name: str
@@ -112,14 +111,10 @@ class Suite:
     conditions: Mapping[str, Condition]
     groups: Mapping[str, tuple[str, ...]]
     attackers: int | None = None
-    complete: Suite | None = None
 
-    @property
-    def whole(self) -> Suite:
-        """The suite with all its partitions and conditions."""
-        if self.complete is None:
-            return self
-        return replace(self.complete, layers=self.layers, attackers=self.attackers)
+    def with_parts_of(self, complete: Suite) -> Suite:
+        """Return what was chosen of a suite with all of its partitions and conditions."""
+        return replace(self, partitions=complete.partitions, conditions=complete.conditions)
 
     @property
     def reference(self) -> str:
@@ -215,7 +210,7 @@ class Suite:
                 all conditions of the group where none is called so; the reference and what is
                 ideal for them stay.
             attackers: How many attack under every condition with an attack; the rules that are
-                told so are told this.
+                informed of it are informed of this.
             clients: Of how many clients the federation is.
             settings: Layers for `resolve` that win over the suite's, of other things than these.
 
@@ -261,7 +256,6 @@ class Suite:
             seeds=self.seeds if seeds is None else tuple(seeds),
             partitions=chosen,
             conditions=kept,
-            complete=self.whole,
             layers=(*self.layers, numbers, *settings),
             attackers=self.attackers if attackers is None else attackers,
         )
@@ -314,7 +308,7 @@ class _SuiteFile(BaseModel):
     seeds: list[int]
     last_rounds: PositiveInt = LAST_ROUNDS
     attackers: PositiveInt | None = None
-    told: dict[str, Any] = {}  # of older files: rules that are told how many attack know it anyway
+    told: dict[str, Any] = {}  # of older files: rules are informed of how many attack anyway
     run: dict[str, Any]
     datasets: dict[str, dict[str, Any]]
     partitions: dict[str, dict[str, Any]]
@@ -358,7 +352,7 @@ def default_folder(suite: Suite, chosen: Suite) -> Path:
 
     There is one for each data set, and others for numbers of clients that are not the suite's.
     """
-    name, numbers = f"{suite.name}-{suite.dataset}", chosen.whole.numbers
+    name, numbers = f"{suite.name}-{suite.dataset}", chosen.with_parts_of(suite).numbers
     if numbers != suite.numbers:
         name += f"-{numbers.replace(' ', '-')}"
     return Path("runs") / "robustness" / name
