@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedcrf.crf import Posterior
+from fedcrf.crf import Energy, Field, LinearPart, Observation, Posterior
 from fedcrf.report.effects import LEAST, effects_of
 from fedcrf.report.explanation import (
     causes_of,
@@ -22,7 +23,7 @@ from fedcrf.report.explanation import (
     phrases,
 )
 from fedcrf.report.lookup import find_rounds
-from fedcrf.rules import RULES, Adam, ClientReport, Optimized
+from fedcrf.rules import RULES, Adam, ClientReport, CRFRobustEvidence, Optimized
 from fedcrf.simulation.records import Reasons, RoundRecord, reasons_of
 from integration.command_line import CommandLine
 from report.test_explanation import one_round
@@ -37,6 +38,9 @@ PARTS = {  # what the equations of the parts multiply with the label
     "opposition": ("opposed", 2 * 2.0),
     "norm": ("norm", 8.0),
 }
+
+OF_UPDATES = ("clip", "counted", "copies")
+"""Causes whose factors are not the expected label's."""
 
 
 def rounds(
@@ -143,11 +147,7 @@ def test_all_factors_multiply_to_the_expected_label() -> None:
     for record, posterior, _ in rounds(loud=8.0):
         factors = effects_of(record, ROBUST).factors
         for i, label in enumerate(posterior.expected_label):
-            of_label = [
-                each[i]
-                for name, each in factors.items()
-                if name not in ("clip", "counted", "copies")
-            ]
+            of_label = [each[i] for name, each in factors.items() if name not in OF_UPDATES]
             assert math.prod(of_label) == pytest.approx(label / start, rel=1e-4)
 
 
@@ -404,6 +404,36 @@ def test_a_cause_that_is_not_known_goes_by_its_own_name() -> None:
     assert clients_table(causes).header[-1] == "share of {me}"
     assert columns_explained(columns_of(causes)).endswith("; share of {me}: as its rule calls it.")
     assert causes_table(causes[0]).rows[0][0] == "share of {me}"
+
+
+class FewExamples(LinearPart):
+    """Evidence of a rule of one's own: fewer examples than the median client has."""
+
+    cause, evidence = "examples", "few"
+
+    def energy(self, seen: Observation, labels: np.ndarray) -> Energy:
+        few = (seen.num_examples < np.median(seen.num_examples)).astype(float)
+        return self.against(few, labels, {"examples": seen.num_examples})
+
+
+class WithFewExamples(CRFRobustEvidence):
+    @cached_property
+    def field(self) -> Field:
+        own = super().field
+        return replace(own, evidence=(*own.evidence, FewExamples(strength=1.0)))
+
+
+def test_a_potential_of_ones_own_is_explained_without_words_of_its_own() -> None:
+    rule = WithFewExamples()
+    record, posterior, _ = rounds(rule)[-1]
+    factors = effects_of(record, rule).factors
+    start = expected(unknown_prior(), [0.0])
+    for i, label in enumerate(posterior.expected_label):
+        of_label = [each[i] for name, each in factors.items() if name not in OF_UPDATES]
+        assert math.prod(of_label) == pytest.approx(label / start, rel=1e-4)
+        assert (factors["examples"][i] < 0.95) == (i < 4)
+    told = phrases(causes_of(record, rule)[0])
+    assert any(line.startswith("examples, as its rule calls it (") for line in told)
 
 
 def test_the_commands_tell_causes_attackers_and_damage(

@@ -32,9 +32,6 @@ Vector = NDArray[np.float64]
 MISSING = "missing"
 """Stands before the name of evidence that clients do not report."""
 
-OF_THIS_ROUND = ("curvature_response", "update_consistency", "opposition", "norm")
-"""Causes whose evidence adds up in the exponent of the robust field, in the order of the tables."""
-
 EXPECTED = "trust"
 """What all causes lead to."""
 
@@ -182,11 +179,10 @@ def _of_the_field(
     new = np.full(len(expected_label), np.nan)
     prior = rule.prior_label(seen.get(REMEMBERED, new))
     unknown = rule.prior_label(np.array(np.nan))
-    parts = {part.cause: part for part in rule.field.linear_parts}
     energies = {
-        cause: parts[cause].slope * seen[parts[cause].evidence]
-        for cause in OF_THIS_ROUND
-        if parts[cause].evidence in seen
+        part.cause: part.slope * seen[part.evidence]
+        for part in rule.field.linear_parts
+        if part.evidence in seen
     }
     total = np.sum(list(energies.values()), axis=0)
     left = np.maximum(expected_label / prior, np.finfo(np.float64).tiny)

@@ -244,9 +244,11 @@ def phrases(causes: ClientCauses) -> list[str]:
 def _phrase(causes: ClientCauses, cause: str) -> str:
     kind, _, name = cause.partition(" ")
     value, scale = causes.seen(cause), causes.scales.get(cause, Scale())
-    chosen = wording(WORDS["phrases"].get(cause) or WORDS["phrases"][kind], value)
+    known = WORDS["phrases"]
+    chosen = wording(known.get(cause) or known.get(kind, WORDS["unknown_phrase"]), value)
     number = _signed if cause in WORDS["signed"] else _number
     return chosen.format(
+        cause=cause,
         value=number(scale.measured(value), 2) + (WORDS["or_more"] if value >= scale.limit else ""),
         median=number(causes.median(cause), 2),
         name=name.replace("_", " "),

@@ -26,7 +26,9 @@ function phrase(cell, causes, i, cause) {
   const value = causes.values[cause]?.[i] ?? null;
   const number = words.signed.includes(cause) ? signed : text;
   const more = scale.limit !== null && known(value) && value >= scale.limit;
-  return filled(wording(words.phrases[cause] ?? words.phrases[kind], value ?? NaN), {
+  const choices = words.phrases[cause] ?? words.phrases[kind] ?? words.unknown_phrase;
+  return filled(wording(choices, value ?? NaN), {
+    cause,
     value: number(known(value) ? scale.tolerance + value / scale.strength : null, 2) + (more ? words.or_more : ""),
     median: number(causes.medians[cause], 2),
     name: rest.join(" ").replaceAll("_", " "),
