@@ -97,4 +97,4 @@ def test_a_run_that_was_stopped_ends_as_if_it_was_not(tmp_path: Path) -> None:
 def test_rounds_without_a_usable_reply_end_the_run(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(FedcrfError, match="rounds 1 to 2 had no usable reply, and the run ends"):
         Loop(FedAvgRule()).run(3, nodes=1)
-    assert "Node 0 is left out: it failed: no data" in caplog.text
+    assert "Node 0 is excluded: it failed: no data" in caplog.text

@@ -1,4 +1,4 @@
-"""Decoded data sets kept on disk, so that only the first start pays for decoding."""
+"""Decoded data sets on disk, so that only the first start decodes them."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def cached_dataset(
     build: Callable[[], ImageDataset],
     cache_dir: Path | None = None,
 ) -> ImageDataset:
-    """Return the data set from the cache, building and storing it first where it is not there.
+    """Return the data set from the cache; build and store it first if it is not there.
 
     An entry is a folder that appears whole or not at all, so any number of processes may share a
-    cache. An entry that is damaged is built again. Where the folder cannot be written the data
-    set comes back all the same, with a warning in the log.
+    cache. A damaged entry is built again. If the folder cannot be written, the data set is returned
+    all the same, with a warning in the log.
 
     Args:
         name: The data set's name, for the entry's folder.
-        identity: All that the decoded arrays depend on, as JSON values.
+        identity: Everything that the decoded arrays depend on, as JSON values.
         build: Reads and decodes the data set.
         cache_dir: The cache's folder; by default the environment variable ``FEDCRF_CACHE``, else
             the user's cache folder.
     """
-    entry = _root(cache_dir) / "datasets" / _entry_name(name, identity)
+    entry = (cache_dir or cache_folder()) / "datasets" / _entry_name(name, identity)
     cached = _load(name, entry)
     if cached is not None:
         return cached
@@ -61,10 +61,6 @@ def cached_dataset(
         return dataset
     # From the file, the images need no memory of their own.
     return _load(name, entry) or dataset
-
-
-def _root(cache_dir: Path | None) -> Path:
-    return cache_dir or cache_folder()
 
 
 def _entry_name(name: str, identity: Mapping[str, object]) -> str:

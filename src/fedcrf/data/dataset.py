@@ -1,4 +1,4 @@
-"""Decoded images with their labels: what every source of data ends in."""
+"""Decoded images with their labels, whatever their source."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Normalisation:
 
     Attributes:
         mean: ``(C,)`` float64.
-        std: ``(C,)`` float64, the population standard deviation; 1 where it would be 0, so that
-            dividing by it is always allowed.
+        std: ``(C,)`` float64, the population standard deviation; 1 where it would be 0, since
+            images are divided by it.
     """
 
     mean: NDArray[np.float64]
@@ -33,9 +33,9 @@ class Normalisation:
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """Images with their labels, and the pixel sums that make any subset's statistics instantaneous.
+    """Images with their labels, and pixel sums from which any subset's statistics follow at once.
 
-    The arrays are read-only, and memory-mapped where they come from the cache: index first, then
+    The arrays are read-only, and memory-mapped if they come from the cache: index first, then
     convert.
 
     Attributes:
@@ -98,12 +98,12 @@ class ImageDataset:
     """A data set for image classification.
 
     Attributes:
-        name: The name it was asked for by.
-        train: The images that the clients' parts are cut from.
-        held_out: The data set's own test images, where it has labelled ones.
+        name: The name by which it was loaded.
+        train: The images that are shared out to the clients.
+        held_out: The data set's own test images; None without labelled ones.
         class_names: One name per class, in the order of the labels.
-        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays, so that two
-            runs can tell whether they saw the same data.
+        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays. Two runs with
+            the same fingerprint had the same data.
     """
 
     name: str
@@ -125,7 +125,7 @@ class ImageDataset:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are, whether or not each has an example."""
+        """The number of classes, with or without examples."""
         return len(self.class_names)
 
     @property
@@ -137,10 +137,10 @@ class ImageDataset:
     def limited(self, count: int) -> Self:
         """Return the data set with at most ``count`` training and as many held-out images.
 
-        They are spread evenly over all of them.
+        They are spread evenly over the whole.
 
         Raises:
-            FedcrfError: If there are not so many to train on, or none is asked for.
+            FedcrfError: If ``count`` is 0, or more than there are training images.
         """
         if not 0 < count <= len(self.train):
             raise FedcrfError(

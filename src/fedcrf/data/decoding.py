@@ -22,8 +22,8 @@ class RawTable:
     """Rows as they were read, with images still encoded.
 
     Attributes:
-        origin: What the rows came from, for messages.
-        mend: What to do when the rows turn out to be damaged, for messages.
+        origin: The file or split of the rows, for messages.
+        mend: What to do if the rows are damaged, for messages.
         rows: A ``datasets.Dataset``.
     """
 
@@ -62,9 +62,9 @@ def decode_images(
 
     Args:
         name: The data set's name, for messages.
-        tables: Where the images are; every row holds its encoded bytes, or a file's path.
-        column: The column that holds them.
-        size: Height and width to resize to; None requires that all have one size.
+        tables: Rows with an image each, as encoded bytes or a file's path.
+        column: The column that holds the images.
+        size: Height and width to resize to; None if all have one size.
 
     Returns:
         ``(n, C, H, W)`` uint8; C is 3 as soon as one image has colours.
@@ -133,7 +133,7 @@ def _decoded_blocks(
 
 
 def _encoded(name: str, table: RawTable, column: str) -> Any:
-    """Return the rows with the image column alone, as bytes that are ours to decode."""
+    """Return the image column alone, as encoded bytes."""
     from datasets import Image as ImageFeature
 
     try:
@@ -158,7 +158,7 @@ def _decode(
 
 
 def _file_of(cell: dict[str, Any] | None) -> io.BytesIO | str:
-    """Return where Pillow can read a cell: its bytes, or the file that it names instead."""
+    """Return what Pillow can read of a cell: its bytes, or the path of its file."""
     if cell is None or (cell["bytes"] is None and cell["path"] is None):
         raise ValueError("the cell is empty")
     return io.BytesIO(cell["bytes"]) if cell["bytes"] is not None else cell["path"]

@@ -1,4 +1,4 @@
-"""The three places a data set is read from: an installed library, a folder, the hub."""
+"""The three origins of a data set: an installed library, a folder, the hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedcrf.errors import FedcrfError
 DATA_VARIABLE = "FEDCRF_DATA"
 
 HELD_OUT_SPLITS = ("test", "validation", "valid", "val")
-"""The names of a held-out part, the first that exists being taken."""
+"""Names of a held-out part; the first that exists counts."""
 
 
 class Origin(Protocol):
@@ -42,49 +42,57 @@ class Origin(Protocol):
 
 
 @dataclass(frozen=True)
-class EmbeddedOrigin:
-    """An installed library that carries the data.
+class EmbeddedSource:
+    """A data set that comes with an installed library.
 
     Attributes:
-        name: The data set's name.
+        description: One line for a list of data sets.
         read: Returns grey images ``(n, H, W)`` uint8 and labels ``(n,)`` int64.
         num_held_out: How many of the last images are the held-out ones.
         class_names: The names of the classes, in the labels' order.
     """
 
-    name: str
+    description: str
     read: Callable[[], tuple[NDArray[np.uint8], NDArray[np.int64]]]
     num_held_out: int
     class_names: tuple[str, ...]
 
+
+@dataclass(frozen=True)
+class EmbeddedOrigin:
+    """An installed library that carries the data.
+
+    Attributes:
+        name: The data set's name.
+        source: How to read it.
+    """
+
+    name: str
+    source: EmbeddedSource
+
     def identity(self) -> Mapping[str, object]:
-        """Describe the source; a reader that is written anew is another."""
+        """Describe the source; changed code of the reader makes it another one."""
         try:
-            reader = inspect.getsource(self.read)
+            reader = inspect.getsource(self.source.read)
         except (OSError, TypeError):  # typed in, or no function of Python's
             reader = ""
         return {
             "embedded": self.name,
-            "num_held_out": self.num_held_out,
-            "class_names": self.class_names,
+            "num_held_out": self.source.num_held_out,
+            "class_names": self.source.class_names,
             "reader": reader,
         }
 
     def decode(self, options: ReadOptions) -> ImageDataset:
         """Read the library's arrays, resize them, and cut off the held-out ones."""
-        if options.image_column is not None or options.label_column is not None:
-            raise _no_columns(self.name)
-        grey, labels = self.read()
-        images = join_blocks(
-            self.name, [image_block(Image.fromarray(one), options.image_size) for one in grey]
+        _check_no_columns(self.name, options)
+        images, labels = self.source.read()
+        cut = len(labels) - self.source.num_held_out
+        train, held_out = (
+            _labelled(self.name, images[rows], labels[rows], options)
+            for rows in (slice(cut), slice(cut, None))
         )
-        cut = len(labels) - self.num_held_out
-        return ImageDataset.from_parts(
-            self.name,
-            LabelledImages.from_arrays(images[:cut], labels[:cut]),
-            LabelledImages.from_arrays(images[cut:], labels[cut:]),
-            self.class_names,
-        )
+        return ImageDataset.from_parts(self.name, train, held_out, self.source.class_names)
 
 
 def dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset:
@@ -92,15 +100,14 @@ def dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset:
 
     Args:
         name: The data set's name.
-        arrays: Images and labels, and those of a held-out part behind them where there is one:
-            (n, H, W) or (n, H, W, 3) whole numbers from 0 to 255, and (n,) whole numbers from 0 on.
+        arrays: Images and labels, then those of a held-out part if there is one: (n, H, W) or
+            (n, H, W, 3) whole numbers from 0 to 255, and (n,) whole numbers from 0 on.
         options: May resize the images.
 
     Raises:
-        FedcrfError: They are not such.
+        FedcrfError: The arrays have another form.
     """
-    if options.image_column is not None or options.label_column is not None:
-        raise _no_columns(name)
+    _check_no_columns(name, options)
     mend = (
         "return images, labels, or images, labels, test_images, test_labels: (n, H, W) or "
         "(n, H, W, 3) whole numbers from 0 to 255, and (n,) whole numbers from 0 on"
@@ -119,22 +126,27 @@ def dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset:
             )
         if pixels.min() < 0 or pixels.max() > 255 or classes.min() < 0:
             raise FedcrfError(f"data set '{name}' has pixels or labels out of range: {mend}")
-        blocks = [
-            image_block(Image.fromarray(one), options.image_size) for one in pixels.astype(np.uint8)
-        ]
-        parts.append(
-            LabelledImages.from_arrays(join_blocks(name, blocks), classes.astype(np.int64))
-        )
+        parts.append(_labelled(name, pixels.astype(np.uint8), classes.astype(np.int64), options))
     most = max(int(part.labels.max()) for part in parts)
     names = tuple(str(label) for label in range(most + 1))
     return ImageDataset.from_parts(name, parts[0], parts[1] if len(parts) > 1 else None, names)
 
 
-def _no_columns(name: str) -> FedcrfError:
-    return FedcrfError(
-        f"data set '{name}' has no columns to choose from; leave out --image-column "
-        "and --label-column."
-    )
+def _labelled(
+    name: str, images: NDArray[np.uint8], labels: NDArray[np.int64], options: ReadOptions
+) -> LabelledImages:
+    """Return (n, H, W) or (n, H, W, 3) images, resized, with their labels."""
+    blocks = [image_block(Image.fromarray(one), options.image_size) for one in images]
+    return LabelledImages.from_arrays(join_blocks(name, blocks), labels)
+
+
+def _check_no_columns(name: str, options: ReadOptions) -> None:
+    """Refuse options that choose columns: arrays have none."""
+    if options.image_column is not None or options.label_column is not None:
+        raise FedcrfError(
+            f"data set '{name}' has no columns to choose from; omit --image-column "
+            "and --label-column."
+        )
 
 
 @dataclass(frozen=True)
@@ -181,11 +193,11 @@ class HubOrigin:
     preferred_label: str | None
 
     def identity(self) -> Mapping[str, object]:
-        """Describe the source by the hub's name, so that a cached set needs no network."""
+        """Describe the source by its name on the hub, so that a cached set needs no network."""
         return {"hub": self.hub_name}
 
     def decode(self, options: ReadOptions) -> ImageDataset:
-        """Fetch the data set, or take it from the hub library's own cache, and decode it."""
+        """Fetch the data set, or read the hub library's own cache, and decode it."""
         with _quiet():
             tables = self._fetch()
         if "train" not in tables:
@@ -221,10 +233,10 @@ def _stamps(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
 
 
 def _read_parquet(path: Path) -> RawTable:
-    """Read one file on its own, so that what is wrong with it can be said of it by name.
+    """Read one file by itself, so that an error names it.
 
-    Not by ``datasets.load_dataset("parquet", ...)``: that reports every load to a server, which
-    stalls a machine without a network, copies the file to disk first, and refuses one without rows.
+    ``datasets.load_dataset("parquet", ...)`` would report every load to a server, which stalls a
+    machine without a network, copy the file to disk first, and refuse one without rows.
     """
     import datasets
     import pyarrow.parquet
@@ -242,7 +254,7 @@ def _read_parquet(path: Path) -> RawTable:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of what first went wrong."""
+    """Return the first line of an error's first cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
@@ -252,7 +264,7 @@ def _reason(error: BaseException) -> str:
 def _quiet() -> Iterator[None]:
     """Keep the Hugging Face libraries' log of failures and retries off stderr.
 
-    What they would say of a failure is in the error that they raise.
+    The error that they raise says the same.
     """
     # Both set their loggers' levels when they are imported.
     import datasets  # noqa: F401

@@ -30,12 +30,12 @@ class PartitionSettings(Settings):
         scheme: One of ``PARTITIONS``, or from outside the package; see `fedcrf.extensions`.
         num_clients: K, how many parts.
         alpha: α, the concentration of the Dirichlet distribution; the smaller, the more skewed.
-        min_examples: The fewest examples a client may have, where the scheme promises any.
-        gamma: γ, the share of the examples that is dealt out alike, in [0, 1].
-        sizes: How many examples each client has in parts of the others', K numbers above 0.
+        min_examples: The fewest examples a client may have, in schemes that guarantee some.
+        gamma: γ, the share of the examples that is dealt out at random, in [0, 1].
+        sizes: The clients' relative numbers of examples, K numbers above 0.
 
-    Whether there is such a scheme is looked at where it is used (`find_partition`), so that the
-    settings of one that is gone can still be read.
+    The scheme is looked up only when it is used (`find_partition`), so that the settings of one
+    that no longer exists can still be read.
 
     Raises:
         FedcrfError: If a value is out of range, under the name of its command-line flag.
@@ -67,27 +67,24 @@ class PartitionSettings(Settings):
 
     @property
     def title(self) -> str:
-        """The scheme, and how skewed it is where it can be."""
+        """The scheme, with α and γ where it has them."""
         alpha = "" if "alpha" in self.ignored else f", α = {self.alpha:g}"
-        return (
-            short_name(self.scheme)
-            + alpha
-            + ("" if "gamma" in self.ignored else f", γ = {self.gamma:g}")
-        )
+        gamma = "" if "gamma" in self.ignored else f", γ = {self.gamma:g}"
+        return short_name(self.scheme) + alpha + gamma
 
     @property
     def may_leave_empty(self) -> bool:
-        """Whether the scheme promises no client any number of examples."""
+        """Whether a client may have no examples."""
         return "min_examples" in self.ignored
 
     @property
     def behaviour(self) -> int | None:
-        """The scheme's behaviour number; None where it is gone."""
+        """The scheme's behaviour number; None if it no longer exists."""
         return self._scheme.behaviour
 
     @property
     def ignored(self) -> frozenset[str]:
-        """The settings that mean nothing to the scheme."""
+        """The settings that the scheme does not use."""
         return self._scheme.ignores
 
     @property
@@ -99,7 +96,7 @@ class PartitionSettings(Settings):
 
     @property
     def ignores(self) -> frozenset[str]:
-        """Of these, the settings that no description holds; older ones hold the others."""
+        """Those of `ignored` that descriptions omit; older descriptions hold the others."""
         return self.ignored & {"gamma", "sizes"}
 
 
@@ -114,8 +111,8 @@ class PartitionScheme:
     Attributes:
         description: One line for a list of schemes.
         assign: Returns each client's indices, in any order.
-        ignores: The settings that mean nothing to it.
-        behaviour: Its behaviour number; None where nobody knows it any more.
+        ignores: The settings that it does not use.
+        behaviour: Its behaviour number; None for a scheme that no longer exists.
     """
 
     description: str
@@ -125,7 +122,7 @@ class PartitionScheme:
 
 
 _GIVEN = frozenset({"gamma", "sizes"})
-"""Settings of schemes to which they are given."""
+"""Settings that only single schemes use."""
 
 _GONE = PartitionScheme("is not there any more.", lambda *_: [], _GIVEN, behaviour=None)
 
@@ -133,7 +130,7 @@ _GONE = PartitionScheme("is not there any more.", lambda *_: [], _GIVEN, behavio
 def find_partition(name: str) -> PartitionScheme:
     """Return the scheme of that name: one of `PARTITIONS`, or from outside.
 
-    A function from outside is a scheme that has the settings of most: all but sizes and gamma.
+    A function from outside is a scheme that uses all settings but sizes and gamma.
 
     Raises:
         FedcrfError: There is none, or it is no scheme; see `fedcrf.extensions`.
@@ -164,8 +161,8 @@ def partition(
         For each client the sorted int64 indices of its examples into ``labels``.
 
     Raises:
-        FedcrfError: If there are too few examples for the clients, or the skew asked for all but
-            rules out that every client has enough.
+        FedcrfError: If there are too few examples for the clients, or so much skew that in practice
+            never all clients have enough.
     """
     needed = settings.num_clients * settings.min_examples
     if needed > len(labels) and not settings.may_leave_empty:
@@ -185,7 +182,7 @@ def partition(
 def _checked(
     parts: Sequence[Indices], settings: PartitionSettings, num_examples: int
 ) -> list[Indices]:
-    """Return the parts that a scheme from outside made, which may leave examples out.
+    """Return the parts of a scheme from outside, which need not hold all examples.
 
     Raises:
         FedcrfError: They are not disjoint parts of the examples, one for each client.
@@ -221,8 +218,8 @@ def _label_skew(
     """Dirichlet shares of each class, with closing and redrawing (Li et al., ICDE 2022).
 
     For each class in turn the shares over the clients are drawn from Dir(α). A client that already
-    holds N/K examples gets nothing of later classes. All is redrawn until every client has enough.
-    The numbers are settled before any example is shuffled, so that a redraw costs next to nothing.
+    holds N/K examples gets nothing of later classes. All shares are redrawn until every client has
+    enough. The numbers are drawn before any example is shuffled, so that a redraw is cheap.
     """
     class_sizes = _class_sizes(labels)
     for _ in range(_MAX_DRAWS):
@@ -243,7 +240,7 @@ def _closing_counts(
     held = np.zeros(settings.num_clients, dtype=np.int64)
     for row, size in zip(counts, class_sizes, strict=True):
         shares = _dirichlet(settings.num_clients, settings, generator)
-        # Not all can be closed: they would then hold all N examples, and this class is still out.
+        # Not all can be closed: they would hold all N examples, but this class is not dealt out.
         is_open = held * settings.num_clients < class_sizes.sum()
         row[is_open] = _cut(size, shares[is_open], generator)
         held += row
@@ -253,7 +250,7 @@ def _closing_counts(
 def _label_skew_unbalanced(
     labels: Labels, settings: PartitionSettings, generator: np.random.Generator
 ) -> list[Indices]:
-    """Dirichlet shares of each class, just as they fall: sizes differ, clients may be empty."""
+    """Dirichlet shares of each class, as drawn: sizes differ, clients may be empty."""
     class_sizes = _class_sizes(labels)
     counts = [
         _cut(size, _dirichlet(settings.num_clients, settings, generator), generator)
@@ -274,7 +271,7 @@ def _label_mix(
 def _given_sizes(
     labels: Labels, settings: PartitionSettings, generator: np.random.Generator
 ) -> list[Indices]:
-    """Sizes in given parts, each client's labels mixed by its own draw from Dir(α)."""
+    """Given relative sizes, each client's labels mixed by its own draw from Dir(α)."""
     if not settings.sizes:
         raise FedcrfError(
             "partition given-sizes: give the sizes, one for each client "
@@ -295,11 +292,11 @@ def _given_sizes(
 def _gamma_similarity(
     labels: Labels, settings: PartitionSettings, generator: np.random.Generator
 ) -> list[Indices]:
-    """A share γ dealt out alike, the rest sorted by label and cut into equal parts.
+    """A share γ dealt out at random, the rest sorted by label and cut into equal parts.
 
-    It is the γ-similarity of ByzFL (``gamma_similarity_niid``), whose first examples are those
-    dealt out alike; here they are drawn. γ = 0 is the sorted labels of Karimireddy, He and Jaggi
-    (ICLR 2022): with as many clients as classes of one size, a client has one class.
+    It is the γ-similarity of ByzFL (``gamma_similarity_niid``), except that ByzFL deals out the
+    first examples at random, and this draws which. γ = 0 is the sorted labels of Karimireddy, He
+    and Jaggi (ICLR 2022): with as many clients as classes of equal size, a client has one class.
     """
     order = generator.permutation(len(labels))
     alike, rest = np.split(order, [int(len(labels) * settings.gamma)])
@@ -317,7 +314,8 @@ def _mixed(
     """Deal out examples by sizes, each client's labels mixed by its own draw from Dir(α).
 
     Clients draw one after the other, without replacement. When a class runs out, a client's mix
-    goes on over the classes that are left, so that the last clients' mixes are the least their own.
+    continues over the remaining classes. So the last clients' mixes are the furthest from their
+    draws.
     """
     remaining = _class_sizes(labels)
     counts = np.zeros((len(remaining), settings.num_clients), dtype=np.int64)
@@ -357,7 +355,7 @@ def _dirichlet(
 
 
 def _normalised(shares: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
-    """Scale shares to sum to 1; where all underflowed to zero, one of them at random gets all."""
+    """Scale shares to sum to 1; if all underflowed to zero, one at random gets all."""
     total = float(shares.sum())
     if total > 0:
         return shares / total
@@ -411,7 +409,7 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
             ignores=_GIVEN,
         ),
         "gamma-similarity": PartitionScheme(
-            "a share gamma is dealt out alike, the rest in the order of the labels (ByzFL).",
+            "a share gamma is dealt out at random, the rest in the order of the labels (ByzFL).",
             _gamma_similarity,
             ignores=frozenset({"alpha", "sizes"}),
         ),

@@ -1,10 +1,10 @@
-"""Where data sets come from: the known names, local Parquet folders and the Hugging Face hub."""
+"""Sources of data sets: the known names, local Parquet folders and the Hugging Face hub."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from fedcrf.data.origins import (
     DATA_VARIABLE,
     HELD_OUT_SPLITS,
     EmbeddedOrigin,
+    EmbeddedSource,
     HubOrigin,
     LocalOrigin,
     Origin,
@@ -29,23 +30,6 @@ from fedcrf.extensions import failing, find, installed, is_outside
 
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _DIGITS_HELD_OUT = 360
-
-
-@dataclass(frozen=True)
-class EmbeddedSource:
-    """A data set that comes with an installed library.
-
-    Attributes:
-        description: One line for a list of data sets.
-        read: Returns grey images ``(n, H, W)`` uint8 and labels ``(n,)`` int64.
-        num_held_out: How many of the last images are the held-out ones.
-        class_names: The names of the classes, in the labels' order.
-    """
-
-    description: str
-    read: Callable[[], tuple[NDArray[np.uint8], NDArray[np.int64]]]
-    num_held_out: int
-    class_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -106,23 +90,23 @@ def load_dataset(
 ) -> ImageDataset:
     """Read a data set, decoded and with its classes numbered, through the cache.
 
-    With a data folder, by ``data_dir`` or the environment variable ``FEDCRF_DATA``, the set is
-    read from the Parquet files of a folder named like it there, and never from elsewhere: from
-    ``train*.parquet``, and for the held-out part from ``test*.parquet``, else
-    ``validation*.parquet``, ``valid*.parquet`` or ``val*.parquet``, if any. Without one it comes
-    from the Hugging Face hub. ``digits`` needs neither.
+    The data folder is ``data_dir``, or else the environment variable ``FEDCRF_DATA``. With one the
+    set is read only from the Parquet files of the folder there that has its name:
+    ``train*.parquet``, and for the held-out part ``test*.parquet``, else ``validation*.parquet``,
+    ``valid*.parquet`` or ``val*.parquet``, if any. Without one it comes from the Hugging Face hub.
+    ``digits`` needs neither.
 
     Args:
         name: One of ``DATASETS``, a hub name ``"owner/name"``, the name of a folder in the data
-            folder, or what comes from outside; see `fedcrf.extensions`.
+            folder, or a name from outside; see `fedcrf.extensions`.
         data_dir: The data folder.
         cache_dir: Where decoded arrays are kept; by default the environment variable
             ``FEDCRF_CACHE``, else the user's cache folder.
-        image_column: The column with the images; by default the only one there is.
+        image_column: The column with the images; by default the only one.
         label_column: The column with the labels; by default the only column of class labels, else
             one named label, labels or fine_label.
-        image_size: Height and width to resize every image to; by default they stay as they are,
-            and must all be of one size.
+        image_size: Height and width to resize every image to. By default images keep their size,
+            which must be the same for all.
 
     Raises:
         FedcrfError: If there is no such data set, or it cannot be read or understood; the message
@@ -130,7 +114,7 @@ def load_dataset(
     """
     options = ReadOptions(image_column, label_column, image_size)
     if is_outside(name) or name in installed("dataset"):
-        # Nobody can tell when it changes: it is never kept.
+        # Its changes cannot be noticed, so it is never cached.
         return _from_outside(name, options)
     origin = _find(name, data_dir)
     identity = {**origin.identity(), "options": asdict(options)}
@@ -141,8 +125,7 @@ def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
     """Return the data set that a class or function from outside makes."""
     found = find("dataset", name, {})
     if isinstance(found, EmbeddedSource):
-        origin = EmbeddedOrigin(name, found.read, found.num_held_out, found.class_names)
-        return origin.decode(options)
+        return EmbeddedOrigin(name, found).decode(options)
     if not callable(found):
         raise FedcrfError(
             f"data set '{name}' is none: give a function that returns images and labels"
@@ -155,7 +138,7 @@ def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
 def _find(name: str, data_dir: Path | None) -> Origin:
     source = DATASETS.get(name)
     if isinstance(source, EmbeddedSource):
-        return EmbeddedOrigin(name, source.read, source.num_held_out, source.class_names)
+        return EmbeddedOrigin(name, source)
     folder = data_dir or _folder_from_environment()
     if folder is not None and not folder.is_dir():
         raise FedcrfError(
@@ -191,8 +174,7 @@ def _unlisted(name: str, folder: Path | None) -> HubSource:
 def _local_folder(name: str, data_dir: Path, source: HubSource) -> LocalOrigin:
     short_name = source.hub_name.rpartition("/")[2]
     # An alias is looked for under its own name first, a hub name under its owner's first.
-    places = dict.fromkeys((name, source.hub_name, short_name))
-    folders = [data_dir / place for place in places]
+    folders = [data_dir / place for place in dict.fromkeys((name, source.hub_name, short_name))]
     for folder in folders:
         train = _parquet_files(folder, "train")
         if train:

@@ -35,8 +35,9 @@ def split_client(
 ) -> ClientSplit:
     """Shuffle a client's examples and cut them into three parts.
 
-    Each class with at least ten examples at the client is cut on its own; the others are pooled
-    and cut together. Of each, the shares are rounded half up, and training gets what is left.
+    Each class of which the client has at least ten examples is cut by itself; the others are pooled
+    and cut together. The numbers of validation and test examples are rounded half up, and training
+    gets the rest.
 
     Args:
         indices: The client's examples, as positions in ``labels``.
@@ -46,7 +47,7 @@ def split_client(
         test: The share of the test part.
 
     Raises:
-        FedcrfError: If a share is negative, or the two leave nothing to train on.
+        FedcrfError: If a share is negative, or the two sum to 1 or more.
     """
     if not (validation >= 0 and test >= 0 and validation + test < 1):
         raise FedcrfError(

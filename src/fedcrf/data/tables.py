@@ -46,12 +46,6 @@ class RawSplits:
 
 
 @dataclass(frozen=True)
-class _Columns:
-    image: str
-    label: str
-
-
-@dataclass(frozen=True)
 class _Classes:
     names: tuple[str, ...]
     numbers: Mapping[int | str, int]
@@ -62,37 +56,34 @@ def decode_splits(
 ) -> ImageDataset:
     """Find the columns, number the classes and decode the images.
 
-    Labels that are plain integers or strings become classes in sorted order. A held-out part none
-    of whose labels is published (all -1 or empty) counts as absent.
+    Labels that are plain integers or strings become classes in sorted order. A held-out part counts
+    as absent if none of its labels is published (all are -1 or empty).
 
     Args:
         name: The data set's name.
         splits: The rows of the two parts.
         options: Which columns to read, and the size to resize to.
-        preferred_label: The label column to take where there are several.
+        preferred_label: The label column where there are several.
 
     Raises:
         FedcrfError: If a column is missing or ambiguous, a label is missing, there is nothing to
-            train on, an image does not decode, or the images are not of one size.
+            train on, an image does not decode, or the images differ in size.
     """
     features = splits.train[0].rows.features
-    columns = _Columns(
-        image=_image_column(name, features, options.image_column),
-        label=_label_column(name, features, options.label_column, preferred_label),
-    )
-    _check_same_columns(columns, [*splits.train, *splits.held_out])
+    image = _image_column(name, features, options.image_column)
+    label = _label_column(name, features, options.label_column, preferred_label)
+    _check_same_columns(image, label, [*splits.train, *splits.held_out])
 
-    train_values = _label_values(splits.train, columns.label)
-    held_out_values = _label_values(splits.held_out, columns.label)
+    train_values = _label_values(splits.train, label)
+    held_out_values = _label_values(splits.held_out, label)
     _check_train_labels(name, train_values)
     parts = [(splits.train, train_values)]
     if _are_published(name, held_out_values):
         parts.append((splits.held_out, held_out_values))
 
-    classes = _classes(features[columns.label], [v for _, values in parts for v in values])
+    classes = _classes(features[label], [v for _, values in parts for v in values])
     images = match_channels(
-        name,
-        [decode_images(name, tables, columns.image, options.image_size) for tables, _ in parts],
+        name, [decode_images(name, tables, image, options.image_size) for tables, _ in parts]
     )
     labelled = [
         LabelledImages.from_arrays(block, _numbered(name, values, classes))
@@ -162,15 +153,15 @@ def _can_be_label(feature: Any) -> bool:
     )
 
 
-def _check_same_columns(columns: _Columns, tables: Sequence[RawTable]) -> None:
+def _check_same_columns(image: str, label: str, tables: Sequence[RawTable]) -> None:
     """Refuse files that lack a column, or whose labels have another type or other class names."""
     first = tables[0]
     for table in tables[1:]:
         features = table.rows.features
-        if columns.image not in features:
-            differing = columns.image
-        elif features.get(columns.label) != first.rows.features[columns.label]:
-            differing = columns.label
+        if image not in features:
+            differing = image
+        elif features.get(label) != first.rows.features[label]:
+            differing = label
         else:
             continue
         raise FedcrfError(

@@ -1,4 +1,4 @@
-"""What a server keeps of a run: from round to round, and on disk to go on from."""
+"""What a server keeps of a run, from round to round and on disk."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from fedcrf.statistics import as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY
 
 NODES, CLIENTS = "nodes", "clients"
-"""By these names a strategy's memory has the ids of its nodes, and which client each is."""
+"""Names, in a strategy's memory, of the ids of its nodes and of the client that each is."""
 
 SIGNS, MADE_BY = "signs", "made_by"
-"""The seed of the signs that clients must not know, and the name of the rule."""
+"""Likewise of the seed of the secret signs, and of the rule's name."""
 
 RULE = "rule."
-"""Stands before the names of what the rule remembers."""
+"""Prefix of the names in the rule's memory."""
 
 MEND = "give the property memory of the one that ran before, or none to begin anew"
 
 MODEL, MEMORY = "model.", "memory."
-"""Stand before the names of what is kept."""
+"""Prefixes of the names in a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run goes on from: an ``.npz`` file, whole or not there.
+    """What a run continues from: an ``.npz`` file, written whole or not at all.
 
     Attributes:
         round: Rounds done.
         model: The global model after them.
-        memory: What is remembered of them.
-        run: The name of the run's records; None where it has none.
+        memory: `RuleServer.memory` after them.
+        run: The name of the run's records; None without any.
     """
 
     round: int
@@ -70,7 +70,7 @@ class Checkpoint:
         """Read it.
 
         Raises:
-            FedcrfError: The file is none, or damaged.
+            FedcrfError: The file is no checkpoint, or damaged.
         """
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -89,7 +89,7 @@ class Checkpoint:
 
 
 def named(start: str, arrays: Memory) -> Memory:
-    """Return what stands in ``arrays`` under names that begin so, without this beginning."""
+    """Return the arrays whose names have this prefix, without it."""
     return {
         name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
     }

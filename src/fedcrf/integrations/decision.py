@@ -1,4 +1,4 @@
-"""A round on the server: what was sent to whom, and what became of the replies."""
+"""A round on the server: to whom the model was sent, and what became of the replies."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from fedcrf.integrations.replies import LeftOut, TrainReply, alike, capped
+from fedcrf.integrations.replies import Excluded, TrainReply, alike, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
 
 NO_REPLY = "no reply was usable"
 
-MOST_TOLD = 5
-"""Lines of one kind that are logged of a round, and nodes that one of them names."""
+MOST_LOGGED = 5
+"""How many lines of one kind a round logs, and how many nodes a line names."""
 
 MOST_LISTED = 20
-"""Nodes of a round of which metrics, which a framework may log whole, hold lists."""
+"""In rounds of more nodes metrics hold no lists, since a framework may log them whole."""
 
 
 @dataclass(frozen=True)
 class TrainingRound:
-    """A round whose replies are awaited.
+    """A round in progress.
 
     Attributes:
         number: From 1 on.
         state: The global model.
         asked: The nodes that it was sent to.
-        started: When, in seconds of `time.perf_counter`.
-        arrived: When all replies were there, likewise.
+        started: When it was sent, in seconds of `time.perf_counter`.
+        arrived: When all replies had arrived, likewise; NaN before.
     """
 
     number: int
@@ -46,15 +46,14 @@ class Decision:
 
     Attributes:
         replies: The usable ones, in the order of the clients.
-        reports: The same as the rule saw them.
-        left_out: The nodes without a usable reply.
-        result: What the rule decided, without the next model; None where there was nothing to
-            decide on.
+        reports: The reports that the rule got of them, in the same order.
+        excluded: The nodes without a usable reply.
+        result: What the rule decided, without the next model; None without a usable reply.
     """
 
     replies: Sequence[TrainReply]
     reports: Sequence[ClientReport]
-    left_out: Sequence[LeftOut]
+    excluded: Sequence[Excluded]
     result: AggregationResult | None
 
     @property
@@ -62,9 +61,9 @@ class Decision:
         """Why the global model stays as it was; None where it moves."""
         if self.result is not None:
             return self.result.kept_reason
-        if not self.left_out:
+        if not self.excluded:
             return "no node was asked"
-        reason = alike(self.left_out)
+        reason = alike(self.excluded)
         return NO_REPLY if reason is None else f"{NO_REPLY}: each {reason}"
 
     @property
@@ -75,19 +74,18 @@ class Decision:
     @property
     def finite(self) -> list[TrainReply]:
         """The replies whose models are finite."""
-        return [reply for reply, out in self._excluded() if not out]
+        return [reply for reply, out in self._by_rule() if not out]
 
     @property
     def not_finite(self) -> list[TrainReply]:
-        """The replies whose models are not finite, which have no weight."""
-        return [reply for reply, out in self._excluded() if out]
+        """The replies whose models are not finite; the rule gave them weight 0."""
+        return [reply for reply, out in self._by_rule() if out]
 
     @property
     def shares(self) -> list[float]:
-        """What each reply's metrics count for: its weight.
+        """The weights of the replies' metrics: those of the rule.
 
-        Where a rule gives no reply one weight it is the count of its examples, of those that are
-        finite, as far as it counts.
+        Where the rule gives no weights, it is each finite reply's capped count of examples.
         """
         if self.result is None:
             return []
@@ -96,39 +94,39 @@ class Decision:
             return [float(weight) for weight in weights]
         counts = capped([reply.num_examples for reply in self.replies])
         return [
-            0.0 if out else count for count, (_, out) in zip(counts, self._excluded(), strict=True)
+            0.0 if out else count for count, (_, out) in zip(counts, self._by_rule(), strict=True)
         ]
 
-    def told(self) -> list[str]:
-        """Return who is left out, has no weight for what it sent, or is not whom it says."""
+    def lines(self) -> list[str]:
+        """Return lines for the log: exclusions, not finite models, false identities."""
         not_finite = [
             f"Node {reply.node} gets weight 0: its model is not finite" for reply in self.not_finite
         ]
         others = [
-            f"Node {reply.node} gives partition {reply.partition}, which another node has or this "
-            f"one did not give at first: it is client {report.client}"
+            f"Node {reply.node} gives partition {reply.partition}, which another node has or which "
+            f"it did not give first: it is client {report.client}"
             for reply, report in zip(self.replies, self.reports, strict=True)
             if reply.partition is not None and reply.partition != report.client
         ]
-        return [*left_out_told(self.left_out), *few(not_finite), *few(others)]
+        return [*exclusions(self.excluded), *few(not_finite), *few(others)]
 
     def reasons(self) -> dict[str, Any]:
         """Return the decision as metrics.
 
-        Of at most `MOST_LISTED` nodes these are lists over ``replies``, and of node ids; of more
-        it is told how many. A list with a number that is not finite, which JSON has no form for,
-        is left out.
+        They hold how many nodes were usable and excluded. For at most `MOST_LISTED` nodes they hold
+        lists over ``replies``, and of node ids, too. A list with a number that is not finite is
+        omitted, since JSON has no form for it.
         """
         reasons: dict[str, Any] = {
             "fedcrf.num-usable": len(self.replies),
-            "fedcrf.num-left-out": len(self.left_out),
+            "fedcrf.num-left-out": len(self.excluded),
             "fedcrf.kept-model": int(self.kept_reason is not None),
         }
-        if len(self.replies) + len(self.left_out) > MOST_LISTED:
+        if len(self.replies) + len(self.excluded) > MOST_LISTED:
             return reasons
         lists: dict[str, list[Any]] = {
             "node-id": [reply.node for reply in self.replies],
-            "left-out": [each.node for each in self.left_out],
+            "left-out": [each.node for each in self.excluded],
             "not-finite": [reply.node for reply in self.not_finite],
         }
         partitions = [reply.partition for reply in self.replies]
@@ -146,31 +144,32 @@ class Decision:
                 reasons[f"fedcrf.{name}"] = values
         return reasons
 
-    def _excluded(self) -> list[tuple[TrainReply, bool]]:
+    def _by_rule(self) -> list[tuple[TrainReply, bool]]:
+        """Return the replies, and whether the rule excluded each."""
         if self.result is None:
             return []
         return list(zip(self.replies, self.result.excluded.tolist(), strict=True))
 
 
-def left_out_told(left_out: Sequence[LeftOut]) -> list[str]:
-    """Return who is left out and why, a line for each reason."""
+def exclusions(excluded: Sequence[Excluded]) -> list[str]:
+    """Return a line for each reason why nodes were excluded."""
     by_reason: dict[str, list[int]] = {}
-    for each in left_out:
+    for each in excluded:
         by_reason.setdefault(each.reason, []).append(each.node)
     lines = []
     for reason, nodes in by_reason.items():
         if len(nodes) == 1:
-            lines.append(f"Node {nodes[0]} is left out: it {reason}")
+            lines.append(f"Node {nodes[0]} is excluded: it {reason}")
             continue
-        named = ", ".join(map(str, nodes[:MOST_TOLD])) + (", …" if nodes[MOST_TOLD:] else "")
-        lines.append(f"{len(nodes)} nodes ({named}) are left out: each {reason}")
+        named = ", ".join(map(str, nodes[:MOST_LOGGED])) + (", …" if nodes[MOST_LOGGED:] else "")
+        lines.append(f"{len(nodes)} nodes ({named}) are excluded: each {reason}")
     return few(lines)
 
 
 def few(lines: Sequence[str]) -> list[str]:
     """Return the first of some lines, and how many more there are."""
-    more = len(lines) - MOST_TOLD
-    return [*lines[:MOST_TOLD], *([f"… and {more} more such lines"] if more > 0 else [])]
+    more = len(lines) - MOST_LOGGED
+    return [*lines[:MOST_LOGGED], *([f"… and {more} more such lines"] if more > 0 else [])]
 
 
 def _dashed(name: str) -> str:

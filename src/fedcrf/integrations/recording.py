@@ -36,7 +36,7 @@ class Recorder:
     """Writes the rounds of a strategy's runs, a folder for each run."""
 
     def __init__(self, parent: Path, framework: str, strategy: str, rule: Rule) -> None:
-        """Say where runs are to be recorded; nothing is written yet.
+        """Set where runs are recorded; nothing is written yet.
 
         Args:
             parent: Gets a folder for each run.
@@ -67,8 +67,7 @@ class Recorder:
         """Begin the record of a run, and return its folder.
 
         Args:
-            run: Its folder's name, where it goes on and the folder is still there; else it gets a
-                new one.
+            run: The folder of a run to continue. If it is None, or gone, there is a new folder.
 
         Raises:
             FedcrfError: The folder cannot be made.
@@ -100,8 +99,8 @@ class Recorder:
         Args:
             current: What was sent, and when.
             decision: What became of the replies.
-            losses: The training loss that each reply gives; NaN where it gives none.
-            now: When the next model was there, by the same clock.
+            losses: Each reply's training loss; NaN without one.
+            now: When the next model was ready, by the same clock.
         """
         assert self._run is not None
         unknown = Metrics(loss=math.nan, accuracy=math.nan)
@@ -115,7 +114,7 @@ class Recorder:
             nodes=[reply.node for reply in decision.replies],
             client_training_loss=brief(losses),
             excluded_nodes=[
-                ExcludedNode(node=each.node, reason=each.reason) for each in decision.left_out
+                ExcludedNode(node=each.node, reason=each.reason) for each in decision.excluded
             ],
             kept_model=decision.kept_reason is not None,
             kept_reason=decision.kept_reason,
@@ -132,7 +131,7 @@ class Recorder:
     def evaluated(
         self, number: int, loss: float, accuracy: float, by_clients: bool, now: float
     ) -> None:
-        """Write what was measured of a round's model; NaN where it was not."""
+        """Write the loss and accuracy of a round's model; NaN where they were not measured."""
         assert self._run is not None
         metrics = Metrics(loss=loss, accuracy=accuracy)
         self._run.append(

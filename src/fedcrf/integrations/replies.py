@@ -1,6 +1,6 @@
-"""A framework's replies as reports: what is the same whichever framework they came by.
+"""From replies to reports, whatever the framework.
 
-A framework's own module reads its messages as `Reply`, one by one, and changes none of them.
+A framework's own module wraps each of its messages as a `Reply`, and changes none of them.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from fedcrf.rules.base import misfit_of
 from fedcrf.statistics import is_floating
 
 COUNT_CAP = RobustCRF.count_cap
-"""A client's examples count as so many medians at most where metrics are averaged by them."""
+"""Where metrics are averaged by counts of examples, a count is at most so many medians."""
 
 MOST_REASON = 300
-"""Characters of a reason that are kept; some of them are a client's own words."""
+"""Longest reason, in characters: it may quote what a client sent."""
 
 MOST_PARTITIONS = 1 << 20
-"""Partition ids from here on are no identity: figures have a row for each smaller one."""
+"""Larger partition ids are ignored, since figures have a row for each smaller one."""
 
 Metrics = Mapping[str, Any]
-"""What a client measured: numbers by name, or lists of them."""
+"""What a client measured: by name numbers, or lists of numbers."""
 
 Names = str | Sequence[str]
-"""A metric's name, or several of which the first counts that most replies give a number as."""
+"""A metric's name, or several: that counts which most replies have, the first of equals."""
 
 
 @dataclass(frozen=True)
 class MetricNames(Settings):
-    """How the clients' metrics are called that the server looks at; none of them is required.
+    """The names of the clients' metrics that the server reads; none of them is required.
 
     Attributes:
-        partition_id: Train metric: the partition a node holds, which knows a client from run to
-            run as node ids do not. What a node gives at first stands.
+        partition_id: Train metric: the partition that a node holds. It identifies a client from
+            run to run, as node ids do not. The first that a node gives counts.
         effective_steps: Train metric: ‖a_i‖₁ of the local solver, the steps that the update is
-            worth. FedNova's alone, which requires it.
+            worth. Only FedNova uses it, and requires it.
         training_loss: Train metric, for the record.
         residual_loss: Train metric: the mean loss that a client's model has on its own examples
-            after training, evidence for rules that look at it. Not the mean over the training,
-            which most clients send: it is high where a client has much to learn, too.
+            after training; evidence for some rules. It is not the mean over the training, which
+            most clients send: that is high also where a client still learns much.
         evaluation_loss: Evaluate metric, for the record.
         evaluation_accuracy: Evaluate metric, for the record.
     """
@@ -74,7 +74,7 @@ class MetricNames(Settings):
                 raise FedcrfError(f"{field.name} is {given!r}: give the name of a metric")
 
     def check(self, evidence: Iterable[str]) -> None:
-        """Raise a `FedcrfError` where no metric is named for evidence of one of these names."""
+        """Raise a `FedcrfError` if no metric has evidence of one of these names."""
         for name in evidence:
             if name not in self._evidence:
                 raise unknown_name("evidence", name, self._evidence)
@@ -85,7 +85,7 @@ class MetricNames(Settings):
         return [{name: column[i] for name, column in columns.items()} for i in range(len(records))]
 
     def missing(self, name: str) -> str:
-        """Return what is to be said where no client gives evidence of this name."""
+        """Return the warning for evidence that no client gives."""
         given = self._evidence[name]
         metric = given if isinstance(given, str) else given[0]
         return (
@@ -100,19 +100,19 @@ class MetricNames(Settings):
 
 @dataclass(frozen=True, order=True)
 class Cast:
-    """A dtype that a client sent, and that of the global model which its numbers were given."""
+    """A cast: the dtype that a client sent, and the global model's, which replaced it."""
 
     sent: str
     model: str
 
     @property
-    def told(self) -> str:
-        """What was done, in words."""
+    def line(self) -> str:
+        """The line for the log."""
         return f"replies hold {self.sent} where the global model has {self.model}: they are cast"
 
 
 class Reply(Protocol):
-    """A framework's message from a node, whatever it holds. What is read is not copied."""
+    """A framework's message from a node; its tensors are read without a copy."""
 
     @property
     def node(self) -> int:
@@ -125,7 +125,7 @@ class Reply(Protocol):
         ...
 
     def metrics(self) -> Metrics:
-        """Return what it measured; a `FedcrfError` says why it is of no use."""
+        """Return its metrics; a `FedcrfError` says why the reply cannot be used."""
         ...
 
     def model(self) -> State:
@@ -138,14 +138,14 @@ class TrainReply:
     """A reply that a rule can use.
 
     Attributes:
-        node: The node's id; that of a registered node goes with its key, others are new.
-        partition: The partition it holds, where it says so.
+        node: The node's id; a registered node keeps it, others get a new one in each run.
+        partition: The partition that it says it holds; None without one.
         content: What it sent, as it came.
         metrics: The metrics in ``content``.
-        state: Its model, as views of ``content``; what was cast is no view.
+        state: Its model, as views of ``content`` except for what was cast.
         casts: Which dtypes were cast to those of the global model.
-        num_examples: What it counts for; above 0.
-        effective_steps: For FedNova; 1 where the rule does not ask for it.
+        num_examples: Its count of examples, above 0.
+        effective_steps: For FedNova; 1 for other rules.
     """
 
     node: int
@@ -159,15 +159,15 @@ class TrainReply:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A node that was asked and has no part in the round, and why."""
+class Excluded:
+    """A node without a usable reply in a round, and the reason."""
 
     node: int
     reason: str
 
     @classmethod
-    def of(cls, node: int, error: FedcrfError) -> LeftOut:
-        """Return it with the reason that an error gives, as much of it as is kept."""
+    def of(cls, node: int, error: FedcrfError) -> Excluded:
+        """Return it with the message of an error as reason, cut to `MOST_REASON`."""
         reason = str(error)
         return cls(node, reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}…")
 
@@ -180,21 +180,21 @@ def train_replies(
     names: MetricNames,
     *,
     needs_steps: bool,
-) -> tuple[list[TrainReply], list[LeftOut]]:
-    """Return the usable replies and the nodes left out, each sorted by node.
+) -> tuple[list[TrainReply], list[Excluded]]:
+    """Return the usable replies and the excluded nodes, each sorted by node.
 
     Args:
         replies: In any order.
-        asked: The nodes that were sent the model; those that did not answer are left out.
+        asked: The nodes that were sent the model; those that did not reply are excluded.
         global_state: The model they were sent.
         weighted_by: Name of the metric that counts examples.
-        names: How the other metrics are called.
-        needs_steps: Whether a reply without effective steps is of no use.
+        names: The names of the other metrics.
+        needs_steps: Whether a reply without effective steps is excluded.
     """
-    usable, left_out = [], []
-    answered = set()
+    usable, excluded = [], []
+    replied = set()
     for reply in sorted(replies, key=lambda reply: reply.node):
-        answered.add(reply.node)
+        replied.add(reply.node)
         try:
             metrics = reply.metrics()
             state, casts = usable_model(reply.model(), global_state)
@@ -209,43 +209,56 @@ def train_replies(
                 effective_steps=positive(metrics, names.effective_steps) if needs_steps else 1.0,
             )
         except FedcrfError as error:
-            left_out.append(LeftOut.of(reply.node, error))
+            excluded.append(Excluded.of(reply.node, error))
         else:
             usable.append(checked)
-    silent = [LeftOut(node, "did not answer") for node in set(asked) - answered]
-    return usable, sorted([*left_out, *silent], key=lambda each: each.node)
+    silent = [Excluded(node, "did not reply") for node in set(asked) - replied]
+    return usable, sorted([*excluded, *silent], key=lambda each: each.node)
 
 
-def evaluate_replies(replies: Iterable[Reply], weighted_by: str) -> tuple[list[Any], list[LeftOut]]:
-    """Return what the usable evaluations hold and the nodes left out, each sorted by node."""
-    usable, left_out = [], []
+def evaluate_replies(
+    replies: Iterable[Reply], weighted_by: str
+) -> tuple[list[Any], list[Excluded]]:
+    """Return the contents of usable evaluations and the excluded nodes, each sorted by node."""
+    usable, excluded = [], []
     for reply in sorted(replies, key=lambda reply: reply.node):
         try:
             positive(reply.metrics(), weighted_by)
         except FedcrfError as error:
-            left_out.append(LeftOut.of(reply.node, error))
+            excluded.append(Excluded.of(reply.node, error))
         else:
             usable.append(reply.content)
-    return usable, left_out
+    return usable, excluded
 
 
-def alike(left_out: Sequence[LeftOut]) -> str | None:
-    """Return the one reason for which all nodes are left out; None where there are several."""
-    reasons = {each.reason for each in left_out}
+def alike(excluded: Sequence[Excluded]) -> str | None:
+    """Return the reason that all excluded nodes share; None where they have several."""
+    reasons = {each.reason for each in excluded}
     return reasons.pop() if len(reasons) == 1 else None
 
 
 def usable_model(state: State, global_state: State) -> tuple[State, frozenset[Cast]]:
     """Return a client's model in the dtypes of the global model, and what was cast for it.
 
+    Any real number becomes a floating-point one, rounded where the global model has less precision;
+    what overflows is infinite, which no rule gives weight. Numbers become integers or booleans only
+    where these hold them exactly. A tensor that has the global model's dtype is not copied.
+
     Raises:
-        FedcrfError: It is not of the global model, or holds what a cast would change.
+        FedcrfError: Tensors of other names or shapes than the global model's, or a number that its
+            integers or booleans do not hold.
     """
-    state, casts = cast_as(state, global_state)
-    misfit = misfit_of(state, global_state)
+    fitted: dict[str, NDArray[Any]] = dict(state)
+    casts = set()
+    for name, expected in global_state.items():
+        sent = state.get(name)
+        if sent is not None and sent.dtype != expected.dtype and sent.shape == expected.shape:
+            fitted[name] = _cast(name, sent, expected.dtype)
+            casts.add(Cast(str(sent.dtype), str(expected.dtype)))
+    misfit = misfit_of(fitted, global_state)
     if misfit is not None:
         raise FedcrfError(misfit)
-    return state, casts
+    return fitted, frozenset(casts)
 
 
 def positive(metrics: Metrics, name: str) -> float:
@@ -263,30 +276,9 @@ def positive(metrics: Metrics, name: str) -> float:
 
 
 def partition_of(metrics: Metrics, name: str) -> int | None:
-    """Return the partition that a client gives; None where it gives none that is one."""
+    """Return the partition that a client gives; None without a valid one."""
     value = metrics.get(name)
     return value if isinstance(value, int) and 0 <= value < MOST_PARTITIONS else None
-
-
-def cast_as(state: State, global_state: State) -> tuple[State, frozenset[Cast]]:
-    """Return a client's model in the dtypes of the global model, and what was cast for it.
-
-    Any real number becomes a floating-point one, rounded where the global model is of less
-    precision; what overflows is infinite, which no rule gives weight. Numbers become integers or
-    booleans only where these hold them exactly. A tensor of the global model's dtype is not
-    copied; one of another name or shape is left for the check of the whole model.
-
-    Raises:
-        FedcrfError: A number that the global model's integers or booleans do not hold.
-    """
-    cast: dict[str, NDArray[Any]] = dict(state)
-    casts = set()
-    for name, expected in global_state.items():
-        sent = state.get(name)
-        if sent is not None and sent.dtype != expected.dtype and sent.shape == expected.shape:
-            cast[name] = _cast(name, sent, expected.dtype)
-            casts.add(Cast(str(sent.dtype), str(expected.dtype)))
-    return cast, frozenset(casts)
 
 
 def _cast(name: str, sent: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -304,12 +296,12 @@ def _cast(name: str, sent: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 class Identities:
     """Which client each node is: settled by its first reply, and the same from then on.
 
-    A framework vouches for a node's id; the partition it gives is its own word. Were that
-    believed in every round, a client that has been found out could be another, or one that is
-    trusted. A client is thus the partition that its node alone gave at first and no other is;
-    else a number of its own, counted from beyond all partition ids. In a new run, whose node
-    ids may all be new, the partition of a node that has not been heard of again goes to who
-    first gives it.
+    The framework authenticates a node's id, but a node can claim any partition. Were that believed
+    in every round, a distrusted client could take another identity, also a trusted one. So a
+    client is the partition that its node gave first, if no other node has it or gave it in the
+    same round. Otherwise it gets a number beyond all partition ids. In a new run node ids may all
+    be new: then the partition of an earlier node that has not replied yet goes to the first node
+    that gives it.
     """
 
     def __init__(self, clients: Mapping[int, int]) -> None:
@@ -327,7 +319,7 @@ class Identities:
         return self._clients
 
     def settle(self, replies: Sequence[TrainReply]) -> None:
-        """Take in who has replied."""
+        """Give the nodes of these replies their clients."""
         self._awaited.difference_update(reply.node for reply in replies)
         new = [reply for reply in replies if reply.node not in self._clients]
         given = Counter(reply.partition for reply in new)
@@ -350,13 +342,13 @@ def client_reports(
     names: MetricNames,
     evidence: Collection[str] = (),
 ) -> tuple[list[TrainReply], list[ClientReport]]:
-    """Return replies and reports in the order of the clients, which no run changes.
+    """Return replies and reports in the order of the clients, the same in every run.
 
     Args:
         replies: The usable ones of a round.
-        identities: Who is who; takes in who has replied.
-        names: How metrics are called.
-        evidence: Names of the evidence that the rule looks at.
+        identities: Which client each node is; new nodes are added.
+        names: The names of metrics.
+        evidence: Names of the evidence that the rule uses.
     """
     identities.settle(replies)
     given = names.evidence([reply.metrics for reply in replies], evidence)
@@ -378,9 +370,9 @@ def client_reports(
 
 
 def small_numbers(reports: Sequence[ClientReport]) -> list[int]:
-    """Return the clients as figures number them: partition ids, and right behind them the others.
+    """Return the clients' numbers in figures: partition ids, then the others right after them.
 
-    Of those that go by their nodes the number depends on who takes part.
+    The numbers of the others depend on who takes part.
     """
     clients = [report.client for report in reports]
     beyond = 1 + max((each for each in clients if each < MOST_PARTITIONS), default=-1)
@@ -392,8 +384,8 @@ def average_metrics(
 ) -> dict[str, Any]:
     """Return the weighted means of the metrics that all replies with a weight have.
 
-    Lists are averaged number by number where they have one length. A number that is not finite
-    counts nowhere, and a metric without a finite mean is left out, as are those of ``without``.
+    Lists of equal length are averaged number by number. A number that is not finite does not count.
+    A metric without a finite mean is omitted, and so are those in ``without``.
     """
     pairs = zip(records, weights, strict=True)
     weighed = [(record, weight) for record, weight in pairs if weight > 0]
@@ -428,7 +420,7 @@ def mean_of(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def capped(counts: Sequence[float]) -> list[float]:
-    """Return what counts of examples count for: `COUNT_CAP` medians over them at most."""
+    """Return counts of examples, each capped at `COUNT_CAP` times their median."""
     most = COUNT_CAP * statistics.median(counts) if counts else math.inf
     return [min(count, most) for count in counts]
 
@@ -436,8 +428,8 @@ def capped(counts: Sequence[float]) -> list[float]:
 def numbers(records: Sequence[Metrics], names: Names) -> list[float]:
     """Return a metric of some replies; NaN where it is missing or a list.
 
-    Of several names it is the one that most replies give as a finite number, the first of equals:
-    numbers that go by different names are not to be compared.
+    Of several names that one counts which most replies give as a finite number, the first of
+    equals: numbers under different names must not be compared.
     """
     columns = [
         [_number(record, name) for record in records]

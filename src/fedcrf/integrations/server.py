@@ -1,7 +1,7 @@
-"""The rounds of a server with any rule, whichever framework carries its messages.
+"""A server's rounds with any rule, whatever the framework.
 
-An adapter reads its framework's messages as `Reply`, hands them over round by round, and sends the
-models and metrics that come back.
+An adapter wraps its framework's messages as `Reply`, hands them over round by round, and sends the
+models and metrics that are returned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedcrf.integrations.checkpoint import (
     checked_memory,
     named,
 )
-from fedcrf.integrations.decision import NO_REPLY, Decision, TrainingRound, left_out_told
+from fedcrf.integrations.decision import NO_REPLY, Decision, TrainingRound, exclusions
 from fedcrf.integrations.replies import (
     Identities,
     MetricNames,
@@ -54,12 +54,12 @@ MOST_UNUSABLE = 2
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run goes on from.
+    """What a run continues from.
 
     Attributes:
-        memory: As `RuleServer.memory` hands it out.
-        rounds: Done before; 0 where they are not counted on.
-        run: The name of its records; None where it has none, or begins new ones.
+        memory: `RuleServer.memory` of the run before.
+        rounds: Rounds done before; 0 where the count begins anew.
+        run: The name of its records; None without any, or for new ones.
     """
 
     memory: Memory
@@ -68,24 +68,24 @@ class Origin:
 
 
 class RuleServer:
-    """What a server knows and does from round to round but for its messages.
+    """A server's rounds, without the framework's messages.
 
-    A round is `begin_round`, `decide`, `finish`, and `evaluated` for each time that its model is
-    evaluated. Rounds are numbered as the framework counts them, from 1 on in every run.
+    A round is `begin_round`, `decide`, `finish`, and `evaluated` for each evaluation of its model.
+    Rounds have the framework's numbers, from 1 on in every run.
 
     Args:
         rule: The server rule.
-        metric_names: How the clients call the metrics that the server looks at.
+        metric_names: The names of the clients' metrics that the server reads.
         framework: Name and version of what carries the messages, for the records.
         strategy: Name of the adapter, for the records.
-        log: Where it is told what becomes of replies.
+        log: Gets what becomes of replies.
         record_to: A folder that gets one for the records of each run.
         checkpoint_to: A file that is written after every round.
-        memory: Of the server of the run that this one goes on from; begins anew where left out.
+        memory: `memory` of the server of an earlier run, to continue from; by default none.
 
     Raises:
-        FedcrfError: Records cannot lie there, the rule looks at evidence that no metric is named
-            for, or the memory is no server's, or of another rule.
+        FedcrfError: Records cannot be written there, no metric is named for the rule's evidence, or
+            the memory is not a server's, or of another rule.
     """
 
     # Of the present run; `_begin` makes them anew.
@@ -94,7 +94,7 @@ class RuleServer:
     _signs: int
     _secret_rule: Rule
     _unusable: int
-    _told: set[object]
+    _warned: set[object]
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class RuleServer:
         names.check(rule.wanted_evidence)
         self.rule = rule  # as it is logged and recorded, without what clients must not know
         self.metric_names = names
-        # The one draw that is not to be repeated: nobody else is to know it.
+        # The one draw that must not repeat: nobody else may know it.
         self.secret_seed = 1 + secrets.randbits(62)
         self._log = log
         self._origin = Origin(checked_memory(rule, memory))
@@ -136,10 +136,10 @@ class RuleServer:
 
     @property
     def memory(self) -> Memory:
-        """What the next round goes on from, as arrays by name that ``numpy.savez`` takes.
+        """What the next round needs of the rounds before, as arrays by name for ``numpy.savez``.
 
-        ``nodes`` are the nodes' ids and ``clients`` by which number the rule, whose the rest is,
-        knows each of them. It holds the secret signs, too: keep it where the server is.
+        ``nodes`` are the nodes' ids and ``clients`` the rule's number of each. The rest is the
+        rule's, and the secret signs: keep it on the server.
         """
         by_node = self._identities.by_node
         return {
@@ -152,15 +152,14 @@ class RuleServer:
 
     @property
     def rounds_before(self) -> int:
-        """The rounds that a resumed run had done, which a framework that counts from 1 omits."""
+        """The rounds that a resumed run had done, which the framework does not count."""
         return self._origin.rounds
 
     def saved(self) -> Checkpoint | None:
         """Return the checkpoint, its memory checked; None where there is none yet.
 
         Raises:
-            FedcrfError: There is no place for one, or what lies there is damaged, or of another
-                rule.
+            FedcrfError: There is no ``checkpoint_to``, or the file is damaged, or of another rule.
         """
         if self._checkpoint is None:
             raise FedcrfError(
@@ -173,7 +172,7 @@ class RuleServer:
 
     @contextmanager
     def after(self, saved: Checkpoint, model: State, num_rounds: int) -> Iterator[None]:
-        """Let runs go on from a checkpoint meanwhile.
+        """Within the context, runs continue from a checkpoint.
 
         Args:
             saved: The checkpoint.
@@ -196,7 +195,7 @@ class RuleServer:
             self._origin = own
 
     def begin_round(self, number: int, model: State, asked: Sequence[int]) -> None:
-        """Take note of a round that begins; the first begins a run.
+        """Begin a round; the first begins a run.
 
         Args:
             number: Of the round.
@@ -204,8 +203,7 @@ class RuleServer:
             asked: The nodes that it is sent to.
 
         Raises:
-            FedcrfError: The model is none that the memory is of, or the records' folder cannot be
-                made.
+            FedcrfError: The memory is of another model, or the records' folder cannot be made.
         """
         if number == 1:
             self._begin()
@@ -222,9 +220,9 @@ class RuleServer:
     def decide(
         self, replies: Iterable[Reply], weighted_by: str
     ) -> tuple[Decision, dict[str, NDArray[Any]]]:
-        """Return what became of the round's replies, and apart from it the next model.
+        """Return what became of the round's replies, and the next model.
 
-        The model is empty where the round had no usable reply.
+        The model is empty if the round had no usable reply.
 
         Args:
             replies: In any order.
@@ -232,7 +230,7 @@ class RuleServer:
         """
         assert self._round is not None
         current = self._round = replace(self._round, arrived=time.perf_counter())
-        usable, left_out = train_replies(
+        usable, excluded = train_replies(
             replies,
             current.asked,
             current.state,
@@ -243,14 +241,14 @@ class RuleServer:
         ordered, reports = client_reports(
             usable, self._identities, self.metric_names, self.rule.wanted_evidence
         )
-        decision = Decision(ordered, reports, left_out, None)
+        decision = Decision(ordered, reports, excluded, None)
         state: dict[str, NDArray[Any]] = {}
         if reports:
             result = aggregate_or_keep(self._secret_rule, self._memory, current.state, reports)
             self._memory = result.memory
             state = dict(result.state)
             decision = replace(decision, result=replace(result, state={}))
-        self._tell(decision)
+        self._log_round(decision)
         return decision, state
 
     def averaged(self, decision: Decision, weighted_by: str) -> dict[str, Any]:
@@ -261,14 +259,14 @@ class RuleServer:
         return average_metrics(given, decision.shares, without=uncounted)
 
     def finish(self, decision: Decision, model: State) -> None:
-        """Record the round and save it, whatever comes of its evaluation.
+        """Record the round and save it, before its evaluation.
 
         Args:
             decision: Of `decide`.
             model: The next global model.
 
         Raises:
-            FedcrfError: It is one round too many without a usable reply, or a file cannot be
+            FedcrfError: It is the second round in a row without a usable reply, or a file cannot be
                 written.
         """
         current = self._round
@@ -280,7 +278,7 @@ class RuleServer:
         if self._checkpoint is not None:
             run = None if self._recorder is None else self._recorder.name
             Checkpoint(current.number, model, self.memory, run).save(self._checkpoint)
-        asked = decision.replies or decision.left_out
+        asked = decision.replies or decision.excluded
         self._unusable = self._unusable + 1 if asked and not decision.usable else 0
         if self._unusable >= MOST_UNUSABLE:
             raise FedcrfError(
@@ -289,17 +287,17 @@ class RuleServer:
             )
 
     def evaluations(self, replies: Iterable[Reply], weighted_by: str) -> list[Any]:
-        """Return what the usable evaluations hold, by node; the others are named in the log."""
-        contents, left_out = evaluate_replies(replies, weighted_by)
-        self._log.info("aggregate_evaluate: %d usable, %d left out", len(contents), len(left_out))
-        self._warn(left_out_told(left_out))
+        """Return the contents of the usable evaluations, by node; log the excluded nodes."""
+        contents, excluded = evaluate_replies(replies, weighted_by)
+        self._log.info("aggregate_evaluate: %d usable, %d excluded", len(contents), len(excluded))
+        self._warn(exclusions(excluded))
         return contents
 
     def evaluated(self, number: int, metrics: Metrics | None, *, by_clients: bool) -> None:
-        """Add what was measured of the round's model to its record, where there is one.
+        """Add measurements of the round's model to its record, if there is one.
 
         Args:
-            number: Of the round; of another than the present one nothing is recorded.
+            number: Of the round; for another than the present one nothing is recorded.
             metrics: With loss and accuracy under the names in ``metric_names``.
             by_clients: Whether the clients measured it on what they hold, or the server.
         """
@@ -311,7 +309,7 @@ class RuleServer:
             )
 
     def _begin(self) -> None:
-        """Know what was handed over of an earlier run, and nothing else."""
+        """Begin a run with the memory of an earlier one, and nothing else."""
         memory = self._origin.memory
         nodes, clients = (memory[name].tolist() for name in (NODES, CLIENTS))
         self._identities = Identities(dict(zip(nodes, clients, strict=True)))
@@ -319,27 +317,27 @@ class RuleServer:
         self._signs = int(memory[SIGNS][0]) if SIGNS in memory else self.secret_seed
         self._secret_rule = self.rule.with_secret_signs(self._memory, self._signs)
         self._unusable = 0
-        self._told = set()
+        self._warned = set()
 
     def _check_memory(self, model: State) -> None:
-        """Raise a `FedcrfError` where the rule does not go on from the memory, before nodes train.
+        """Raise a `FedcrfError` before nodes train if the rule refuses the memory.
 
-        It is let decide on a report that changes nothing, and nothing is made of that.
+        The rule decides on a report that changes nothing, and its result is dropped.
         """
         report = ClientReport(client=0, state=model, num_examples=1.0)
         if not self._memory:
             return
         try:
             self._secret_rule.aggregate(self._secret_rule.begin(), model, [report])
-        except Exception:  # it decides on no report alone, whatever it remembers
+        except Exception:  # it refuses any single report, whatever its memory
             return
         self._secret_rule.aggregate(self._memory, model, [report])
 
-    def _tell(self, decision: Decision) -> None:
+    def _log_round(self, decision: Decision) -> None:
         """Log what became of a round's replies, in few lines however many there are."""
-        usable, left_out = len(decision.replies), len(decision.left_out)
-        self._log.info("aggregate_train: %d usable, %d left out", usable, left_out)
-        self._warn(decision.told())
+        usable, excluded = len(decision.replies), len(decision.excluded)
+        self._log.info("aggregate_train: %d usable, %d excluded", usable, excluded)
+        self._warn(decision.lines())
         reason = decision.kept_reason
         if reason is not None and decision.usable:
             self._warn([f"The model stays as it is: {reason}"])
@@ -347,16 +345,16 @@ class RuleServer:
             why = reason.removeprefix(NO_REPLY) if reason.startswith(NO_REPLY) else f": {reason}"
             self._log.error("\t> No usable reply: the model stays as it is%s", why)
         for cast in sorted({cast for reply in decision.replies for cast in reply.casts}):
-            self._warn_once(cast, cast.told)
+            self._warn_once(cast, cast.line)
         for name in self.rule.wanted_evidence:
             values = [report.evidence[name] for report in decision.reports]
             if values and not np.isfinite(values).any():
                 self._warn_once(name, self.metric_names.missing(name))
 
     def _warn_once(self, what: object, line: str) -> None:
-        """Warn of something the first time that it happens in a run."""
-        if what not in self._told:
-            self._told.add(what)
+        """Warn of something, once in a run."""
+        if what not in self._warned:
+            self._warned.add(what)
             self._warn([line])
 
     def _warn(self, lines: Collection[str]) -> None:

@@ -28,7 +28,7 @@ from fedcrf.crf import ClientCRF
 from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
-from fedcrf.integrations.flower.replies import as_replies
+from fedcrf.integrations.flower.replies import FlowerReply
 from fedcrf.integrations.replies import (
     MOST_PARTITIONS,
     Identities,
@@ -204,15 +204,15 @@ BAD: Mapping[str, tuple[Callable[[], Message], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_reply_is_left_out_and_named(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_reply_is_excluded_and_named(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     make, said = BAD[kind]
     good = replies_of([1, 2, 5, 9])
     with caplog.at_level(logging.INFO, logger="flwr"):
         given, metrics = aggregated(CRFAvg(), [*good[:2], make(), *good[2:]])
     caught = [record.getMessage() for record in caplog.records if "Node 3" in record.getMessage()]
     assert len(caught) == 1
-    assert re.search(f"Node 3 is left out: it .*{said}", caught[0])
-    assert "aggregate_train: 4 usable, 1 left out" in caplog.text
+    assert re.search(f"Node 3 is excluded: it .*{said}", caught[0])
+    assert "aggregate_train: 4 usable, 1 excluded" in caplog.text
     assert metrics["fedcrf.left-out"] == [3]
     alone, _ = aggregated(CRFAvg(), good)
     assert given == alone
@@ -310,7 +310,7 @@ def test_a_round_without_a_usable_reply_keeps_the_model_and_says_so(
 @pytest.mark.parametrize(
     ("replies", "said"),
     [
-        ([], "each did not answer$"),
+        ([], "each did not reply$"),
         (
             [reply(node, moved(node, bias=np.ones(3))) for node in (1, 2)],
             r": each reports 'bias' as float64 \(3,\), the global model has float64 \(2,\)$",
@@ -438,7 +438,7 @@ def test_metrics_are_json(name: str) -> None:
 def test_a_node_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture) -> None:
     _, metrics = aggregated(CRFAvg(), replies_of([1, 2]), asked=[2, 7, 1])
     assert metrics["fedcrf.left-out"] == [7]
-    assert "Node 7 is left out: it did not answer" in caplog.text
+    assert "Node 7 is excluded: it did not reply" in caplog.text
 
 
 def test_the_reasons_are_in_the_metrics() -> None:
@@ -487,7 +487,7 @@ def clients_of(
     """By node its client, and the client's number in figures, after a round."""
     replies = [reply(node, partition_id=each) for node, each in partitions.items()]
     usable, _ = train_replies(
-        as_replies(replies), [], MODEL, "num-examples", MetricNames(), needs_steps=False
+        map(FlowerReply, replies), [], MODEL, "num-examples", MetricNames(), needs_steps=False
     )
     ordered, reports = client_reports(usable, identities, MetricNames())
     nodes, clients = [each.node for each in ordered], [report.client for report in reports]
@@ -599,7 +599,7 @@ def test_fednova_leaves_out_a_reply_without_steps(caplog: pytest.LogCaptureFixtu
     expected = RULES["fednova"]().aggregate({}, MODEL, reports)
     np.testing.assert_array_equal(tensors(given)["weight"], expected.state["weight"])
     assert metrics["fedcrf.left-out"] == [3, 4]
-    assert "Node 3 is left out: it gives no 'steps'" in caplog.text
+    assert "Node 3 is excluded: it gives no 'steps'" in caplog.text
     assert "steps" not in metrics
 
 
@@ -1060,7 +1060,7 @@ def test_what_is_no_rule_or_no_names_is_refused() -> None:
         CRFAvg(metric_names={"training_loss": "loss"})  # type: ignore[arg-type]
 
 
-def test_evaluations_that_cannot_be_used_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_evaluations_that_cannot_be_used_are_excluded(caplog: pytest.LogCaptureFixture) -> None:
     strategy = CRFAvg()
     good = [reply(node, num_examples=node, eval_acc=node / 10) for node in (1, 3)]
     bad = [failure(2, "x"), reply(4, num_examples=0, eval_acc=9.0), message(5, RecordDict())]
@@ -1068,7 +1068,7 @@ def test_evaluations_that_cannot_be_used_are_left_out(caplog: pytest.LogCaptureF
         metrics = strategy.aggregate_evaluate(1, [*bad, *good])
     assert metrics is not None
     assert metrics["eval_acc"] == pytest.approx(0.25)
-    assert "aggregate_evaluate: 2 usable, 3 left out" in caplog.text
+    assert "aggregate_evaluate: 2 usable, 3 excluded" in caplog.text
     assert strategy.aggregate_evaluate(1, bad) is None
 
 

@@ -29,7 +29,7 @@ def as_state(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
 
 
 def as_record(state: dict[str, NDArray[Any]]) -> ArrayRecord:
-    """Serialise a model, and take it apart on the way: no tensor is held longer than needed."""
+    """Serialise a model and empty it meanwhile, so that no tensor is held longer than needed."""
     record = ArrayRecord()
     for name in list(state):
         record[name] = _as_array(state.pop(name))
@@ -37,7 +37,7 @@ def as_record(state: dict[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def view(array: Array) -> NDArray[Any]:
-    """Return the numbers of a serialised array where they lie.
+    """Return a view of a serialised array's numbers.
 
     Raises:
         Exception: Of many kinds, for bytes that are no array.

@@ -1,8 +1,7 @@
-"""What came back from Flower's nodes, as replies of any framework."""
+"""Flower's messages as replies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flwr.app import Message, MetricRecord, RecordDict
@@ -45,16 +44,10 @@ class FlowerReply:
         return as_state(records[0])
 
 
-def as_replies(messages: Iterable[Message]) -> list[FlowerReply]:
-    """Return the messages as replies."""
-    return [FlowerReply(message) for message in messages]
-
-
 def average_by_counts(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-    """Return the means of the replies' metrics, weighted by examples as far as these count.
+    """Return the means of the replies' metrics, weighted by counts of examples.
 
-    How many examples a client has is its own claim: they count as so many medians over the replies
-    at most as `RobustCRF` lets them (``count_cap``).
+    A count is only the client's claim, so it is capped as in `RobustCRF` (``count_cap``).
     """
     records = [only_metrics(content) for content in contents]
     counts = [positive(record, weighted_by) for record in records]
@@ -62,7 +55,7 @@ def average_by_counts(contents: list[RecordDict], weighted_by: str) -> MetricRec
 
 
 def only_metrics(content: RecordDict) -> MetricRecord:
-    """Return the one metric record; a `FedcrfError` where there are none or several."""
+    """Return the only metric record; a `FedcrfError` where there are none or several."""
     records = list(content.metric_records.values())
     if len(records) != 1:
         raise FedcrfError(f"sent {len(records)} metric records instead of one")

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from fedcrf.checks import Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.flower.arrays import as_record, as_state
-from fedcrf.integrations.flower.replies import as_replies, average_by_counts
+from fedcrf.integrations.flower.replies import FlowerReply, average_by_counts
 from fedcrf.integrations.replies import MetricNames
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import CRF, Memory, Rule
@@ -44,46 +44,48 @@ class FedAvgArguments(TypedDict, total=False):
 class RuleStrategy(Settings, FedAvg):
     """Flower's federated averaging with the aggregation of any server rule.
 
-    Nodes are sampled and messages built as ``FedAvg`` does. A train reply that cannot be used (an
-    error, other tensors than the global model's, a count that is not above 0) is left out and named
-    in the log; one that is not finite gets weight 0; a round without a usable reply keeps the
-    model, and a second one in a row ends the run. Real numbers of another dtype than the global
-    model's are cast to it. Replies are read in one order whatever the order they arrive in,
-    without copying them, and left as they are.
+    Nodes are sampled and messages built as ``FedAvg`` does.
 
-    Train metrics are averaged with the rule's weights, evaluations by examples, of which a client's
-    count for as many medians at most as in `RobustCRF`. Further metrics of each round are
-    ``fedcrf.num-usable``, ``fedcrf.num-left-out`` and ``fedcrf.kept-model`` (0 or 1), and of
-    rounds of at most 20 nodes these lists over the usable ones in one order: ``fedcrf.node-id``,
-    ``fedcrf.partition-id`` (−1 where a node gives none), ``fedcrf.weight`` and
-    ``fedcrf.base-weight`` (FedAvg's), with a CRF ``fedcrf.trust`` and each of its
-    causes, such as ``fedcrf.reliability``; further ``fedcrf.left-out`` and ``fedcrf.not-finite``
-    (node ids). No metric holds NaN; the records have everything.
+    - A train reply that cannot be used (an error, other tensors than the global model's, a count
+      that is not above 0) is excluded and named in the log. One that is not finite gets weight 0.
+    - A round without a usable reply keeps the model. A second one in a row ends the run.
+    - Real numbers of another dtype than the global model's are cast to it.
+    - Replies are read in one order, whatever the order of their arrival. They are neither copied
+      nor changed.
 
-    A rule that remembers knows a client by its node, and from run to run by the partition that its
-    node gives at first; see `Identities`.
+    Train metrics are averaged with the rule's weights, evaluations by capped counts of examples
+    (``count_cap`` of `RobustCRF`). Each round has these further metrics, none of which holds NaN:
+
+    - ``fedcrf.num-usable``, ``fedcrf.num-left-out`` (excluded) and ``fedcrf.kept-model`` (0 or 1);
+    - in rounds of at most 20 nodes, lists over the usable nodes in one order: ``fedcrf.node-id``,
+      ``fedcrf.partition-id`` (−1 without one), ``fedcrf.weight``, ``fedcrf.base-weight``
+      (FedAvg's), and with a CRF ``fedcrf.trust`` and its causes, such as ``fedcrf.reliability``;
+    - there too the ids of nodes in ``fedcrf.left-out`` (excluded) and ``fedcrf.not-finite``.
+
+    The records hold everything. A rule that remembers identifies a client by its node, and from run
+    to run by the partition that its node gave first; see `Identities`.
 
     Round 1 begins a new run: each ``start`` finds the strategy as it was made, whatever ran before.
-    A run goes on from that of another strategy, ``first``, where it is told to:
-    ``RuleStrategy(rule, memory=first.memory).start(grid, result.arrays)``. One that was killed goes
-    on by `resume`.
+    To continue from the run of another strategy, ``first``, hand over its memory:
+    ``RuleStrategy(rule, memory=first.memory).start(grid, result.arrays)``. `resume` continues a
+    run after a kill.
 
-    A rule that compares clients by sketches, as ``CRFRobust()`` does, gets random signs of the
-    strategy's own, which no client can know; they are in the memory, and in no log or record. Give
-    a ``sketch_seed`` to repeat a run to the bit.
+    A rule that compares clients by sketches, as ``CRFRobust()`` does, gets secret random signs.
+    They are in the memory, but in no log or record. Give a ``sketch_seed`` to repeat a run to the
+    bit.
 
     Args:
         rule: The server rule, such as ``CRFRobust()``, or ``Optimized(CRF(), Adam())``.
-        metric_names: How the clients call the metrics that the server looks at.
-        record_to: Where each run's rounds are recorded, for ``fedcrf show``: in a folder of its own
-            within this one, made when the first round begins. Relative paths are the server's.
+        metric_names: The names of the clients' metrics that the server reads.
+        record_to: A folder in which each run's records get one of their own when its first round
+            begins, for ``fedcrf show``. A relative path is the server process's.
         checkpoint_to: A file that is written after every round, for `resume`.
-        memory: Of the strategy of the run that this one goes on from; begins anew where left out.
+        memory: `memory` of the strategy of an earlier run, to continue from; by default none.
         **arguments: Those of Flower's ``FedAvg``.
 
     Raises:
-        FedcrfError: Records cannot lie there, the rule looks at evidence that no metric is named
-            for, or the memory is no strategy's, or of another rule.
+        FedcrfError: Records cannot be written there, no metric is named for the rule's evidence, or
+            the memory is not a strategy's, or of another rule.
     """
 
     def __init__(
@@ -115,16 +117,12 @@ class RuleStrategy(Settings, FedAvg):
 
     @property
     def memory(self) -> Memory:
-        """What the next round goes on from, as arrays by name that ``numpy.savez`` takes.
-
-        ``nodes`` are the nodes' ids and ``clients`` by which number the rule, whose the rest is,
-        knows each of them. It holds the secret signs, too: keep it where the server is.
-        """
+        """What the next round needs of the rounds before; see `RuleServer.memory`."""
         return self._server.memory
 
     @property
     def rounds_before(self) -> int:
-        """The rounds that a resumed run had done, which Flower, counting from 1, does not know."""
+        """The rounds that a resumed run had done; Flower counts from 1 again."""
         return self._server.rounds_before
 
     def summary(self) -> None:
@@ -162,22 +160,22 @@ class RuleStrategy(Settings, FedAvg):
     def resume(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **arguments: Any
     ) -> Result:
-        """Go on from the checkpoint, where there is one; else start.
+        """Continue from the checkpoint if there is one, else start.
 
-        Nodes are sent the numbers of the rounds that are still to do, the result tells those
-        alone, by these numbers, and records go on in the folder of the run, if it is there. Where
-        the same nodes take part and train by what they are sent alone, the model is the same to
-        the bit as of a run that was never stopped.
+        Nodes are sent the numbers of the rounds still to do. The result has those rounds alone,
+        under these numbers. Records continue in the folder of the run, if it is still there. The
+        model is the same to the bit as without the stop, if the same nodes take part and their
+        training depends only on what they are sent.
 
         Args:
             grid: As for ``start``.
-            initial_arrays: Of the run that began; the checkpoint's take their place.
+            initial_arrays: Those of the run's start; the checkpoint's replace them.
             num_rounds: Of the whole run.
             **arguments: The others of ``start``.
 
         Raises:
-            FedcrfError: There is no ``checkpoint_to``, or what lies there is damaged, or of
-                another rule or model; two rounds in a row without a usable reply.
+            FedcrfError: There is no ``checkpoint_to``; the file is damaged, or of another rule or
+                model; or two rounds in a row had no usable reply.
         """
         saved = self._server.saved()
         if saved is None:
@@ -192,9 +190,9 @@ class RuleStrategy(Settings, FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of ``FedAvg``, and keep the model they carry for the aggregation.
+        """Return the messages of ``FedAvg``, and keep their model for the aggregation.
 
-        One's own without a call of this one ends with `begin_round`.
+        An override that does not call this method ends with `begin_round`.
 
         Raises:
             FedcrfError: As `begin_round`.
@@ -207,12 +205,12 @@ class RuleStrategy(Settings, FedAvg):
     def begin_round(
         self, server_round: int, arrays: ArrayRecord, messages: Iterable[Message]
     ) -> list[Message]:
-        """Take note of a round that begins, and return its messages.
+        """Begin a round, and return its messages.
 
         A ``configure_train`` that does not call this class's own ends with it::
 
             def configure_train(self, server_round, arrays, config, grid):
-                messages = ...  # to whom you like, with what you like
+                messages = ...  # to any nodes, with any content
                 return self.begin_round(server_round, arrays, messages)
 
         Args:
@@ -221,8 +219,8 @@ class RuleStrategy(Settings, FedAvg):
             messages: To the nodes that are to train.
 
         Raises:
-            FedcrfError: The model holds something other than real numbers, or is none that the
-                strategy's memory is of, or the records' folder cannot be made.
+            FedcrfError: The model holds something other than real numbers, the memory is of another
+                model, or the records' folder cannot be made.
         """
         messages = list(messages)
         try:
@@ -238,9 +236,9 @@ class RuleStrategy(Settings, FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the rule's next model, the present one where it is kept, and metrics.
+        """Return the next model, or the present one where the rule keeps it, and metrics.
 
-        The round is recorded and saved before it returns, whatever comes of its evaluation.
+        The round is recorded and saved before this returns, and so before its evaluation.
 
         Raises:
             FedcrfError: The round was not begun by `configure_train` or `begin_round`, it is the
@@ -252,7 +250,7 @@ class RuleStrategy(Settings, FedAvg):
                 "own configure_train ends with return self.begin_round(server_round, arrays, "
                 "messages)"
             )
-        decision, state = self._server.decide(as_replies(replies), self.weighted_by_key)
+        decision, state = self._server.decide(map(FlowerReply, replies), self.weighted_by_key)
         metrics = MetricRecord()
         if self.train_metrics_aggr_fn is average_by_counts:
             metrics.update(self._server.averaged(decision, self.weighted_by_key))
@@ -274,8 +272,8 @@ class RuleStrategy(Settings, FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the averaged metrics of the usable evaluations; None where there is none."""
-        contents = self._server.evaluations(as_replies(replies), self.weighted_by_key)
+        """Return the averaged metrics of the usable evaluations; None without any."""
+        contents = self._server.evaluations(map(FlowerReply, replies), self.weighted_by_key)
         if not contents:
             return None
         metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
@@ -285,10 +283,10 @@ class RuleStrategy(Settings, FedAvg):
     def record_evaluation(
         self, server_round: int, metrics: MetricRecord | None, *, by_clients: bool = False
     ) -> None:
-        """Add what was measured of a round's model to its record, where there is one.
+        """Add measurements of a round's model to its record, if there is one.
 
-        `aggregate_evaluate` does so, and ``start`` for its ``evaluate_fn``: it is for an
-        ``aggregate_evaluate`` of one's own, and where another strategy around this one starts.
+        `aggregate_evaluate` does so, and ``start`` for its ``evaluate_fn``. Call it in an
+        ``aggregate_evaluate`` of your own, or in a strategy around this one.
 
         Args:
             server_round: As Flower counts it: the present one.
@@ -303,7 +301,7 @@ class CRFAvg(RuleStrategy):
 
     A drop-in for Flower's ``FedAvg``: its arguments, in its order and with its defaults, then
     the CRF's, which `fedcrf.ClientCRF` explains, and those of `RuleStrategy`. The CRF remembers
-    nothing: what its memory keeps is who each client is, and the signs of its sketches.
+    nothing: the memory holds only the clients' identities and the signs of sketches.
     """
 
     def __init__(
@@ -363,7 +361,7 @@ class CRFAvg(RuleStrategy):
 
 
 def _counted_from(rounds: int, result: Result) -> Result:
-    """Return a result whose rounds are counted from so many on."""
+    """Return a result with so many rounds added to its rounds' numbers."""
     metrics = (
         {rounds + number: record for number, record in each.items()}
         for each in (
