@@ -4,6 +4,8 @@ The rule alone needs NumPy and nothing else::
 
     from fedcrf import ClientCRF
     posterior = ClientCRF().infer(updates, num_examples)
+
+`simulate` trains any model at any sites; it needs the extra ``simulation``.
 """
 
 from fedcrf._version import __version__
@@ -15,6 +17,7 @@ from fedcrf.crf import (
     exact_marginals,
 )
 from fedcrf.errors import FedcrfError
+from fedcrf.own import simulate
 
 __all__ = [
     "ClientCRF",
@@ -24,4 +27,5 @@ __all__ = [
     "RobustCRF",
     "__version__",
     "exact_marginals",
+    "simulate",
 ]

@@ -135,46 +135,16 @@ def explain(
     ] = None,
 ) -> None:
     """Explain the clients' weights in one round: a verdict in words, then the numbers."""
-    from fedcrf.report.explanation import (
-        causes_of,
-        causes_table,
-        clients_table,
-        left_out_table,
-        most_changed,
-        neighbours_table,
-        numbers_told,
-        round_told,
-        sentence,
-        verdict_told,
-    )
-    from fedcrf.report.lookup import find_client, find_round, find_rounds, remarks
-    from fedcrf.report.verdict import last_verdicts
+    from fedcrf.report.in_words import in_words
+    from fedcrf.report.lookup import find_round, find_rounds
 
     found = find_rounds(folder, method, seed)
-    record = find_round(found, number)
-    causes = causes_of(record, found.rule, found.attackers)
-    before = [each for each in found.records if each.round <= record.round]
-    verdicts = last_verdicts(before, found.rule)
-    say(f"{found.title}, round {record.round}{' (the last)' if number is None else ''}")
-    for line in remarks(found):
+    said = in_words(found, find_round(found, number), client)
+    for line in said.lines:
         say(line)
-    if record.stayed is not None:
-        say(f"the model stayed as it was: {record.stayed}")
-    if client is None:
-        say(sentence(round_told(record, verdicts)))
-        told = most_changed(causes)
-        tables = [clients_table(causes), left_out_table(record)]
-    else:
-        told = [find_client(causes, client, record.round)]
-        tables = [causes_table(told[0]), neighbours_table(told[0])]
-    for each in told:
-        say(sentence(verdict_told(each, verdicts[each.place])))
-    for line in numbers_told(told[0]) if client is not None else ():
-        say(f"  - {line}")
     say("")
-    for table in tables:
-        if table.rows:
-            print_table(table)
+    for table in said.tables:
+        print_table(table)
 
 
 @with_flags

@@ -47,7 +47,9 @@ class Description(Record):
     """What the server knows of a run: the framework with its version, the strategy, the rule.
 
     ``rule`` and ``settings`` are `Rule.name` and `rule_settings` of it; ``started`` is the UTC
-    time at which the run began, missing from older records.
+    time at which the run began, missing from older records. Runs of `fedcrf.simulate` alone have
+    ``about``, what was run as terms and what stands behind them, and ``made_of``, by part what
+    tells them from any other.
     """
 
     framework: str
@@ -56,12 +58,22 @@ class Description(Record):
     settings: dict[str, Any]
     provenance: Provenance
     started: str | None = None
+    about: list[tuple[str, str]] | None = None
+    made_of: dict[str, str] | None = None
 
     @property
     def title(self) -> str:
         """The strategy, with its rule where it is that of any."""
         any_rule = self.strategy == "RuleStrategy"
         return f"{self.strategy}({self.rule})" if any_rule else self.strategy
+
+    @property
+    def known_rule(self) -> Rule | None:
+        """The rule with its settings; None where it is none of this version's."""
+        try:
+            return _rule(self.rule, self.settings)
+        except (KeyError, TypeError, FedcrfError):
+            return None
 
 
 class LaterEvaluation(Record):
@@ -115,20 +127,34 @@ class RecordedRun:
                 with suppress(FileExistsError):
                     run.path.mkdir()
                     break
-            begun = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
-            write_text(run._description, begun.model_dump_json(indent=1) + "\n")
         except OSError as error:
             raise FedcrfError(f"records folder {parent}: {error.strerror}") from None
+        run.describe(description, started)
         return run
 
-    def go_on(self) -> None:
+    def describe(self, description: Description, started: datetime) -> None:
+        """Write what the run is, which began at that time.
+
+        Raises:
+            FedcrfError: It cannot be written.
+        """
+        begun = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
+        try:
+            write_text(self._description, begun.model_dump_json(indent=1) + "\n")
+        except OSError as error:
+            raise FedcrfError(f"records folder {self.path}: {error.strerror}") from None
+
+    def go_on(self, rounds: int | None = None) -> None:
         """Prepare for more rounds of a run that was stopped: an unfinished last line goes.
+
+        Args:
+            rounds: How many lines stay; all where left out.
 
         Raises:
             FedcrfError: It cannot be written.
         """
         try:
-            lines = whole_lines(self._rounds) if self._rounds.exists() else []
+            lines = whole_lines(self._rounds)[:rounds] if self._rounds.exists() else []
             with atomic_write(self._rounds) as file:
                 file.writelines(line + b"\n" for line in lines)
         except OSError as error:
@@ -175,11 +201,7 @@ class RecordedRun:
 
     def rule(self) -> Rule | None:
         """Return the rule with its settings; None where it is none of this version's."""
-        description = self.description()
-        try:
-            return _rule(description.rule, description.settings)
-        except (KeyError, TypeError, FedcrfError):
-            return None
+        return self.description().known_rule
 
     def append(self, record: RoundRecord | LaterEvaluation) -> None:
         """Keep one more round, or what was measured of one.

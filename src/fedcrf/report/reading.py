@@ -145,7 +145,15 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
             ("Rule", description.rule),
             ("Recorded by", f"fedcrf {made.fedcrf}, {_commits(made)}"),
             ("With", f"Python {made.python}, numpy {made.numpy}"),
-            ("Not recorded", "data, model and local training, of which the server is not told"),
+            *(
+                description.about
+                or [
+                    (
+                        "Not recorded",
+                        "data, model and local training, of which the server is not told",
+                    )
+                ]
+            ),
         ],
         remarks=remarks,
         results=recorded_table({name: run}),

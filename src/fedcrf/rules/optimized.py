@@ -19,6 +19,7 @@ from fedcrf.rules.base import (
     State,
     is_buffer,
 )
+from fedcrf.rules.judged import Judged
 from fedcrf.rules.server_optimizers import ServerOptimizer
 from fedcrf.statistics import is_floating
 
@@ -141,8 +142,8 @@ class Optimized(Rule):
 
 
 def plain_rule(rule: object) -> object:
-    """Return the rule behind any server optimizers; what is none of them as it is."""
-    return plain_rule(rule.rule) if isinstance(rule, Optimized) else rule
+    """Return the rule behind server optimizers and a choice of tensors; any other as it is."""
+    return plain_rule(rule.rule) if isinstance(rule, Optimized | Judged) else rule
 
 
 class _Joined(Mapping[str, NDArray[Any]]):

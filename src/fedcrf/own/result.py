@@ -1,0 +1,183 @@
+"""What a simulation of a user's came to."""
+
+from __future__ import annotations
+
+import io
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from fedcrf.errors import unknown_name
+from fedcrf.experiments.recorded import Description, RecordedRun
+from fedcrf.simulation.records import RoundRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedcrf.report.lookup import Explained
+
+
+@dataclass(frozen=True, eq=False)
+class SimulationResult:
+    """What a simulation came to.
+
+    Attributes:
+        model: The network's ``state_dict`` after the last round; what sites keep to themselves is
+            as it was initialised.
+        sites: Their names, or numbers.
+        records: What happened in each round.
+        description: What was run.
+        personal: By site the tensors that it kept to itself.
+    """
+
+    model: Mapping[str, Tensor]
+    sites: Sequence[int | str]
+    records: Sequence[RoundRecord]
+    description: Description
+    personal: Mapping[int | str, Mapping[str, Tensor]] = field(default_factory=dict)
+
+    def model_of(self, site: int | str) -> dict[str, Tensor]:
+        """Return the ``state_dict`` of a site: the model, with what the site kept to itself.
+
+        Raises:
+            FedcrfError: There is no such site.
+        """
+        return {**self.model, **self.personal[self._site(site)]}
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """By round what was measured: of training, validation and test the loss and the metrics."""
+        import pandas as pd
+
+        rows = []
+        for record in self.records:
+            row = {"training_loss": record.training_loss}
+            for name in ("validation", "test"):
+                measured = getattr(record, name)
+                row |= {f"{name}_loss": measured.loss, f"{name}_accuracy": measured.accuracy}
+                others = (record.metrics or {}).get(name, {})
+                row |= {f"{name}_{other}": value for other, value in others.items()}
+            rows.append(row)
+        frame = pd.DataFrame(rows, index=self._rounds)
+        return frame.dropna(axis="columns", how="all")
+
+    @property
+    def trust(self) -> pd.DataFrame:
+        """Rounds × sites: the trust that the rule inferred; NaN where it infers none."""
+        return self._by_site(lambda record: record.reasons.trust if record.reasons else [])
+
+    @property
+    def weights(self) -> pd.DataFrame:
+        """Rounds × sites: each site's share of the model."""
+        return self._by_site(lambda record: record.weight)
+
+    def table(self) -> pd.DataFrame:
+        """Return a row for each site of the last round: its weight, and whether it is trusted."""
+        import pandas as pd
+
+        from fedcrf.report.verdict import last_verdicts
+
+        last = self.records[-1]
+        verdicts = last_verdicts(self.records, self._explained().rule)
+        trust = last.reasons.trust if last.reasons and last.reasons.trust else math.nan
+        return pd.DataFrame(
+            {
+                "examples": last.num_examples,
+                "weight": last.weight,
+                "fedavg_weight": last.base_weight,
+                "trust": trust,
+                "verdict": [each.kind for each in verdicts],
+                "since_round": [each.since for each in verdicts],
+                "reason": [each.reason or "" for each in verdicts],
+            },
+            index=pd.Index(last.clients, name="site"),
+        )
+
+    def explain(self, site: int | str | None = None, number: int | None = None) -> str:
+        """Return why sites got their weights in a round, in words.
+
+        Args:
+            site: One site; all of them where left out.
+            number: The round; the last where left out.
+
+        Raises:
+            FedcrfError: There is no such site or round.
+        """
+        from rich.console import Console
+
+        from fedcrf.report.in_words import in_words
+        from fedcrf.report.lookup import find_round
+
+        found = self._explained()
+        record = find_round(found, number)
+        text = io.StringIO()
+        console = Console(file=text, width=160, highlight=False)
+        said = in_words(found, record, None if site is None else self._site(site))
+        for line in said.lines:
+            console.print(line, markup=False, soft_wrap=True)
+        for table in said.tables:
+            console.print(table.for_terminal())
+        return text.getvalue()
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write what happened, who was trusted and why as one HTML page, and return its path.
+
+        Raises:
+            FedcrfError: The extra ``report`` is not installed, or the page cannot be written.
+        """
+        from fedcrf.extras import check_installed
+
+        check_installed("jinja2", "a report: ")
+        from fedcrf.report.page import write_page
+        from fedcrf.report.reading import read_report
+
+        with tempfile.TemporaryDirectory() as folder:
+            run = RecordedRun(Path(folder) / "simulation")
+            run.path.mkdir()
+            run.describe(self.description, datetime.now(UTC))
+            for record in self.records:
+                run.append(record)
+            write_page(read_report([run.path]), Path(path))
+        return Path(path)
+
+    def __repr__(self) -> str:
+        last = self.records[-1]
+        accuracy = last.test.accuracy
+        said = f", test accuracy {accuracy:.3f}" if math.isfinite(accuracy) else ""
+        return (
+            f"<{self.description.title}, {len(self.sites)} sites, {last.round} rounds: test loss "
+            f"{last.test.loss:.4g}{said}>"
+        )
+
+    @property
+    def _rounds(self) -> pd.Index:
+        import pandas as pd
+
+        return pd.Index([record.round for record in self.records], name="round")
+
+    def _by_site(self, values: Callable[[RoundRecord], Sequence[float]]) -> pd.DataFrame:
+        import pandas as pd
+
+        rows = [dict(zip(record.clients, values(record), strict=False)) for record in self.records]
+        return pd.DataFrame(rows, index=self._rounds, columns=list(self.sites), dtype=float)
+
+    def _site(self, site: int | str) -> int | str:
+        if site not in self.sites:
+            raise unknown_name("site", str(site), [str(each) for each in self.sites])
+        return site
+
+    def _explained(self) -> Explained:
+        from fedcrf.report.lookup import Explained, attackers_of
+
+        return Explained(
+            title=self.description.title,
+            records=self.records,
+            rule=self.description.known_rule,
+            attackers=attackers_of(self.records, None),
+        )

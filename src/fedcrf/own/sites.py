@@ -1,0 +1,286 @@
+"""What real sites hold: any inputs and targets by the sites' names, checked and cut in parts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from fedcrf.data import split_client
+from fedcrf.errors import FedcrfError, in_a_line
+from fedcrf.simulation.federation import Examples, Federation, PooledExamples
+from fedcrf.simulation.randomness import Stream, generator
+
+SHARE = 0.1
+"""Of a site's examples, for validation and for test each, where the server holds none."""
+
+
+@dataclass(frozen=True)
+class Sites:
+    """What every site holds.
+
+    Attributes:
+        names: One for each site; None where they go by their places.
+        examples: Of each site, alike in shape and kind.
+    """
+
+    names: tuple[str, ...] | None
+    examples: tuple[Examples, ...]
+
+    @property
+    def called(self) -> list[str]:
+        """What errors call the sites."""
+        return [_called(name) for name in self.identities]
+
+    @property
+    def identities(self) -> list[int | str]:
+        """The sites' names, or their places."""
+        return list(range(len(self.examples))) if self.names is None else list(self.names)
+
+    @property
+    def have_labels(self) -> bool:
+        """Whether each target is one whole number from 0 on."""
+        targets = [each.labels for each in self.examples]
+        return all(
+            each.dim() == 1 and not each.is_floating_point() and int(each.min()) >= 0
+            for each in targets
+        )
+
+    def fingerprint(self, others: Iterable[Examples] = ()) -> str:
+        """Return what tells these examples, and others, from all different ones."""
+        digest = hashlib.sha256(repr(self.identities).encode())
+        for each in (*self.examples, *others):
+            for tensor in (each.images, each.labels):
+                digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def read_sites(sites: object) -> Sites:
+    """Return what the sites hold as tensors.
+
+    Args:
+        sites: By name, or one after the other, (inputs, targets) of arrays or tensors, or a data
+            set of torch whose items are such pairs. NumPy's floats become torch's default dtype,
+            whole numbers int64; tensors stay as they are.
+
+    Raises:
+        FedcrfError: No sites, one without examples, a name twice, numbers that are not finite, or
+            examples of another shape or kind than the other sites'.
+    """
+    if isinstance(sites, Mapping):
+        names, held = [str(name) for name in sites], list(sites.values())
+    elif isinstance(sites, Sequence) and sites and all(map(_is_named, sites)):
+        names, held = [str(name) for name, _ in sites], [each for _, each in sites]
+    elif isinstance(sites, Sequence) and not isinstance(sites, str):
+        names, held = None, list(sites)
+    else:
+        raise FedcrfError(
+            f"the sites are a {type(sites).__name__}: give a dictionary such as "
+            '{"north": (inputs, targets), "south": …}'
+        )
+    if not held:
+        raise FedcrfError("there are no sites: give each one's inputs and targets by its name")
+    twice = {name for name in names or () if (names or ()).count(name) > 1}
+    if twice:
+        raise FedcrfError(f"site '{min(twice)}' is there twice: give each site a name of its own")
+    called = [_called(name) for name in names or range(len(held))]
+    examples = tuple(map(read_examples, held, called))
+    for each, name in zip(examples[1:], called[1:], strict=True):
+        check_alike(examples[0], each, called[0], name)
+    return Sites(None if names is None else tuple(names), examples)
+
+
+def read_examples(held: object, called: str) -> Examples:
+    """Return inputs and targets as tensors; see `read_sites`.
+
+    Args:
+        held: A pair, or a data set.
+        called: Whose they are, as errors say it.
+    """
+    if isinstance(held, Examples):
+        return held
+    if isinstance(held, TensorDataset) and len(held.tensors) == 2:
+        pair: tuple[Any, ...] = held.tensors
+    elif isinstance(held, Dataset):
+        pair = _stacked(held, called)
+    elif isinstance(held, tuple | list) and len(held) == 2:
+        pair = tuple(held)
+    else:
+        raise FedcrfError(
+            f"{called} holds a {type(held).__name__}: give a pair of inputs and targets, or a data "
+            "set of torch"
+        )
+    inputs, targets = (
+        _tensor(each, f"{what} of {called}")
+        for each, what in zip(pair, ("inputs", "targets"), strict=True)
+    )
+    if not inputs.dim() or not targets.dim() or len(inputs) != len(targets):
+        counts = [len(each) if each.dim() else "no" for each in (inputs, targets)]
+        raise FedcrfError(
+            f"{called} has {counts[0]} inputs and {counts[1]} targets: give one target for each"
+        )
+    if not len(inputs):
+        raise FedcrfError(f"{called} has no examples: leave it out, or give it some")
+    return Examples(inputs, targets)
+
+
+def check_alike(first: Examples, each: Examples, whose: str, called: str) -> None:
+    """Raise a `FedcrfError` where examples have another shape or kind than the first site's."""
+    for what, there, here in (
+        ("inputs", first.images, each.images),
+        ("targets", first.labels, each.labels),
+    ):
+        if there.shape[1:] != here.shape[1:]:
+            raise FedcrfError(
+                f"{what} of {called} have shape {tuple(here.shape[1:])}, those of {whose} "
+                f"{tuple(there.shape[1:])}: give all sites the same"
+            )
+        if there.dtype != here.dtype:
+            raise FedcrfError(
+                f"{what} of {called} are {_kind(here)}, those of {whose} {_kind(there)}: give all "
+                "sites the same"
+            )
+
+
+def federation_of(
+    sites: Sites,
+    validation: Examples | float,
+    test: Examples | float,
+    seed: int,
+    num_classes: int,
+) -> Federation:
+    """Deal each site's examples into parts.
+
+    Args:
+        sites: What they hold.
+        validation: What the server holds for it, or the share of each site's examples.
+        test: The same.
+        seed: Of the draws.
+        num_classes: Number of labels; 0 where targets are none.
+
+    Raises:
+        FedcrfError: A site is left with nothing to train on, or there is nothing to validate on.
+    """
+    shares = [0.0 if isinstance(each, Examples) else each for each in (validation, test)]
+    parts = []
+    for client, (each, called) in enumerate(zip(sites.examples, sites.called, strict=True)):
+        labels = np.zeros(len(each), np.int64)
+        if num_classes:
+            labels = each.labels.cpu().numpy().astype(np.int64)
+        draw = generator(seed, Stream.SPLIT, client)
+        parts.append(split_client(np.arange(len(each)), labels, draw, *shares))
+        if not len(parts[-1].train):
+            raise FedcrfError(
+                f"{called} has {len(each)} examples, and none is left to train on: give it more, "
+                "or smaller shares (validation=, test=)"
+            )
+    pooled = [
+        _held_by_server(held, len(parts))
+        if isinstance(held, Examples)
+        else _pooled(sites, [getattr(part, name) for part in parts])
+        for name, held in (("validation", validation), ("test", test))
+    ]
+    if not len(pooled[0]):
+        raise FedcrfError(
+            "the sites hold too few examples to validate on: give validation=(inputs, targets), "
+            "or a larger share"
+        )
+    return Federation(
+        clients=tuple(
+            _at(each, part.train) for each, part in zip(sites.examples, parts, strict=True)
+        ),
+        validation=pooled[0],
+        test=pooled[1],
+        held_out=None,
+        image_shape=tuple(sites.examples[0].images.shape[1:]),
+        num_classes=num_classes,
+        names=sites.names,
+    )
+
+
+def _is_named(site: object) -> bool:
+    return isinstance(site, tuple) and len(site) == 2 and isinstance(site[0], str)
+
+
+def _called(name: int | str) -> str:
+    return f"site '{name}'" if isinstance(name, str) else f"site {name}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
+    """Return all items of a data set; each is read once."""
+    try:
+        items = [dataset[index] for index in range(len(dataset))]
+    except Exception as error:  # whatever a user's data set raises
+        raise FedcrfError(
+            f"{called}: its data set cannot be read ({in_a_line(error)}): give one with a length, "
+            "whose items are pairs of inputs and target"
+        ) from error
+    if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
+        raise FedcrfError(f"{called}: items of its data set are no pairs of inputs and target")
+    pair = []
+    for number, what in enumerate(("inputs", "targets")):
+        each = [torch.as_tensor(item[number]) for item in items]
+        shapes = sorted({tuple(tensor.shape) for tensor in each})
+        if len(shapes) > 1:
+            raise FedcrfError(
+                f"{what} of {called} have shapes {shapes[0]} and {shapes[1]}: pad or crop them to "
+                "one shape"
+            )
+        pair.append(torch.stack(each) if each else torch.empty(0))
+    return pair[0], pair[1]
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    """Return a tensor of finite numbers."""
+    if isinstance(values, Tensor):
+        tensor = values.detach()
+    else:
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise FedcrfError(f"{what} are no array ({in_a_line(error)}): give one") from None
+        if array.dtype.kind not in "biuf":
+            raise FedcrfError(f"{what} are {array.dtype.name}, not numbers: give numbers")
+        kind = torch.get_default_dtype() if array.dtype.kind == "f" else torch.int64
+        tensor = torch.tensor(array, dtype=kind)
+    if tensor.is_floating_point() and tensor.numel():
+        odd = ~torch.isfinite(tensor).reshape(len(tensor), -1).all(dim=1)
+        if odd.any():
+            raise FedcrfError(
+                f"{what} are NaN or infinite in example {int(odd.nonzero()[0])}: fill it in, or "
+                "leave the example out"
+            )
+    return tensor
+
+
+def _at(examples: Examples, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Examples:
+    chosen = torch.from_numpy(indices).to(examples.labels.device)
+    return Examples(examples.images[chosen], examples.labels[chosen])
+
+
+def _pooled(sites: Sites, parts: Sequence[Any]) -> PooledExamples:
+    held = [_at(each, part) for each, part in zip(sites.examples, parts, strict=True)]
+    owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    labels = torch.cat([each.labels for each in held])
+    return PooledExamples(
+        torch.cat([each.images for each in held]),
+        labels,
+        torch.from_numpy(owners).to(labels.device),
+    )
+
+
+def _held_by_server(examples: Examples, num_clients: int) -> PooledExamples:
+    """Return examples of an owner behind the last client."""
+    owners = torch.full((len(examples),), num_clients, device=examples.labels.device)
+    return PooledExamples(examples.images, examples.labels, owners)

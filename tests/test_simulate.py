@@ -1,0 +1,566 @@
+"""`fedcrf.simulate`: any model, data and loss; the examples; and what is wrong, in a line."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, l1_loss, mse_loss
+
+import fedcrf
+from fedcrf.attacks import GaussianNoise, SignFlip
+from fedcrf.errors import FedcrfError
+from fedcrf.report.lookup import find_rounds
+from fedcrf.report.reading import read_report
+from fedcrf.rules import FedAvg
+from fedcrf.simulation.randomness import Stream, generator, torch_seed
+from tolerance import assert_alike
+
+ROOT = Path(__file__).parents[1]
+NAMES = ("north", "south", "east", "west")
+
+
+def example(name: str) -> ModuleType:
+    pytest.importorskip("sklearn", reason="needs scikit-learn's data sets")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def sites(size: int = 30, names: Any = NAMES, seed: int = 0) -> dict[str, Any]:
+    """Two noisy classes of five numbers."""
+    draw = np.random.default_rng(seed)
+    held = {}
+    for name in names:
+        y = draw.integers(0, 2, size)
+        held[name] = (draw.standard_normal((size, 5)) + 2.0 * y[:, None], y)
+    return held
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def simulate(**changed: Any) -> Any:
+    given = {"model": net, "sites": sites(), "rounds": 3, "learning_rate": 0.05} | changed
+    return fedcrf.simulate(**given)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert list(one.model) == list(other.model)
+    for name, tensor in one.model.items():
+        assert torch.equal(tensor, other.model[name]), name
+    assert one.metrics.equals(other.metrics)
+    assert one.trust.equals(other.trust)
+
+
+# The examples.
+
+
+def test_hospitals_and_one_that_is_hostile(tmp_path: Path) -> None:
+    hospitals = example("hospitals")
+    result = hospitals.run(rounds=6)
+    assert list(result.trust.columns) == list(hospitals.HOSPITALS)
+    assert list(result.trust.index) == [1, 2, 3, 4, 5, 6]
+    assert result.metrics["test_accuracy"].iloc[-1] > 0.85
+    last = result.weights.iloc[-1]
+    assert last["Davos"] < 0.03
+    assert last.drop("Davos").min() > 0.15
+    told = result.explain(site="Davos")
+    assert "Client Davos (attacks): distrusted since round" in told
+    assert result.table().loc["Davos", "verdict"] == "distrusted"
+    page = result.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "1 of 6 clients" in page
+    assert "Davos" in page
+
+
+def test_sequences_with_batch_norm() -> None:
+    result = example("sequences").run(rounds=4)
+    assert result.metrics["test_accuracy"].iloc[-1] > 0.6
+    assert result.model["1.num_batches_tracked"].dtype == torch.int64
+    assert result.model["1.running_mean"].abs().max() > 0
+
+
+def test_a_regression() -> None:
+    result = example("diabetes").run(rounds=8)
+    assert "test_accuracy" not in result.metrics
+    measured = result.metrics["test_absolute error"]
+    assert measured.iloc[-1] < 0.9 * measured.iloc[0]
+    assert repr(result).count("accuracy") == 0
+
+
+def test_adapters_alone_are_sent() -> None:
+    adapters = example("adapters")
+    result = adapters.run(rounds=2)
+    with torch.random.fork_rng():
+        torch.manual_seed(torch_seed(0, Stream.MODEL))
+        start = adapters.Classifier().state_dict()
+    for name, tensor in result.model.items():
+        assert torch.equal(tensor, start[name]) == ("lora" not in name), name
+    heads = [result.personal[site]["head.weight"] for site in "ABCD"]
+    assert not any(torch.equal(heads[0], other) for other in heads[1:])
+    assert torch.equal(result.model_of("B")["head.weight"], heads[1])
+    assert "head.weight" in dict(result.description.about)["Kept by each site"]
+
+
+# What it computes.
+
+
+def by_hand(rounds: int, seed: int = 0) -> tuple[dict[str, Tensor], list[float]]:
+    """FedAvg over all examples of the sites, written out, in batches of 32 of their own order."""
+    with torch.random.fork_rng():
+        torch.manual_seed(torch_seed(seed, Stream.MODEL))
+        network = net()
+    state = {name: each.clone() for name, each in network.state_dict().items()}
+    losses = []
+    for number in range(1, rounds + 1):
+        sent, lost = [], []
+        for client, (x, y) in enumerate(sites().values()):
+            network.load_state_dict(state)
+            optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+            order = generator(seed, Stream.SHUFFLE, number, client).permutation(len(y))
+            for batch in np.array_split(order, [32] if len(order) > 32 else []):
+                outputs = network(torch.tensor(x[batch], dtype=torch.float32))
+                loss = cross_entropy(outputs, torch.tensor(y[batch]))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                lost.append(loss.item() * len(batch) / len(y))
+            sent.append({name: each.clone() for name, each in network.state_dict().items()})
+        state = {name: sum(each[name] for each in sent) / len(sent) for name in state}
+        losses.append(sum(lost) / len(sent))
+    return state, losses
+
+
+@pytest.mark.parametrize("loss", [None, cross_entropy], ids=["left out", "given"])
+def test_it_is_fedavg_written_out(loss: Any) -> None:
+    held = {"validation": sites(seed=1)["north"], "test": sites(seed=2)["north"]}
+    result = simulate(rule="fedavg", loss=loss, **held)
+    state, losses = by_hand(3)
+    for name, tensor in result.model.items():
+        assert_alike(tensor, state[name], name)
+    assert_alike(result.metrics["training_loss"], losses)
+    x, y = held["test"]
+    network = net()
+    network.load_state_dict(dict(result.model))
+    outputs = network(torch.tensor(x, dtype=torch.float32))
+    found = float(cross_entropy(outputs, torch.tensor(y)).detach())
+    assert_alike(result.metrics["test_loss"].iloc[-1], found)
+
+
+def test_a_metric_is_measured_over_each_site_as_a_whole() -> None:
+    seen: list[int] = []
+
+    def largest(outputs: Tensor, targets: Tensor) -> float:
+        seen.append(len(targets))
+        return float(outputs.max())
+
+    sizes = {"a": 300, "b": 700}
+    held = {name: sites(size, [name])[name] for name, size in sizes.items()}
+    result = simulate(sites=held, rule="fedavg", rounds=1, metrics=largest, validation=0.9, test=0)
+    assert set(seen[1:]) == {270, 630}, "more than a batch of evaluation"
+    network = net()
+    network.load_state_dict(dict(result.model))
+    assert "validation_largest" in result.metrics
+
+
+def test_several_outputs_frozen_parts_and_tensors() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(5, 3).requires_grad_(False)
+            self.one, self.other = nn.Linear(3, 2), nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            hidden = self.body(x)
+            return {"class": self.one(hidden), "size": self.other(hidden)}
+
+    def loss(outputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+        labels, sizes = targets[:, 0].long(), targets[:, 1:]
+        return cross_entropy(outputs["class"], labels) + mse_loss(outputs["size"], sizes)
+
+    held = [
+        (torch.tensor(x).float(), torch.tensor(np.stack([y, x.sum(axis=1)], axis=1)).float())
+        for x, y in sites(40).values()
+    ]
+    result = simulate(model=Two, sites=held, loss=loss, rounds=4)
+    assert list(result.trust.columns) == [0, 1, 2, 3]
+    assert result.metrics["training_loss"].is_monotonic_decreasing
+    with torch.random.fork_rng():
+        torch.manual_seed(torch_seed(0, Stream.MODEL))
+        start = Two().state_dict()
+    changed = [name for name in start if not torch.equal(start[name], result.model[name])]
+    assert changed == ["one.weight", "one.bias", "other.weight", "other.bias"]
+
+
+def test_text_as_whole_numbers_and_a_data_set_of_items() -> None:
+    class Words(torch.utils.data.Dataset[Any]):
+        def __init__(self, seed: int) -> None:
+            self.words = np.random.default_rng(seed).integers(0, 9, (20, 6))
+
+        def __len__(self) -> int:
+            return len(self.words)
+
+        def __getitem__(self, index: int) -> tuple[Any, int]:
+            return self.words[index], int(self.words[index, 0] > 4)
+
+    result = simulate(
+        model=lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 2)),
+        sites={name: Words(seed) for seed, name in enumerate("ab")}, rounds=8, learning_rate=0.2,
+    )  # fmt: skip
+    assert result.metrics["training_loss"].iloc[-1] < 0.6
+
+
+def test_what_is_judged_and_what_is_averaged() -> None:
+    """A site whose buffers are far off is not told by its weights, and is by its buffers."""
+
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 2))
+
+    held = sites()
+    x, y = held["west"]
+    held["west"] = (x + 1e4, y)
+    both = simulate(model=normed, sites=held)
+    weights = simulate(model=normed, sites=held, judge="!*running*")
+    assert both.weights["west"].iloc[-1] < 0.05
+    assert weights.weights["west"].iloc[-1] > 0.15
+    assert weights.model["0.running_mean"].min() > 100, "it is averaged all the same"
+
+
+@pytest.mark.parametrize("given", ["all", "some"])
+def test_judging_all_is_no_choice(given: str) -> None:
+    judge = None if given == "all" else "*"
+    assert_same(simulate(judge=judge), simulate())
+
+
+def test_the_same_seed_is_the_same_and_another_another() -> None:
+    first = simulate(attack="gaussian", attackers=1)
+    assert_same(first, simulate(attack=GaussianNoise(), attackers=1))
+    other = simulate(attack="gaussian", attackers=1, seed=1)
+    assert not torch.equal(first.model["0.weight"], other.model["0.weight"])
+
+
+def test_threads_do_not_matter() -> None:
+    before = torch.get_num_threads()
+    one = simulate()
+    torch.set_num_threads(before + 1)
+    try:
+        assert_same(one, simulate())
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
+# Records.
+
+
+def kinds() -> dict[str, dict[str, Any]]:
+    return {
+        "names": {"attack": "sign-flip", "attackers": ["west"]},
+        "what sites keep": {"share": "!2.*"},
+        "a server optimizer": {"rule": "crf-robust+adam"},
+        "a loss": {"loss": cross_entropy, "metrics": {"l1": lambda o, _: o.abs().mean()}},
+        "no reasons": {"rule": "coordinate-median"},
+    }
+
+
+@pytest.mark.parametrize("given", kinds().values(), ids=kinds())
+def test_a_recorded_run_goes_on_as_if_it_had_not_stopped(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = simulate(rounds=4, **given)
+    folder = tmp_path / "run"
+    simulate(rounds=2, record_to=folder, **given)
+    lines = (folder / "rounds.jsonl").read_bytes()
+    half = lines.splitlines()[1].replace(b'"round":2', b'"round":3') + b"\n"
+    (folder / "rounds.jsonl").write_bytes(lines + half + b'{"round":4')  # as a kill leaves it
+    again = simulate(rounds=4, record_to=folder, **given)
+    assert_same(again, whole)
+    for site in again.sites:
+        for name, tensor in again.model_of(site).items():
+            assert torch.equal(tensor, whole.model_of(site)[name]), name
+    assert_same(simulate(rounds=4, record_to=folder, **given), whole)
+    kept = torch.load(folder / "model.pt", weights_only=True)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in whole.model.items())
+
+
+def test_a_record_is_shown_reported_and_explained(tmp_path: Path, command_line: Any) -> None:
+    folder = tmp_path / "run"
+    result = simulate(rounds=4, attack="sign-flip", attackers="west", record_to=folder)
+    found = find_rounds(folder, None, None)
+    assert found.attackers == ["west"]
+    content = read_report([folder])
+    facts = dict(content.runs[0].facts)
+    assert facts["Sites"].startswith("4: north (30), south (30), ")
+    assert facts["Attack"] == "SignFlip by west"
+    assert "Not recorded" not in facts
+    for arguments in (("show",), ("report",), ("explain",), ("explain", "--client", "west")):
+        done = command_line(arguments[0], folder, *arguments[1:])
+        assert done.rc == 0, done.err
+    assert "Client west (attacks): " in done.out
+    assert done.out.splitlines()[1:4] == result.explain("west").splitlines()[1:4]
+    done = command_line("explain", folder, "--client", "noth")
+    assert done.rc == 2
+    assert "client noth took no part in round 4: choose from north, south" in done.err
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "sites": ({"sites": sites(seed=5)}, "of other sites"),
+    "a rule": ({"rule": "fedavg"}, "of other rule"),
+    "a seed": ({"seed": 1}, "of other"),
+    "training": ({"batch_size": 8}, "of other training"),
+    "fewer rounds": ({"rounds": 1}, "holds 3 rounds: give rounds=3 or more"),
+}
+
+
+@pytest.mark.parametrize(("changed", "said"), OTHERS.values(), ids=OTHERS)
+def test_a_folder_takes_no_other_run(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    simulate(record_to=tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(FedcrfError, match=said):
+        simulate(record_to=tmp_path / "run", **changed)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
+    with pytest.raises(FedcrfError, match="is not empty and holds no such run: name another"):
+        simulate(record_to=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+# What is wrong.
+
+
+@dataclass(frozen=True)
+class Tired(FedAvg):
+    """Raises in the third round."""
+
+    def aggregate(self, memory: Any, model: Any, reports: Any) -> Any:
+        count = int(memory.get("count", np.zeros(1))[0])
+        if count == 2:
+            raise RuntimeError("no more\nthan this")
+        result = super().aggregate({}, model, reports)
+        object.__setattr__(result, "memory", {"count": np.array([count + 1.0])})
+        return result
+
+
+def test_a_rule_that_raises_in_the_third_round(tmp_path: Path) -> None:
+    with pytest.raises(FedcrfError) as caught:
+        simulate(rule=Tired(), rounds=5, record_to=tmp_path / "run")
+    assert str(caught.value).startswith("rule 'Tired' failed in round 3 (RuntimeError: no more")
+    assert "\n" not in str(caught.value)
+    rounds = find_rounds(tmp_path / "run", None, None).records
+    assert [record.round for record in rounds] == [1, 2]
+
+
+def odd(name: str, inputs: Any = None, targets: Any = None) -> dict[str, Any]:
+    held = sites()
+    x, y = held[name]
+    held[name] = (x if inputs is None else inputs(x), y if targets is None else targets(y))
+    return held
+
+
+def with_nan(x: Any) -> Any:
+    x = x.copy()
+    x[17, 2] = np.nan
+    return x
+
+
+def in_round(number: int) -> Callable[..., Tensor]:
+    """Return a loss that raises after it was called so often."""
+    calls = []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) > number:
+            raise KeyError("lost")
+        return cross_entropy(outputs, targets)
+
+    return loss
+
+
+class Random(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(5, 2)
+        self.weight.data += torch.from_numpy(np.random.default_rng().random((2, 5))).float()
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no sites": ({"sites": {}}, "there are no sites: give each"),
+    "sites that are none": ({"sites": 3}, "the sites are a int: give a dictionary such as"),
+    "a site without examples": (
+        {"sites": odd("east", lambda x: x[:0], lambda y: y[:0])},
+        "site 'east' has no examples: leave it out",
+    ),
+    "a site of few": (
+        {"sites": odd("east", lambda x: x[:1], lambda y: y[:1]), "validation": 0.6},
+        "site 'east' has 1 examples, and none is left to train on",
+    ),
+    "other shapes": (
+        {"sites": odd("east", lambda x: x[:, :4])},
+        r"inputs of site 'east' have shape \(4,\), those of site 'north' \(5,\): give all sites",
+    ),
+    "other kinds of inputs": (
+        {"sites": odd("east", lambda x: x.astype(int))},
+        "inputs of site 'east' are int64, those of site 'north' float32",
+    ),
+    "other kinds of labels": (
+        {"sites": odd("west", targets=lambda y: y + 0.5)},
+        "targets of site 'west' are float32, those of site 'north' int64",
+    ),
+    "labels of words": (
+        {"sites": odd("north", targets=lambda y: np.where(y, "ill", "well"))},
+        "targets of site 'north' are str.*, not numbers",
+    ),
+    "NaN": ({"sites": odd("west", with_nan)}, "site 'west' are NaN or infinite in example 17"),
+    "more inputs than targets": (
+        {"sites": odd("west", targets=lambda y: y[:7])},
+        "site 'west' has 30 inputs and 7 targets: give one target for each",
+    ),
+    "no pair": ({"sites": {"north": 3}}, "site 'north' holds a int: give a pair"),
+    "names twice": (
+        {"sites": [("north", sites()["north"]), ("north", sites()["south"])]},
+        "site 'north' is there twice: give each",
+    ),
+    "a name and its number": ({"sites": {1: sites()["north"], "1": sites()["south"]}}, "'1' is th"),
+    "a label too many": (
+        {"sites": odd("west", targets=lambda y: y + 5 * (y > 0))},
+        "site 'west' has label 6 and the model makes 2 logits: make 7, or mend the labels",
+    ),
+    "targets that are no labels": (
+        {"sites": {name: (x, y + 0.5) for name, (x, y) in sites().items()}},
+        "targets are float32, and cross-entropy takes labels from 0 on: give loss=",
+    ),
+    "labels below 0": (
+        {"sites": {name: (x, y - 1) for name, (x, y) in sites().items()}},
+        "targets are int64, and cross-entropy takes labels from 0 on",
+    ),
+    "the server's of another shape": (
+        {"test": (np.zeros((3, 4)), np.zeros(3, int))},
+        r"inputs of the server's test have shape \(4,\)",
+    ),
+    "a share of all": ({"validation": 1.0}, r"validation 1.0: give a share in \[0, 1\), or inputs"),
+    "nothing to validate on": ({"validation": 0.001}, "too few examples to validate on: give val"),
+    "no model": ({"model": 3}, "the model is a int: give a function or class"),
+    "a function of no model": ({"model": lambda: 3}, "the model's function returns a int: return"),
+    "a model that cannot be made": ({"model": lambda: nn.Linear(1)}, "the model cannot be made"),
+    "a model of other inputs": (
+        {"model": lambda: nn.Linear(4, 2)},
+        r"the model cannot take inputs of shape \(4, 5\) and float32 \(RuntimeError",
+    ),
+    "a model of other outputs": (
+        {"model": lambda: nn.Unflatten(1, (5, 1))},
+        "the model has no parameter to train",
+    ),
+    "outputs that do not fit": (
+        {"model": lambda: nn.Sequential(nn.Linear(5, 2), nn.Unflatten(1, (2, 1)))},
+        r"the model makes a tensor of shape \(4, 2, 1\) of 4 examples: make logits of shape \(4, c",
+    ),
+    "two outputs": (
+        {"model": lambda: nn.LSTM(5, 2)},
+        "the model makes a tuple of 4 examples: make logits",
+    ),
+    "weights that no seed decides": ({"model": Random}, "gives 'weight' other numbers every time"),
+    "all frozen": ({"model": lambda: net().requires_grad_(False)}, "no parameter to train"),
+    "a loss of no scalar": (
+        {"loss": nn.CrossEntropyLoss(reduction="none")},
+        r"the loss returns a tensor of shape \(4,\): return a scalar tensor, such as its mean",
+    ),
+    "a loss of a number": ({"loss": lambda o, t: 1.0}, "the loss returns a float: return a scalar"),
+    "a loss of nothing": (
+        {"loss": lambda o, t: o.detach().mean()},
+        "the loss does not depend on a trained parameter: return what the outputs make",
+    ),
+    "a loss that raises": ({"loss": lambda o, t: o[7, 7].mean()}, "loss cannot be computed of a t"),
+    "a loss that is broadcast": (
+        {"loss": mse_loss, "model": lambda: nn.Linear(5, 1),
+         "sites": {name: (x, y + 0.5) for name, (x, y) in sites().items()}},
+        r"the loss cannot be computed of a tensor of shape \(4, 1\) and targets of shape \(4,\)",
+    ),
+    "a loss that is none": ({"loss": "mse"}, "loss is a str: give a function, or leave it out"),
+    "a loss that raises later": ({"loss": in_round(9)}, r"round \d failed \(KeyError: 'lost'\)"),
+    "a metric of no number": ({"metrics": {"f1": lambda o, t: None}}, "'f1' gives no number"),
+    "metrics twice": ({"metrics": [l1_loss, l1_loss]}, "metric 'l1_loss' is there twice"),
+    "an optimizer that is none": ({"optimizer": lambda p: p}, "function returns a list"),
+    "an optimizer that asks for more": (
+        {"optimizer": lambda p: torch.optim.LBFGS(p)},
+        r"the optimizer makes no step \(TypeError",
+    ),
+    "no such rule": ({"rule": "crf-robst"}, "unknown method 'crf-robst': did you mean"),
+    "a rule that is none": ({"rule": 3}, "rule is a int: give a method's name"),
+    "a rule for fewer attackers": (
+        {"rule": "krum", "attack": "sign-flip", "attackers": ["north", "south"]},
+        "Krum: 2 attackers of 4 clients are half or more",
+    ),
+    "no such attack": ({"attack": "signflip"}, "unknown attack 'signflip'"),
+    "attackers without an attack": ({"attackers": 2}, "attackers without an attack: give attack="),
+    "an unknown attacker": (
+        {"attack": "sign-flip", "attackers": ["noth"]},
+        "unknown site among the attackers 'noth': did you mean 'north'",
+    ),
+    "an attacker twice": (
+        {"attack": "sign-flip", "attackers": ["north", "north"]},
+        "attackers: site 'north' is there twice",
+    ),
+    "all attack": ({"attack": SignFlip(), "attackers": list(NAMES)}, "one be honest"),
+    "labels flipped of none": (
+        {"attack": "label-flip", "loss": mse_loss, "model": lambda: nn.Linear(5, 1),
+         "sites": {name: (x, y[:, None] + 0.5) for name, (x, y) in sites().items()}},
+        "attack LabelFlip poisons labels or images, and targets are no labels",
+    ),
+    "judging nothing": ({"judge": "*lora*"}, r"no tensor is named like '\*lora\*': there are"),
+    "sharing nothing": ({"share": ["!0.*", "!2.*"]}, "share leaves no tensor: there are 0.weight"),
+    "a head that the server has not": (
+        {"share": "!2.*", "test": sites(seed=2)["north"]},
+        "share= leaves tensors to the sites, which the server does not have",
+    ),
+    "judging by a rule without weights": (
+        {"judge": "0.*", "rule": "coordinate-median"},
+        "gives clients no weights, which tensors that are not judged",
+    ),
+    "no rounds": ({"rounds": 0}, "rounds"),
+    "a batch of nothing": ({"batch_size": 0}, "batch_size"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "said"), BAD.values(), ids=BAD)
+def test_what_is_wrong_is_a_line(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(FedcrfError, match=said) as caught:
+        simulate(record_to=folder, **changed)
+    assert "\n" not in str(caught.value)
+    if "round" not in str(caught.value) and "judge=" not in str(caught.value):
+        assert not folder.exists(), "nothing is written before all is checked"
+
+
+def test_an_extra_that_is_missing_is_named() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import fedcrf\n"
+        "try:\n    fedcrf.simulate(None, {})\n"
+        "except fedcrf.FedcrfError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == (
+        "fedcrf.simulate: torch is not installed: pip install 'fedcrf[simulation]'\n"
+    ), done.stderr
+
+
+def test_importing_the_package_imports_numpy_alone() -> None:
+    code = "import sys, fedcrf; print({'torch', 'pandas', 'scipy', 'pydantic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n", done.stderr
