@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedcrf.experiments.methods import method_title
-from fedcrf.experiments.reproduce import cell_remarks, paper_cells, write_tables
+from fedcrf.experiments.reproduce import cell_notices, paper_cells, write_tables
 from fedcrf.experiments.robustness import held, keys_of, suite_cells, write_suite
 from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import read_suite
@@ -115,7 +115,7 @@ def test_the_best_of_the_other_rules_is_shown() -> None:
 
 def test_the_published_tables_follow_from_the_records(tmp_path: Path) -> None:
     cells = paper_cells(ROOT / "results" / "paper")
-    assert cell_remarks(cells) == []
+    assert cell_notices(cells) == []
     write_tables(tmp_path, cells)
     for path in tmp_path.iterdir():
         assert path.read_text() == (ROOT / "results" / "paper" / path.name).read_text()

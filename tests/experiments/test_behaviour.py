@@ -131,7 +131,7 @@ def test_a_stale_cell_is_told_and_left_out(finished: Path, raised: None) -> None
     assert all(len(table.rows) == 1 for table in run.tables())
     assert not any(run.records()["crf-fedavg"][0]), "and in no figure"
     (told,) = read_report([finished]).runs
-    assert [line for line in told.remarks if line.startswith("crf-fedavg-seed-0: stale")]
+    assert [line for line in told.notices if line.startswith("crf-fedavg-seed-0: stale")]
     assert {each.method for each in told.charts.cells} == {"FedAvg"}
 
 
@@ -142,7 +142,7 @@ def test_the_command_line_calls_it_stale(finished: Path, raised: None) -> None:
     assert "CRF" not in (finished / "results.md").read_text()
     explained = CliRunner().invoke(app, ["explain", str(finished), "--round", "1"])
     assert explained.exit_code == 0
-    assert f"stale, and told as it was recorded: {STALE}" in explained.output
+    assert f"stale, and explained as it was recorded: {STALE}" in explained.output
 
 
 def test_the_same_command_runs_it_again_and_nothing_else(finished: Path, raised: None) -> None:

@@ -115,7 +115,7 @@ def test_a_cell_that_diverges_fails_and_the_others_finish(tmp_path: Path) -> Non
         trained = [event.record.round for event in log.of(RoundFinished) if event.cell == lost.cell]
         assert trained == rounds
     assert len(Store(tmp_path).cell(lost.cell).records()) == 3
-    told = {each.cell.name: each.remark for each in read_results(Store(tmp_path)).cells}
+    told = {each.cell.name: each.notice for each in read_results(Store(tmp_path)).cells}
     assert lost.reason.startswith(str(told[lost.cell.name])), "the store knows it too"
     assert told["fedavg-seed-0"] is None
 

@@ -37,8 +37,8 @@ def unpacked(page: str, element: str) -> bytes:
 
 def test_the_page_holds_the_records(finished: Path) -> None:
     report = read_report([finished])
-    assert (report.remarks, report.comparison, report.damaged) == ([], None, False)
-    assert report.all_remarks() == []
+    assert (report.notices, report.comparison, report.damaged) == ([], None, False)
+    assert report.all_notices() == []
     (run,) = page_data(render(report))["runs"]
     cells = {(cell["method"], cell["seed"]): cell["rounds"] for cell in run["cells"]}
     assert set(cells) == {(method, seed) for method in ("FedAvg", "CRF-FedAvg") for seed in (0, 1)}
@@ -163,14 +163,14 @@ def mix_commits(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "remark", "damaged", "cells"),
+    ("spoil", "notice", "damaged", "cells"),
     [
         (unfinish, f"{CELL}: not finished, 3 rounds so far, validation accuracy 0.", False, 4),
         (not_start, f"{CELL}: not finished, not started", False, 3),
         (break_record, f"{CELL}: shown up to round 3: ", True, 4),
         (shorten_list, f"{CELL}: shown up to round 2: ", True, 4),
         (break_affinity, "line 3, is not a round's record", True, 4),
-        (break_first_record, f"{CELL}: left out: ", True, 3),
+        (break_first_record, f"{CELL}: no rounds are shown: ", True, 3),
         (break_record_and_swap_summary, "holds the result of another description", True, 3),
         (break_summary, "is not a cell's summary", True, 3),
         (swap_summary, "holds the result of another description", True, 3),
@@ -180,14 +180,14 @@ def mix_commits(folder: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_and_the_rest_shown(
-    finished: Path, spoil: Callable[[Path], None], remark: str, damaged: bool, cells: int
+    finished: Path, spoil: Callable[[Path], None], notice: str, damaged: bool, cells: int
 ) -> None:
     spoil(finished)
     report = read_report([finished])
     assert report.damaged == damaged
-    assert any(remark in line for line in report.all_remarks())
+    assert any(notice in line for line in report.all_notices())
     page = render(report)
-    assert remark.replace("'", "&#39;") in page
+    assert notice.replace("'", "&#39;") in page
     (run,) = page_data(page)["runs"]
     assert len(run["cells"]) == cells
     assert "FedAvg" in report.runs[0].results.rows[0]
@@ -201,9 +201,9 @@ def test_the_rounds_before_a_damaged_one_are_shown(finished: Path, line: int) ->
     lines[line - 1] = lines[line - 1].replace(b"weight", b"wei\xff\xfeht")
     path.write_bytes(b"\n".join(lines) + b"\n")
     report = read_report([finished])
-    (remark,) = report.runs[0].remarks
-    assert f"{CELL}: shown up to round {line - 1}: " in remark
-    assert f"rounds.jsonl, line {line}, is not a round's record" in remark
+    (notice,) = report.runs[0].notices
+    assert f"{CELL}: shown up to round {line - 1}: " in notice
+    assert f"rounds.jsonl, line {line}, is not a round's record" in notice
     (run,) = page_data(render(report))["runs"]
     (cell,) = [c for c in run["cells"] if (c["method"], c["seed"]) == ("CRF-FedAvg", 1)]
     assert [each["weight"] for each in cell["rounds"]] == whole
@@ -215,7 +215,7 @@ def test_runs_compared(finished: Path, tmp_path: Path) -> None:
     report = read_report([finished, other, tmp_path / "nowhere"])
     assert [run.name for run in report.runs] == [f"{tmp_path.name}/run", "other/run"]
     assert report.damaged
-    assert report.remarks[0].startswith(f"{tmp_path.name}/nowhere could not be read: ")
+    assert report.notices[0].startswith(f"{tmp_path.name}/nowhere could not be read: ")
     assert report.comparison is not None
     again = report.comparison.rows[-1]
     assert again[0] == "other/run: CRF-FedAvg"
@@ -256,7 +256,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
     Store(tmp_path).write(resolve({"methods": ["fedavg"], "seeds": [0]}))
     report = read_report([tmp_path])
-    assert report.all_remarks() == [f"{tmp_path.name}: fedavg-seed-0: not finished, not started"]
+    assert report.all_notices() == [f"{tmp_path.name}: fedavg-seed-0: not finished, not started"]
     assert "No cell of this run is finished yet." in render(report)
 
 
@@ -265,7 +265,7 @@ def test_a_page_does_not_grow_without_bound(
 ) -> None:
     monkeypatch.setattr(reading, "MOST_NUMBERS", 200)
     report = read_report([finished])
-    assert any("the page would be too large" in line for line in report.all_remarks())
+    assert any("the page would be too large" in line for line in report.all_notices())
     assert len(report.runs[0].charts.cells) < 4
     assert report.runs[0].results.rows
 

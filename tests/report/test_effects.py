@@ -18,7 +18,6 @@ from fedcrf.report.explanation import (
     causes_of,
     causes_table,
     clients_table,
-    columns_explained,
     columns_of,
     phrases,
 )
@@ -26,8 +25,8 @@ from fedcrf.report.lookup import find_rounds
 from fedcrf.rules import RULES, Adam, ClientReport, CRFRobustEvidence, Optimized
 from fedcrf.simulation.records import Reasons, RoundRecord, reasons_of
 from integration.command_line import CommandLine
+from report.sentences import columns_explained, sentence
 from report.test_explanation import one_round
-from report.told import sentence
 
 NAN = math.nan
 ATTACKERS = (2, 5)
@@ -453,7 +452,7 @@ def test_the_commands_tell_causes_attackers_and_damage(
     assert command_line("explain", torn, *asked).rc == 2
     before = command_line("explain", torn, "--round", 2, *asked[2:])
     assert before.rc == 0
-    assert "told up to round 2: " in before.out
+    assert "shown up to round 2: " in before.out
     assert f"attackers of the run: {attacker}\n" in before.out
     shown = command_line("show", torn)
     assert shown.rc == 1

@@ -30,7 +30,7 @@ from fedcrf.simulation.records import (
     overflowed_of,
     reasons_of,
 )
-from report.told import sentence
+from report.sentences import sentence
 
 NAN = math.nan
 NOBODY = (0.0, 1e-30)

@@ -19,16 +19,16 @@ from fedcrf.report.explanation import (
     ClientCauses,
     causes_of,
     clients_table,
-    columns_explained,
     columns_of,
-    numbers_told,
-    verdict_told,
+    verdict_line,
+    weight_lines,
 )
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import write_page
 from fedcrf.report.reading import read_report
 from fedcrf.report.verdict import verdicts_of
 from report.browser import Browser
+from report.sentences import columns_explained
 from report.test_content import NASTY, break_record
 
 CHARTS = ("accuracy", "loss", "holdings", "weights", "causes", "course", "graph")
@@ -206,7 +206,7 @@ def test_it_says_what_the_terminal_says(
         expected.append(
             [
                 [
-                    [verdict_told(each, verdict), *numbers_told(each)]
+                    [verdict_line(each, verdict), *weight_lines(each)]
                     for each, verdict in zip(
                         causes_of(record, found.rule, found.attackers), verdicts, strict=True
                     )
@@ -408,7 +408,7 @@ def test_a_round_that_fell_back_is_told(
     chromium.run("choose('2', 2)")
     assert "its base weight" in chromium.text("because")
     assert "the trust in all clients was zero" in chromium.text("because")
-    told = WORDS["left_out"]["fell_back"].format(round=3)
+    told = WORDS["exclusions"]["fell_back"].format(round=3)
     assert chromium.text("excluded") == told
     assert chromium.errors() == []
 
@@ -424,11 +424,11 @@ def test_names_are_only_names(chromium: Browser, page: Path, several: Path) -> N
 
 def test_several_runs_are_chosen_and_told_apart(chromium: Browser, several: Path) -> None:
     chromium.open(several)
-    remarks = chromium.run(
-        "return [...document.querySelectorAll('.remarks')].map((each) => each.textContent).join()"
+    notices = chromium.run(
+        "return [...document.querySelectorAll('.notices')].map((each) => each.textContent).join()"
     )
-    assert "missing could not be read" in remarks
-    assert "crf-fedavg-seed-1: shown up to round 3: " in remarks
+    assert "missing could not be read" in notices
+    assert "crf-fedavg-seed-1: shown up to round 3: " in notices
     assert chromium.run("return [chosenName(at('trust-run')), trustRun().cells.length]") == [
         "<i>damaged", 4
     ]  # fmt: skip

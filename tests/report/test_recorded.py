@@ -21,9 +21,9 @@ from fedcrf.report.page import render, write_page
 from fedcrf.report.reading import read_report
 from fedcrf.simulation.records import ExcludedNode, Metrics, RoundRecord
 from report.browser import Browser
+from report.sentences import sentence
 from report.test_content import page_data
 from report.test_explanation import honest, one_round
-from report.told import sentence
 
 BANDWIDTH = 0.3
 NODE = 2**63 + 1  # no number of the page's language is so large and odd
@@ -128,9 +128,9 @@ def test_runs_of_several_folders_have_names_of_their_own(tmp_path: Path) -> None
     for asked, left in ((folders, names[1:]), (folders[:1], ["CRFRobust"])):
         report = read_report(asked)
         assert [run.name for run in report.runs] == left
-        (remark,) = report.remarks
-        assert "CRFAvg could not be read: " in remark
-        assert "does not describe a recorded run" in remark
+        (notice,) = report.notices
+        assert "CRFAvg could not be read: " in notice
+        assert "does not describe a recorded run" in notice
     with pytest.raises(FedcrfError, match=r"^\S+ does not describe a recorded run"):
         read_report([folders[0] / "CRFAvg"])
 
@@ -174,10 +174,10 @@ def test_damage_is_named_and_the_rounds_before_it_shown(
     assert report.damaged
     shown = f"shown up to round {sound}" if sound else "no rounds are shown"
     assert (
-        f"flower: {shown}: {folder / 'rounds.jsonl'}, line {sound + 1}" in (report.all_remarks()[0])
+        f"flower: {shown}: {folder / 'rounds.jsonl'}, line {sound + 1}" in (report.all_notices()[0])
     )
-    assert "take it and the lines after it away" in report.all_remarks()[0]
-    assert "cell" not in report.all_remarks()[0], "it has none"
+    assert "take it and the lines after it away" in report.all_notices()[0]
+    assert "cell" not in report.all_notices()[0], "it has none"
     cells = page_data(render(report))["runs"][1]["cells"]
     assert [len(cell["rounds"]) for cell in cells] == ([sound] if sound else [])
     if sound:
@@ -217,7 +217,7 @@ def test_a_run_without_rounds(chromium: Browser, tmp_path: Path) -> None:
     folder = record_run(tmp_path / "run")
     (folder / "rounds.jsonl").unlink()
     report = read_report([folder])
-    assert report.all_remarks() == ["run: it has no rounds yet"]
+    assert report.all_notices() == ["run: it has no rounds yet"]
     write_page(report, tmp_path / "page.html")
     chromium.open(tmp_path / "page.html")
     assert "CRFAvg has no rounds yet." in chromium.text("happened")

@@ -11,9 +11,9 @@ from fedcrf.report.effects import Effects
 from fedcrf.report.explanation import (
     ClientCauses,
     causes_of,
-    numbers_told,
-    round_told,
-    verdict_told,
+    round_line,
+    verdict_line,
+    weight_lines,
 )
 from fedcrf.report.verdict import Verdict, last_verdicts, verdicts_of
 from fedcrf.rules import RULES
@@ -106,13 +106,13 @@ def test_the_papers_reason_is_what_lowers_the_reliability_most() -> None:
     made, rule = one_round(updates)
     found = last_verdicts([made], rule)
     assert found[2].reason in ("cosine", "distance")
-    told = verdict_told(causes_of(made, rule)[2], found[2])
+    told = verdict_line(causes_of(made, rule)[2], found[2])
     assert told.startswith("client 6: trusted in part since round 4. Main reason: its update ")
 
 
 def test_a_round_is_told_in_one_line() -> None:
     made, rule = one_round(spoilt())
-    said = round_told(made, last_verdicts([made], rule))
+    said = round_line(made, last_verdicts([made], rule))
     assert said == "1 of 6 clients is distrusted: 3 (since round 4)"
 
 
@@ -139,7 +139,7 @@ def test_a_round_is_told_in_one_line() -> None:
 def test_every_verdict_has_its_words(updates: object, rule: object, client: int, told: str) -> None:
     made, by = one_round(updates, rule)
     causes = causes_of(made, by)[client]
-    assert verdict_told(causes, last_verdicts([made], by)[client]).startswith(told)
+    assert verdict_line(causes, last_verdicts([made], by)[client]).startswith(told)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_every_verdict_has_its_words(updates: object, rule: object, client: int,
 )
 def test_every_reason_has_its_words(reason: str, words: str) -> None:
     causes = ClientCauses(3, 10, weight=0.0, base_weight=0.1, attacks=True)
-    told = verdict_told(causes, Verdict("distrusted", 4, reason))
+    told = verdict_line(causes, Verdict("distrusted", 4, reason))
     assert told.startswith(f"client 3 (attacks): distrusted since round 4. Main reason: {words}")
 
 
 def test_of_nobody_distrusted_it_is_said() -> None:
     made, rule = one_round(honest())
-    assert round_told(made, last_verdicts([made], rule)) == "none of 6 clients is distrusted"
+    assert round_line(made, last_verdicts([made], rule)) == "none of 6 clients is distrusted"
     made, rule = one_round(honest(), RULES["fedavg"]())
-    assert round_told(made, last_verdicts([made], rule)) == "the rule judges no client"
-    assert numbers_told(causes_of(made, rule)[0])[1] == "this rule keeps no reasons"
+    assert round_line(made, last_verdicts([made], rule)) == "the rule judges no client"
+    assert weight_lines(causes_of(made, rule)[0])[1] == "this rule keeps no reasons"

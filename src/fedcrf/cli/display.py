@@ -94,7 +94,7 @@ class RunDisplay:
             self._say(f"results: {self._folders.pop(0)}")
         match event:
             case PartitionMade(partition):
-                for line in () if self._brief else remarks(partition):
+                for line in () if self._brief else holdings_notices(partition):
                     self._say(line)
             case CellStarted(cell, rounds_done):
                 if not self._started and self._finished_before:
@@ -122,7 +122,7 @@ class RunDisplay:
                 for client in () if self._brief else record.excluded:
                     self._say(
                         f"{name}: round {record.round}: the update of client {client} "
-                        "is not finite and was left out"
+                        "is not finite and was excluded"
                     )
             case CellFinished(cell, summary):
                 self._remove(cell)
@@ -204,7 +204,7 @@ def _folder(path: Path) -> str:
     return "/".join(path.parts[-3:-1]) if path.name.startswith("seed-") else path.name
 
 
-def remarks(partition: PartitionRecord) -> list[str]:
+def holdings_notices(partition: PartitionRecord) -> list[str]:
     """Return a line for each kind of client that holds too little, naming them."""
     empty = [each.client for each in partition.clients if each.train == 0]
     small = [

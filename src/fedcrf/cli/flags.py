@@ -232,7 +232,7 @@ class DataFlags:
 
 @dataclass(frozen=True)
 class PlaceFlags:
-    """How cells are run, and who is told of it."""
+    """Where and how cells are run, and what logs them."""
 
     jobs: JobsFlag = None
     device: DeviceFlag = "auto"

@@ -60,8 +60,8 @@ def show(
     run_so_far = read_results(store)
     print_tables(run_so_far.tables(), form)
     for each in run_so_far.cells:
-        if each.remark:
-            say(f"{each.cell.name}: {each.remark}")
+        if each.notice:
+            say(f"{each.cell.name}: {each.notice}")
     if figures:
         list_files(write_results(store))
     if any(each.damage for each in run_so_far.cells):
@@ -107,7 +107,7 @@ def report(
     content = read_report(folders)
     path = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     write_page(content, path)
-    for line in content.all_remarks():
+    for line in content.all_notices():
         say(line)
     list_files([path])
     if content.damaged:
@@ -164,7 +164,7 @@ def partition(
     cache_dir: CacheDirFlag = None,
 ) -> None:
     """Show what each client holds: a table of counts and a picture."""
-    from fedcrf.cli.display import counts_table, partition_table, remarks
+    from fedcrf.cli.display import counts_table, holdings_notices, partition_table
     from fedcrf.experiments.analysis.figures import partition_figure, save
     from fedcrf.experiments.grid import Workplace
     from fedcrf.experiments.spec import check_used, clients_name, resolve
@@ -180,7 +180,7 @@ def partition(
     record = partition_record(seed, splits, images)
     title = f"{images.name}, {spec.partition.scheme}, seed {seed}"
     print_table(partition_table(record, title))
-    for line in remarks(record):
+    for line in holdings_notices(record):
         say(line)
     name = f"{images.name.replace('/', '-')}-{clients_name(spec.partition)}-seed-{seed}"
     stem = output or Path("runs") / f"partition-{name}"

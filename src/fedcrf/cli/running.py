@@ -259,7 +259,7 @@ def reproduce(
     for column in paper.columns("all"):
         for table in paper.column_tables(cells, column):
             print_table(table)
-    for line in paper.cell_remarks(cells):
+    for line in paper.cell_notices(cells):
         say(line)
     with _failing(failed):
         for store in changed:
@@ -426,7 +426,7 @@ def _carry_out(
 def _observer(
     display: RunDisplay, runs: Sequence[tuple[RunSpec, Store]], log: str | None
 ) -> Observer:
-    """Return what is told of every event: the display, and the loggers that are asked for."""
+    """Return what takes every event: the display, and the loggers that are asked for."""
     loggers = _loggers(log)
     if not loggers:
         return display

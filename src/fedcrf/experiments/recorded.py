@@ -301,14 +301,14 @@ def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], l
 
 
 def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
-    """Return how far each run is: its strategy, sound rounds, evaluation, and who was left out.
+    """Return how far each run is: its strategy, sound rounds, evaluation, and exclusions.
 
     ``best`` is the accuracy of the round with the lowest loss.
     """
     rows = []
     for name, run in runs.items():
         records = evaluated(run.sound_records()[0])
-        left_out = sum(
+        excluded = sum(
             len(record.excluded_nodes or []) + len(record.excluded) for record in records
         )
         rows.append(
@@ -319,10 +319,10 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
                 str(max((len(record.clients) for record in records), default=0)),
                 _accuracy(records[-1]) if records else "–",
                 _accuracy(reported_round(records)) if records else "–",
-                str(left_out),
+                str(excluded),
             )
         )
-    header = ("run", "strategy", "rounds", "clients", "accuracy", "best", "left out")
+    header = ("run", "strategy", "rounds", "clients", "accuracy", "best", "excluded")
     title = "evaluated by the clients, or by the server where no client did"
     return Table(title, header, tuple(rows))
 

@@ -101,7 +101,7 @@ def paper_tables(cells: pd.DataFrame) -> dict[str, Table]:
     return {setting: paper_table(cells, setting) for setting in SETTINGS}
 
 
-def cell_remarks(cells: pd.DataFrame) -> list[str]:
+def cell_notices(cells: pd.DataFrame) -> list[str]:
     """Return a line for each cell whose files are damaged or do not belong here, or stale."""
     lines = []
     for column in columns("all"):

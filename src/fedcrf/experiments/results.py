@@ -108,11 +108,10 @@ class CellResult:
         return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
 
     @property
-    def remark(self) -> str | None:
+    def notice(self) -> str | None:
         """Why it has no result, or none that counts, and how far it is; None where all is well."""
         if self.damage is not None:
-            shown = f"shown up to round {self.records[-1].round}" if self.records else "left out"
-            return f"{shown}: {self.damage}"
+            return damage_line(self.damage, self.records)
         if self.stale is not None:
             return stale_line(self.stale)
         if self.summary is not None:
@@ -122,6 +121,12 @@ class CellResult:
         done, accuracy = len(self.records), self.records[-1].validation.accuracy
         so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
         return self.diverged or so_far
+
+
+def damage_line(damage: str, records: Sequence[RoundRecord]) -> str:
+    """Return what is wrong with some records, and how far they are shown all the same."""
+    shown = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
+    return f"{shown}: {damage}"
 
 
 def stale_line(why: str) -> str:
@@ -186,7 +191,7 @@ class RunResults:
 
 
 def read_results(store: Store) -> RunResults:
-    """Read how far a run is; a damaged cell is named, and the rest still told.
+    """Read how far a run is; a damaged cell is named, and the rest still read.
 
     Raises:
         FedcrfError: The folder holds no run.

@@ -36,10 +36,11 @@ class RoundTrust:
     """Who was trusted in one round; the lists run over ``clients``.
 
     ``nodes`` are the ids that the clients have in another framework, as text, since not every
-    whole number is one in the page's language; ``left_out`` says of its nodes why they have no part
-    in the round, ``attackers`` who attacked in it, ``stayed`` why the model did. ``overflowed`` are
-    those of the excluded whose updates are finite, but too large to be squared. ``causes`` say why
-    they got their weights, if the record does. What is not finite is ``null`` in the page.
+    whole number is one in the page's language; ``excluded_nodes`` says why others of its nodes have
+    no part in the round. ``attackers`` attacked in it, ``stayed`` says why the model stayed as it
+    was. ``overflowed`` are those of the excluded whose updates are finite, but too large to be
+    squared. ``causes`` say why they got their weights, if the record does. What is not finite is
+    ``null`` in the page.
     """
 
     round: int
@@ -50,7 +51,7 @@ class RoundTrust:
     base_weight: Series
     excluded: Sequence[int | str]
     overflowed: Sequence[int | str]
-    left_out: Sequence[str]
+    excluded_nodes: Sequence[str]
     stayed: str | None
     attackers: Sequence[int | str]
     causes: Effects | None
@@ -103,7 +104,7 @@ class RunContent:
         title: What it is about, in one line.
         headline: What happened.
         facts: What was run, as terms and what stands behind them.
-        remarks: What is not as it should be, a line each.
+        notices: What is not as it should be, a line each.
         results: What came of it; without a row where nothing is finished.
         details: What stands behind the results; None where that is not known.
         damaged: Whether files of it are damaged or do not belong to it.
@@ -115,7 +116,7 @@ class RunContent:
     title: str
     headline: Headline
     facts: Sequence[tuple[str, str]]
-    remarks: Sequence[str]
+    notices: Sequence[str]
     results: Table
     details: Table | None
     damaged: bool
@@ -137,20 +138,20 @@ class Report:
 
     Attributes:
         title: What it is about.
-        remarks: What could not be read at all, a line each.
+        notices: What could not be read at all, a line each.
         comparison: The runs beside each other; None of one run.
         runs: Those that could be read.
     """
 
     title: str
-    remarks: Sequence[str]
+    notices: Sequence[str]
     comparison: Table | None
     runs: Sequence[RunContent]
 
-    def all_remarks(self) -> list[str]:
+    def all_notices(self) -> list[str]:
         """Return what could not be read, and of each run what is not as it should be."""
-        of_runs = [f"{run.name}: {line}" for run in self.runs for line in run.remarks]
-        return [*self.remarks, *of_runs]
+        of_runs = [f"{run.name}: {line}" for run in self.runs for line in run.notices]
+        return [*self.notices, *of_runs]
 
     @property
     def has_results(self) -> bool:
@@ -175,7 +176,7 @@ class Report:
     @property
     def damaged(self) -> bool:
         """Whether a run could not be read, or files of one are damaged."""
-        return bool(self.remarks) or any(run.damaged for run in self.runs)
+        return bool(self.notices) or any(run.damaged for run in self.runs)
 
     @property
     def drawn(self) -> Drawn:

@@ -78,7 +78,7 @@ class ClientCauses:
         num_examples: n_i, its training examples.
         weight: α_i, its share of the new model.
         base_weight: Its FedAvg share.
-        excluded: Whether its update was left out because it is not finite.
+        excluded: Whether its update was excluded because it is not finite.
         overflowed: Whether it is finite, and its squared length is not.
         neighbours: The clients that it has affinities A_ij with, the largest first.
         effects: The round's causes and what they made of its weights; None where it has none.
@@ -171,27 +171,27 @@ def causes_of(
     ]
 
 
-def verdict_told(causes: ClientCauses, verdict: Verdict) -> str:
+def verdict_line(causes: ClientCauses, verdict: Verdict) -> str:
     """Return whether a client is trusted, since when and why not, in words of every day."""
     words = WORDS["verdicts"]
-    told = str(words[verdict.kind]).format(client=client_name(causes), since=verdict.since)
+    line = str(words[verdict.kind]).format(client=client_name(causes), since=verdict.since)
     reason = verdict.reason
     if verdict.kind == "excluded":
         reason = _template(causes)
     if reason is None:
-        return told
+        return line
     kind, _, name = reason.partition(" ")
     why = WORDS["reasons"].get(reason) or WORDS["reasons"].get(kind, WORDS["unknown_reason"])
     why = why.format(cause=reason, name=name.replace("_", " "))
-    return str(words["reason"].format(verdict=told, reason=why))
+    return str(words["reason"].format(verdict=line, reason=why))
 
 
-def sentence(told: str) -> str:
-    """Return what is told as a sentence of its own."""
-    return f"{told[0].upper()}{told[1:]}."
+def sentence(line: str) -> str:
+    """Return a line as a sentence of its own."""
+    return f"{line[0].upper()}{line[1:]}."
 
 
-def round_told(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
+def round_line(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
     """Return who is distrusted in a round, in one line."""
     low = [
         f"{client} (since round {each.since})"
@@ -207,7 +207,7 @@ def round_told(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
     return f"{len(low)} of {count} clients {'is' if len(low) == 1 else 'are'} distrusted: {listed}"
 
 
-def numbers_told(causes: ClientCauses) -> list[str]:
+def weight_lines(causes: ClientCauses) -> list[str]:
     """Return what a client of a round got and why, with its numbers, a line each."""
     numbers = {name: _value(causes, name) for name in WORDS["decimals"]}
     values = {name: _number(numbers[name], digits) for name, digits in WORDS["decimals"].items()}
@@ -290,7 +290,7 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
     return Table("every client of the round", header, rows)
 
 
-def left_out_table(record: RoundRecord) -> Table:
+def excluded_nodes_table(record: RoundRecord) -> Table:
     """Return which nodes of another framework have no part in a round, and why."""
     rows = tuple((str(each.node), each.reason) for each in record.excluded_nodes or ())
     return Table("excluded from the round", (WORDS["node_column"], "because it"), rows)
@@ -313,13 +313,6 @@ def _shown(effects: Effects | None) -> list[str]:
     """Return the causes that tables show; not those that say how much of another one counts."""
     seen = effects.values if effects else ()
     return [name for name in seen if name not in WORDS["particulars"]]
-
-
-def columns_explained(columns: Sequence[str]) -> str:
-    """Return what the columns of a table of clients are about, as one sentence."""
-    titles = [title for title in map(title_of, columns) if title.about]
-    lines = [WORDS["column"].format(title=each.column, about=each.about) for each in titles]
-    return f"{'; '.join(lines)}."
 
 
 def _written(causes: ClientCauses, name: str) -> str:

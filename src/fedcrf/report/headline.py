@@ -46,10 +46,10 @@ class Headline:
 def headline_of(run: RunResults) -> Headline:
     """Return what happened in a run.
 
-    It is told of the first method that infers weights, and of the first seed who was distrusted.
+    It is about the first method that infers weights; who was distrusted, about its first seed.
     """
-    told = find_cell(run.spec, None, None)
-    method, title = told.method.name, told.method.title
+    cell = find_cell(run.spec, None, None)
+    method, title = cell.method.name, cell.method.title
     accuracy, fedavg = mean_accuracy(run.table, method), mean_accuracy(run.table, BASELINE)
     gain = method_difference(run.table, method)
     tiles: list[Tile] = []
@@ -61,11 +61,11 @@ def headline_of(run: RunResults) -> Headline:
         said = [f"{title} reaches a test accuracy of {accuracy.mean:.3f}"]
     distrusted = None
     for each in run.cells:
-        if each.cell == told and each.records:
+        if each.cell == cell and each.records:
             attackers = attackers_of(each.records, each.summary)
-            distrusted = distrusted_tile(each.records, told.rule, attackers)
+            distrusted = distrusted_tile(each.records, cell.rule, attackers)
     if distrusted is not None:
-        of_seed = f"seed {told.seed}" if len(run.spec.seeds) > 1 else ""
+        of_seed = f"seed {cell.seed}" if len(run.spec.seeds) > 1 else ""
         about = "; ".join(filter(None, (distrusted.about, of_seed)))
         tiles.append(replace(distrusted, about=about))
     if gain is not None:

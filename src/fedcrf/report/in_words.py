@@ -10,15 +10,15 @@ from fedcrf.report.explanation import (
     causes_of,
     causes_table,
     clients_table,
-    left_out_table,
+    excluded_nodes_table,
     most_changed,
     neighbours_table,
-    numbers_told,
-    round_told,
+    round_line,
     sentence,
-    verdict_told,
+    verdict_line,
+    weight_lines,
 )
-from fedcrf.report.lookup import Explained, find_client, remarks
+from fedcrf.report.lookup import Explained, find_client, notices
 from fedcrf.report.verdict import last_verdicts
 from fedcrf.simulation.records import RoundRecord
 
@@ -42,7 +42,7 @@ def in_words(found: Explained, record: RoundRecord, client: int | str | None = N
     Args:
         found: The run.
         record: The round.
-        client: One of its clients; all of them where left out.
+        client: One of its clients; all of them by default.
 
     Raises:
         FedcrfError: The client took no part.
@@ -51,17 +51,17 @@ def in_words(found: Explained, record: RoundRecord, client: int | str | None = N
     before = [each for each in found.records if each.round <= record.round]
     verdicts = last_verdicts(before, found.rule)
     last = " (the last)" if record is found.records[-1] else ""
-    lines = [f"{found.title}, round {record.round}{last}", *remarks(found)]
+    lines = [f"{found.title}, round {record.round}{last}", *notices(found)]
     if record.stayed is not None:
         lines.append(f"the model stayed as it was: {record.stayed}")
     if client is None:
-        lines.append(sentence(round_told(record, verdicts)))
+        lines.append(sentence(round_line(record, verdicts)))
         chosen = most_changed(causes)
-        tables = [clients_table(causes), left_out_table(record)]
+        tables = [clients_table(causes), excluded_nodes_table(record)]
     else:
         chosen = [find_client(causes, client, record.round)]
         tables = [causes_table(chosen[0]), neighbours_table(chosen[0])]
-    lines += [sentence(verdict_told(each, verdicts[each.place])) for each in chosen]
+    lines += [sentence(verdict_line(each, verdicts[each.place])) for each in chosen]
     if client is not None:
-        lines += [f"  - {line}" for line in numbers_told(chosen[0])]
+        lines += [f"  - {line}" for line in weight_lines(chosen[0])]
     return InWords(lines, [table for table in tables if table.rows])

@@ -10,7 +10,7 @@ from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.cell import CellStore, CellSummary, StaleCellError
 from fedcrf.experiments.recorded import RecordedRun, newest, readable
-from fedcrf.experiments.results import find
+from fedcrf.experiments.results import damage_line, find
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Store
 from fedcrf.report.explanation import ClientCauses
@@ -88,7 +88,7 @@ def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) ->
 
 
 def _summary(place: CellStore) -> CellSummary | None:
-    """Return a cell's result where it can be read; its rounds are told without it."""
+    """Return a cell's result where it can be read; its rounds are shown without it."""
     try:
         return place.summary()
     except FedcrfError:
@@ -102,7 +102,7 @@ def _stale(place: CellStore, cell: CellSpec) -> str | None:
     except StaleCellError as error:
         return str(error)
     except FedcrfError:
-        pass  # its rounds are told without it
+        pass  # its rounds are shown without it
     return None
 
 
@@ -151,15 +151,15 @@ def find_round(found: Explained, number: int | None) -> RoundRecord:
     )
 
 
-def remarks(found: Explained) -> list[str]:
+def notices(found: Explained) -> list[str]:
     """Return what else is to be known of a run: who attacks, what is stale or damaged."""
     lines = [*found.unread]
     if found.stale:
-        lines.append(f"stale, and told as it was recorded: {found.stale}")
+        lines.append(f"stale, and explained as it was recorded: {found.stale}")
     if found.attackers:
         lines.append(f"attackers of the run: {', '.join(map(str, found.attackers))}")
     if found.damage:
-        lines.append(f"told up to round {found.records[-1].round}: {found.damage}")
+        lines.append(damage_line(found.damage, found.records))
     return lines
 
 

@@ -15,7 +15,7 @@ from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.methods import METHODS, method_title
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
-from fedcrf.experiments.results import CellResult, RunResults, find, read_results
+from fedcrf.experiments.results import RunResults, damage_line, find, read_results
 from fedcrf.experiments.store import PartitionRecord, Store
 from fedcrf.report.content import CellTrust, Charts, Curve, Report, RoundTrust, RunContent
 from fedcrf.report.effects import Effects, effects_of, scales_of
@@ -29,12 +29,12 @@ MOST_NUMBERS = 4_000_000
 
 
 def read_report(folders: Sequence[Path]) -> Report:
-    """Read the runs in some folders; what cannot be read is named, and the rest still told.
+    """Read the runs in some folders; what cannot be read is named, and the rest still read.
 
     Raises:
         FedcrfError: None of the folders holds a run that can be read.
     """
-    remarks: list[str] = []
+    notices: list[str] = []
     runs: list[RunContent] = []
     compared: list[tuple[str, RunResults]] = []
     room = _Room(MOST_NUMBERS)
@@ -50,9 +50,9 @@ def read_report(folders: Sequence[Path]) -> Report:
         except FedcrfError as error:
             if len(found) == 1:
                 raise
-            remarks.append(f"{name} could not be read: {error}")
+            notices.append(f"{name} could not be read: {error}")
     if not runs:
-        raise FedcrfError(f"no run could be read: {'; '.join(remarks)}")
+        raise FedcrfError(f"no run could be read: {'; '.join(notices)}")
     comparison = None
     if len(compared) > 1:
         attacked = any(run.spec.threat is not None for _, run in compared)
@@ -60,7 +60,7 @@ def read_report(folders: Sequence[Path]) -> Report:
         comparison = comparison_table(tables, UNDER_ATTACK if attacked else "")
     return Report(
         title=runs[0].title if len(runs) == 1 else f"{len(runs)} runs compared",
-        remarks=remarks,
+        notices=notices,
         comparison=comparison,
         runs=runs,
     )
@@ -92,7 +92,9 @@ def _numbers(record: RoundRecord) -> int:
 def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunContent:
     begun = [each for each in run.cells if each.records]
     shown = [each for each in begun if room.take(each.records)]
-    remarks = [*_remarks(store, run), *_left_out(begun, shown)]
+    notices, too_large = _notices(store, run), [each for each in begun if each not in shown]
+    if too_large:
+        notices.append(_too_large(each.cell.name for each in too_large))
     holdings: list[PartitionRecord] = []
     for seed in run.spec.seeds:
         try:
@@ -113,7 +115,7 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
         title=run.title,
         headline=headline_of(run),
         facts=_facts(run),
-        remarks=remarks,
+        notices=notices,
         results=results,
         details=details,
         damaged=any(each.damage for each in run.cells),
@@ -123,17 +125,16 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
 
 
 def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
-    """Return what is told about a run that another framework carried out."""
+    """Return what is shown of a run that another framework carried out."""
     description, (sound, damage) = run.description(), run.sound_records()
     records = evaluated(sound)
     made = description.provenance
-    remarks = [] if records else ["it has no rounds yet"]
+    notices = [] if records else ["it has no rounds yet"]
     if damage:
-        told = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
-        remarks = [f"{told}: {damage}"]
+        notices = [damage_line(damage, records)]
     shown = room.take(records)
     if not shown:
-        remarks.append("who was trusted is left out: the page would be too large; name fewer runs")
+        notices.append(_too_large())
     cells = [_cell_trust(description.title, 0, records, run.rule())]
     return RunContent(
         name=name,
@@ -155,7 +156,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
                 ]
             ),
         ],
-        remarks=remarks,
+        notices=notices,
         results=recorded_table({name: run}),
         details=None,
         damaged=damage is not None,
@@ -229,11 +230,11 @@ def _commits(made: Provenance) -> str:
     return "commit " + ", then ".join((each or "unknown")[:10] for each in made.every_commit)
 
 
-def _remarks(store: Store, run: RunResults) -> list[str]:
-    remarks = [f"{each.cell.name}: {each.remark}" for each in run.cells if each.remark]
+def _notices(store: Store, run: RunResults) -> list[str]:
+    notices = [f"{each.cell.name}: {each.notice}" for each in run.cells if each.notice]
     unknown = store.unknown_cells(run.spec)
     if unknown:
-        remarks.append(f"not of this run and left out: {', '.join(unknown)}")
+        notices.append(f"not of this run and left out: {', '.join(unknown)}")
     for what, values in (
         ("versions or commits of fedcrf", {(each.provenance.fedcrf, commit)
                                            for each in run.finished
@@ -243,18 +244,14 @@ def _remarks(store: Store, run: RunResults) -> list[str]:
                      for each in run.finished}),
     ):  # fmt: skip
         if len(values) > 1:
-            remarks.append(f"mixed: its cells were made with {len(values)} different {what}")
-    return remarks
+            notices.append(f"mixed: its cells were made with {len(values)} different {what}")
+    return notices
 
 
-def _left_out(begun: Sequence[CellResult], shown: Sequence[CellResult]) -> list[str]:
-    names = [each.cell.name for each in begun if each not in shown]
-    if not names:
-        return []
-    return [
-        f"who was trusted is left out for {', '.join(names)}: the page would be too large; "
-        "name fewer runs"
-    ]
+def _too_large(cells: Iterable[str] = ()) -> str:
+    names = ", ".join(cells)
+    of_cells = f" for {names}" if names else ""
+    return f"who was trusted is left out{of_cells}: the page would be too large; name fewer runs"
 
 
 def _charts(
@@ -314,7 +311,7 @@ def _round_trust(
         base_weight=record.base_weight,
         excluded=record.excluded,
         overflowed=record.overflowed or [],
-        left_out=[f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()],
+        excluded_nodes=[f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()],
         stayed=record.stayed,
         attackers=record.attackers or [],
         causes=effects,

@@ -170,8 +170,8 @@ function neighbours(round, chosen, near) {
   return table(["client", "nearest", "second", "third"], rows, chosen);
 }
 
-function leftOut(cell) {
-  const words = DATA.words.left_out;
+function exclusions(cell) {
+  const words = DATA.words.exclusions;
   const lines = [];
   for (const each of cell.rounds) {
     const { round } = each;
@@ -179,7 +179,7 @@ function leftOut(cell) {
       const line = each.overflowed.includes(client) ? words.overflowed : words.client;
       lines.push(filled(line, { round, client }));
     }
-    for (const node of each.left_out) lines.push(filled(words.node, { round, node }));
+    for (const node of each.excluded_nodes) lines.push(filled(words.node, { round, node }));
     if (each.stayed) lines.push(filled(words.kept_model, { round, reason: each.stayed }));
     if (each.causes?.fell_back) lines.push(filled(words.fell_back, { round }));
   }

@@ -154,6 +154,6 @@ function trust() {
   memory(cell, place, client);
   roundTable(cell, round, i);
   graph(round, i);
-  leftOut(cell);
+  exclusions(cell);
   markWide();
 }
