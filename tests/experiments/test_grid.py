@@ -318,7 +318,6 @@ def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
         assert (failed.cell.seed, failed.reason) == (0, "its worker failed (RuntimeError): lost")
         load = Workplace.load
         monkeypatch.setattr(grid, "_run_elsewhere", run_elsewhere)
-        grid._datasets_of.cache_clear()
 
         def other(self: Workplace, settings: Any) -> Any:
             dataset = load(self, settings)
@@ -326,7 +325,6 @@ def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
 
         monkeypatch.setattr(Workplace, "load", other)
         (failed,) = run_grid(spec, Store(tmp_path), place, Log())
-    grid._datasets_of.cache_clear()
     assert failed.reason.startswith("it was run on other data (fingerprint ")
     assert not (tmp_path / "cells" / "fedavg-seed-0" / "summary.json").exists()
 

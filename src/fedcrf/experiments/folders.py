@@ -14,7 +14,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.files import whole_lines
 from fedcrf.simulation.records import Record, RoundRecord
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R")
 
 LOCK_NAME = ".lock"
 
@@ -104,13 +104,13 @@ def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | Non
 
 
 def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
-    """Return the record in a file; None where there is no file.
+    """Return what the JSON of a file holds; None where there is no file.
 
     Raises:
         FedcrfError: It is another thing; the error says what is wrong.
     """
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return TypeAdapter(kind).validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError):

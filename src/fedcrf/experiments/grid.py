@@ -188,9 +188,10 @@ def run_grids(
     """
     workplace.torch_device()
     checked = [_check(spec, store, workplace) for spec, store in runs]
-    with ExitStack() as locks:
+    with ExitStack() as held:
+        held.callback(_dataset.cache_clear)
         for each in checked:
-            locks.enter_context(each.store.locked())
+            held.enter_context(each.store.locked())
         failed: list[CellFailed] = []
 
         def tell(event: Event) -> None:
@@ -351,16 +352,15 @@ def _summarise(
 
 
 def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> None:
-    datasets = _Datasets(workplace)
     with one_thread():
         for job in jobs:
-            _attempt(job, datasets, workplace, observer)
+            _attempt(job, workplace, observer)
 
 
-def _attempt(job: Job, datasets: _Datasets, workplace: Workplace, observer: Observer) -> None:
+def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
     """Run one cell; what goes wrong with its files or its data ends only this cell."""
     try:
-        dataset = datasets.get(job.cell.data)
+        dataset = _dataset(workplace, job.cell.data)
         workers = workplace.jobs if _images_a_round(job.cell, dataset) >= WORTH_PROCESSES else 1
         run_cell(job.cell, job.store, dataset, workplace.torch_device(), observer, workers)
     except FedcrfError as error:
@@ -412,7 +412,7 @@ def _run_elsewhere(cell: CellSpec, begun: Mapping[str, bytes], place: Workplace)
     with tempfile.TemporaryDirectory() as folder, one_thread():
         store = CellStore(Path(folder))
         store.replace(begun)
-        _attempt(Job(cell, store, ""), _datasets_of(place), place, events.append)
+        _attempt(Job(cell, store, ""), place, events.append)
         return _Outcome(store.content(), events)
 
 
@@ -472,23 +472,9 @@ def _run_in_processes(
             worker.end(now=True)
 
 
-class _Datasets:
-    """The data set that was used last; the cells of one run come one after the other."""
-
-    def __init__(self, workplace: Workplace) -> None:
-        self._workplace = workplace
-        self._last: tuple[DataSettings, ImageDataset] | None = None
-
-    def get(self, settings: DataSettings) -> ImageDataset:
-        if self._last is None or self._last[0] != settings:
-            self._last = (settings, self._workplace.load(settings))
-        return self._last[1]
-
-
-@lru_cache(maxsize=1)
-def _datasets_of(workplace: Workplace) -> _Datasets:
-    """Return the data of an executor's worker, which outlast a cell."""
-    return _Datasets(workplace)
+@lru_cache(maxsize=1)  # the cells of one run come one after the other
+def _dataset(workplace: Workplace, settings: DataSettings) -> ImageDataset:
+    return workplace.load(settings)
 
 
 class _Worker(Child):
@@ -505,11 +491,10 @@ class _Worker(Child):
 
 def _work(connection: Connection, workplace: Workplace) -> None:
     """Run cells until the connection closes; a lost parent ends it at the next round."""
-    datasets = _Datasets(workplace)
     try:
         with in_child():
             while True:
                 job: Job = connection.recv()
-                _attempt(job, datasets, workplace, connection.send)
+                _attempt(job, workplace, connection.send)
     except (EOFError, ConnectionError):
         os._exit(0)  # the parent is gone, or is going: nothing is left to say

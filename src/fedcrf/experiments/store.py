@@ -312,7 +312,8 @@ class Store:
         Raises:
             FedcrfError: The file is damaged, or lacks what one of the scores is of.
         """
-        known = self._known_descriptions()
+        wrong = "does not describe cells: move the folder away to begin anew"
+        known = read_record(dict[str, dict[str, Any]], self._descriptions, wrong) or {}
         names = [score.description for score in scores]
         sound = {name for name in {*names} & known.keys() if name_of(known[name]) == name}
         lacking = [name for name in names if name not in sound]
@@ -323,22 +324,6 @@ class Store:
                 f"{self._scores.name} to run them anew"
             )
         return known
-
-    def _known_descriptions(self) -> dict[str, dict[str, Any]]:
-        damaged = FedcrfError(
-            f"{self._descriptions} does not describe cells: move the folder away to begin anew"
-        )
-        try:
-            found = json.loads(self._descriptions.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError):
-            raise damaged from None
-        if not isinstance(found, dict) or any(
-            not isinstance(each, dict) for each in found.values()
-        ):
-            raise damaged
-        return found
 
     def check_scored_data(self, cell: CellSpec, fingerprint: str) -> None:
         """Check that the scores of a cell's data are of the same images.

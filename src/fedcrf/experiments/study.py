@@ -187,10 +187,7 @@ def parse_axis(text: str) -> Axis:
 
 def setting_at(described: Options, key: str) -> Any:
     """Return the setting of a dotted key, lists as tuples; None where the sections lack it."""
-    value: Any = described
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return hashable(value)
+    return hashable(dict(flat(described)).get(key))
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:

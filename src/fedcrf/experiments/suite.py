@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.methods import averaging_method
-from fedcrf.experiments.settings import wanted
+from fedcrf.experiments.settings import flat, wanted
 from fedcrf.experiments.spec import (
     NOBODY,
     CellKey,
@@ -282,7 +282,7 @@ class Suite:
                 if key in layer:
                     raise FedcrfError(f"{key} is no setting of a whole suite: choose it {how}")
             for part, section in said.items():
-                for key in _said_by_both(section, layer):
+                for key in dict(flat(section)).keys() & dict(flat(layer)).keys():
                     raise FedcrfError(
                         f"{part} of suite {self.name} says {key} itself: leave it out, or give a "
                         "suite of your own"
@@ -445,15 +445,6 @@ def _mend(error: ErrorDetails) -> str:
         fields = Condition.model_fields if len(error["loc"]) > 1 else _SuiteFile.model_fields
         return str(unknown_name("key", place, fields))
     return f"{place} is {error['input']!r}: give {wanted(error)}"
-
-
-def _said_by_both(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted names of settings that are in both of two nested sections."""
-    for key in one.keys() & other.keys():
-        if isinstance(one[key], Mapping) and isinstance(other[key], Mapping):
-            yield from (f"{key}.{rest}" for rest in _said_by_both(one[key], other[key]))
-        else:
-            yield key
 
 
 def _either(numbers: set[int]) -> str:
