@@ -97,7 +97,7 @@ def overhead(turns: int = 15) -> dict[str, Any]:
         num_classes=10,
     )
     work = Work(federation, MLP(), Plain(), LocalTraining(), 256, 0, PER_ROUND)
-    model, torch_threads = state_of(work.network()), torch.get_num_threads()
+    model, torch_threads = state_of(work.network().state_dict()), torch.get_num_threads()
     torch.set_num_threads(1)
     count = PER_ROUND * EXAMPLES
     union = Examples(images[:count], labels[:count])

@@ -99,7 +99,7 @@ def test_one_worker_is_this_process(workers: int, kind: type) -> None:
 def test_memory_for_clients_is_that_of_one_round() -> None:
     work = simulation(federation=federation((9, 4, 0, 6, 12, 5)), clients_per_round=3)._work
     memory = LocalEngine(work).memory
-    assert {len(rows) for rows in memory.clients.values()} == {3}
+    assert {len(rows) for rows in (memory.clients, *memory.others.values())} == {3}
 
 
 def test_there_are_no_more_workers_than_clients_in_a_round() -> None:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, check_truth
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
-from fedcrf.rules.base import floating_layers, stepped_state
+from fedcrf.rules.base import stepped_state
+from fedcrf.rules.state import floating_layers
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]

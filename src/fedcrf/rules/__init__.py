@@ -15,7 +15,6 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
-    State,
     aggregate_or_keep,
     reported_evidence,
 )
@@ -35,6 +34,7 @@ from fedcrf.rules.server_optimizers import (
     ServerOptimizer,
     Yogi,
 )
+from fedcrf.rules.state import State
 
 RULES: Mapping[str, type[Rule]] = {
     "fedavg": FedAvg,

@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 from fedcrf.checks import Settings, is_number
 from fedcrf.crf import Posterior, base_weights
 from fedcrf.errors import FedcrfError, in_a_line
-from fedcrf.statistics import (
-    UpdateGeometry,
-    centred_geometry,
-    is_floating,
-    weighted_average,
+from fedcrf.rules.state import (
+    FlatState,
+    Layout,
+    State,
+    flattened,
+    layers_alike,
+    merged,
 )
+from fedcrf.statistics import UpdateGeometry, centred_geometry, is_floating, weighted_average
 from fedcrf.statistics.inputs import Layers, finite_clients
-
-State = Mapping[str, NDArray[Any]]
-"""A model's tensors by name, as in torch's ``state_dict``; integer buffers keep their dtype."""
-
 
 Memory = Mapping[str, NDArray[Any]]
 """What a rule keeps from one round for the next: arrays by name, as a checkpoint holds them."""
@@ -241,17 +240,6 @@ def aggregate_or_keep(
         )
 
 
-def floating_layers(state: State, order: State | None = None) -> Layers:
-    """Return the floating-point tensors of a state, flat; buffers are among them.
-
-    Args:
-        state: The model.
-        order: The model whose order of names counts; the state's own by default.
-    """
-    names = state if order is None else order
-    return [state[name].reshape(-1) for name in names if is_floating(state[name].dtype)]
-
-
 def is_buffer(name: str, buffers: Sequence[str] = BUFFERS) -> bool:
     """Tell whether a tensor of this name is not trained."""
     return name.rpartition(".")[2] in buffers
@@ -263,8 +251,18 @@ def finite_reports(model: State, reports: Sequence[ClientReport]) -> NDArray[np.
     Raises:
         FedcrfError: No reports, or one that does not fit the global model.
     """
+    return finite_clients(models_of(model, reports)[0])
+
+
+def models_of(model: State, reports: Sequence[ClientReport]) -> tuple[list[Layers], Layers]:
+    """Return the layers of the clients' models and those of the global one.
+
+    Raises:
+        FedcrfError: No reports, or one that does not fit the global model.
+    """
     check_reports(model, reports)
-    return finite_clients([floating_layers(report.state) for report in reports])
+    origin, *models = layers_alike(model, [model, *(report.state for report in reports)])
+    return models, origin
 
 
 def num_examples(reports: Sequence[ClientReport]) -> list[float]:
@@ -278,11 +276,7 @@ def report_geometry(model: State, reports: Sequence[ClientReport]) -> UpdateGeom
     Raises:
         FedcrfError: No reports, or one that does not fit the global model.
     """
-    check_reports(model, reports)
-    return centred_geometry(
-        [floating_layers(report.state, model) for report in reports],
-        floating_layers(model),
-    )
+    return centred_geometry(*models_of(model, reports))
 
 
 def average_states(
@@ -305,15 +299,12 @@ def average_states(
         return model
     moving = weights if coefficients is None else coefficients
     kept = float(weights.sum() - moving.sum())
-    state = {}
-    for name, array in model.items():
-        arrays, shares = [report.state[name] for report in reports], weights
-        if is_floating(array.dtype):
-            shares = moving
-            if kept != 0.0:
-                arrays, shares = [array, *arrays], np.array([kept, *moving])
-        state[name] = weighted_average(arrays, shares)
-    return state
+    return merged(
+        model,
+        [model, *(report.state for report in reports)],
+        lambda models: weighted_average(models, np.array([kept, *moving])),
+        lambda models: weighted_average(models, np.array([0.0, *weights])),
+    )
 
 
 def stepped_state(model: State, step: NDArray[np.floating], others: State) -> State:
@@ -334,7 +325,7 @@ def stepped_state(model: State, step: NDArray[np.floating], others: State) -> St
         start += array.size
         with np.errstate(over="ignore"):  # a step may leave what the dtype holds
             state[name] = np.asarray(array + part).astype(array.dtype)
-    return state
+    return flattened(state)
 
 
 def weighted_result(
@@ -373,7 +364,7 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
     for who, state in [("the global model", model), *states]:
         if not isinstance(state, Mapping):
             raise FedcrfError(f"{who} is a {type(state).__name__}: give NumPy arrays by name")
-        for name, tensor in state.items():
+        for name, tensor in {} if isinstance(state, FlatState) else state.items():
             if not isinstance(tensor, np.ndarray | np.generic):
                 raise FedcrfError(
                     f"'{name}' of {who} is a {type(tensor).__name__}: give NumPy arrays, those of "
@@ -387,6 +378,8 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
 
 def misfit_of(state: State, model: State) -> str | None:
     """Return what a client reports that is not of the global model; None where all of it is."""
+    if isinstance(state, FlatState) and state.layout == Layout.of(model):
+        return None
     if state.keys() != model.keys():
         odd = sorted(state.keys() ^ model.keys())[0]
         return f"reports other tensors than the global model has: '{odd}' is in one of them only"

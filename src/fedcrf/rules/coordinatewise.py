@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import is_number
 from fedcrf.crf import base_weights
@@ -18,11 +17,11 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
-    State,
     check_honest_majority,
     finite_reports,
     num_examples,
 )
+from fedcrf.rules.state import Reduce, State, merged
 from fedcrf.statistics import median_of, trimmed_mean_of
 
 USUAL_FRACTION = 0.1
@@ -80,14 +79,11 @@ class TrimmedMean(Rule):
         return min(math.floor(round(fraction * num_rows, 9)), (num_rows - 1) // 2)
 
 
-Statistic = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
-
-
-def _pick(model: State, reports: Sequence[ClientReport], statistic: Statistic) -> AggregationResult:
+def _pick(model: State, reports: Sequence[ClientReport], statistic: Reduce) -> AggregationResult:
     finite = finite_reports(model, reports)
     shares = base_weights(num_examples(reports), finite)
     used = [report for report, kept in zip(reports, finite, strict=True) if kept]
     if not used:
         return AggregationResult(model, np.zeros(len(reports)), shares, ~finite)
-    state = {name: statistic([report.state[name] for report in used]) for name in model}
+    state = merged(model, [report.state for report in used], statistic, statistic)
     return AggregationResult(state, np.where(finite, np.nan, 0.0), shares, ~finite)

@@ -16,14 +16,13 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
-    State,
     average_states,
-    check_reports,
     finite_reports,
-    floating_layers,
+    models_of,
     num_examples,
     reported_evidence,
 )
+from fedcrf.rules.state import State
 from fedcrf.statistics import update_statistics
 
 
@@ -35,10 +34,7 @@ class CRF(ClientCRF, Rule):
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
-        check_reports(model, reports)
-        statistics = self.statistics(
-            [floating_layers(report.state, model) for report in reports], floating_layers(model)
-        )
+        statistics = self.statistics(*models_of(model, reports))
         posterior = self.infer_from_statistics(statistics, num_examples(reports))
         return _result(model, reports, posterior)
 
@@ -86,9 +82,7 @@ class CRFRobust(RobustCRF, Rule):
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         """Infer the weights and move the model; see `Rule.aggregate`."""
-        check_reports(model, reports)
-        origin = floating_layers(model)
-        models = [floating_layers(report.state, model) for report in reports]
+        models, origin = models_of(model, reports)
         statistics = update_statistics(models, origin)
         sketches = self.sketches([origin, *models])
         with np.errstate(invalid="ignore"):

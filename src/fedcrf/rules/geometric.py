@@ -19,11 +19,11 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
-    State,
     num_examples,
     report_geometry,
     weighted_result,
 )
+from fedcrf.rules.state import State
 from fedcrf.statistics import EPSILON
 from fedcrf.statistics.one_pass import scatter
 

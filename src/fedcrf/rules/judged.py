@@ -14,10 +14,10 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
-    State,
     average_states,
     finite_reports,
 )
+from fedcrf.rules.state import State
 from fedcrf.statistics import is_floating
 
 

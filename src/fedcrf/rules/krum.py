@@ -15,11 +15,11 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
-    State,
     check_honest_majority,
     report_geometry,
     weighted_result,
 )
+from fedcrf.rules.state import State
 from fedcrf.statistics import UpdateGeometry
 
 

@@ -11,11 +11,11 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
-    State,
     finite_reports,
     num_examples,
     weighted_result,
 )
+from fedcrf.rules.state import State
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
-    State,
     finite_reports,
     is_buffer,
     num_examples,
 )
+from fedcrf.rules.state import State
 from fedcrf.statistics import weighted_average
 
 

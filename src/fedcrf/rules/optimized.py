@@ -10,17 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import (
-    BUFFERS,
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    State,
-    is_buffer,
-)
+from fedcrf.rules.base import BUFFERS, AggregationResult, ClientReport, Memory, Rule, is_buffer
 from fedcrf.rules.judged import Judged
 from fedcrf.rules.server_optimizers import ServerOptimizer
+from fedcrf.rules.state import State
 from fedcrf.statistics import is_floating
 
 BEHIND = "+"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcrf.rules import ClientReport, State
+from fedcrf.rules.state import FlatState, Layout
 from fedcrf.simulation.evaluation import Scores
 from fedcrf.simulation.task import ACCURACY
 from fedcrf.simulation.work import Trained, Work
@@ -23,14 +24,18 @@ class RoundMemory:
 
     Attributes:
         model: The global model.
-        clients: By name of a tensor, one row for each client of a round.
+        layout: Where a client's tensors lie in its row.
+        clients: One row for each client of a round, the numbers of its floating-point tensors.
+        others: By name of any other tensor, one row for each client of a round.
         scores: By name of a set, every example's score.
         personal: By name of a tensor that clients keep to themselves, one row for each client of
             the federation.
     """
 
     model: Mapping[str, Tensor]
-    clients: Mapping[str, Tensor]
+    layout: Layout
+    clients: Tensor
+    others: Mapping[str, Tensor]
     scores: Mapping[str, Scores]
     personal: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -39,17 +44,20 @@ class RoundMemory:
         """Return the memory for so much work; other processes see it where it is shared."""
         place = _in_shared_memory if shared else _as_it_is
         network, task = work.network(), work.task
-        tensors = {
-            name: torch.from_numpy(array)
-            for name, array in state_of(task.shared_tensors(network)).items()
-        }
+        state = state_of(task.shared_tensors(network))
+        tensors = {name: torch.from_numpy(array) for name, array in state.items()}
+        layout = Layout.of(state)
+        of_floats = next((tensors[name].dtype for name in layout.places), torch.float32)
         others = [name for name in task.metrics if name != ACCURACY]
         count = work.most_participants
         return cls(
             model={name: place(tensor) for name, tensor in tensors.items()},
-            clients={
+            layout=layout,
+            clients=place(torch.empty((count, layout.size), dtype=of_floats)),
+            others={
                 name: place(torch.empty((count, *tensor.shape), dtype=tensor.dtype))
                 for name, tensor in tensors.items()
+                if name not in layout.places
             },
             scores={
                 name: Scores(
@@ -77,17 +85,23 @@ class RoundMemory:
 
     def client(self, slot: int) -> list[Tensor]:
         """Return where the model of one client of the round goes."""
-        return [rows[slot] for rows in self.clients.values()]
+        row, places = self.clients[slot], self.layout.places
+        return [
+            row[places[name][0]].view(shape) if name in places else self.others[name][slot]
+            for name, shape, _ in self.layout.tensors
+        ]
 
     def reports(
         self, work: Work, clients: Sequence[int], trained: Sequence[Trained]
     ) -> tuple[list[ClientReport], list[float]]:
         """Return what `Engine.train` does, of the clients of a round; no model is copied."""
-        rows = {name: tensor.numpy() for name, tensor in self.clients.items()}
-        reports = [
-            work.report(client, {name: each[slot] for name, each in rows.items()}, each_trained)
-            for slot, (client, each_trained) in enumerate(zip(clients, trained, strict=True))
-        ]
+        rows = self.clients.numpy()
+        others = {name: tensor.numpy() for name, tensor in self.others.items()}
+        reports = []
+        for slot, (client, each) in enumerate(zip(clients, trained, strict=True)):
+            own = {name: rest[slot] for name, rest in others.items()}
+            state = FlatState(self.layout, rows[slot], own) if self.layout.places else own
+            reports.append(work.report(client, state, each))
         return reports, [each.loss for each in trained]
 
 

@@ -97,17 +97,14 @@ def coordinate_median(block: Tensor) -> Tensor:
     return middle
 
 
-def weighted_average(
-    tensors: Sequence[Any], weights: NDArray[np.float64], out: Any | None = None
-) -> Any:
+def weighted_average(tensors: Sequence[Any], weights: NDArray[np.float64]) -> Any:
     """Return Σ α_i w_i of tensors; as `fedcrf.statistics.weighted_average`, on their device."""
     first = tensors[0]
     total = torch.zeros(first.shape, dtype=torch.float64, device=first.device)
     for tensor, weight in zip(tensors, weights.tolist(), strict=True):
         if weight != 0.0:
             total.add_(tensor, alpha=weight)
-    result = (total if first.is_floating_point() else total.round_()).to(first.dtype)
-    return result if out is None else out.copy_(result)
+    return (total if first.is_floating_point() else total.round_()).to(first.dtype)
 
 
 def median_of(tensors: Sequence[Any]) -> Any:
@@ -122,16 +119,15 @@ def trimmed_mean_of(tensors: Sequence[Any], trim: int) -> Any:
 
 
 def _reduced(tensors: Sequence[Any], statistic: Callable[[Tensor], Tensor]) -> Any:
-    """Return a statistic of every coordinate, a block at a time."""
-    first = tensors[0]
-    result = torch.empty(first.numel(), dtype=first.dtype, device=first.device)
+    """Return a statistic of every coordinate of flat tensors, a block at a time."""
+    result = torch.empty_like(tensors[0])
     start = 0
-    for block in blocks([[tensor.detach().reshape(-1)] for tensor in tensors], None):
+    for block in blocks([[tensor.detach()] for tensor in tensors], None):
         reduced = statistic(block)
         stop = start + len(reduced)
-        result[start:stop] = reduced if first.is_floating_point() else reduced.round_()
+        result[start:stop] = reduced if result.is_floating_point() else reduced.round_()
         start = stop
-    return result.reshape(first.shape)
+    return result
 
 
 def blocks(clients: Sequence[Sequence[Any]], origin: Sequence[Any] | None) -> Iterator[Tensor]:

@@ -21,14 +21,13 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
-    State,
     check_reports,
-    floating_layers,
     num_examples,
     stepped_state,
 )
 from fedcrf.rules.byzfl.catalogue import AGGREGATORS, PRE_AGGREGATORS, PREFIX, Part, parts_of
 from fedcrf.rules.byzfl.package import byzfl_aggregators, drawing
+from fedcrf.rules.state import State, floating_layers
 from fedcrf.statistics import is_floating, weighted_average
 
 LOGGER = logging.getLogger("fedcrf")

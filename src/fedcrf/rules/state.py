@@ -1,0 +1,148 @@
+"""A model's tensors by name, and models whose numbers are one vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.statistics import is_floating
+from fedcrf.statistics.inputs import Layers
+
+State = Mapping[str, NDArray[Any]]
+"""A model's tensors by name, as in torch's ``state_dict``; integer buffers keep their dtype."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which tensors a model has, and where those of floating-point numbers lie in one vector.
+
+    Attributes:
+        tensors: Name, shape and dtype of each, in their order.
+    """
+
+    tensors: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+
+    @classmethod
+    def of(cls, state: State) -> Layout:
+        """Return a model's."""
+        if isinstance(state, FlatState):
+            return state.layout
+        return cls(tuple((name, array.shape, array.dtype) for name, array in state.items()))
+
+    @cached_property
+    def places(self) -> Mapping[str, tuple[slice, tuple[int, ...]]]:
+        """By name the columns and shape of floating-point tensors; of none in several dtypes."""
+        floats = [each for each in self.tensors if is_floating(each[2])]
+        if len({dtype for _, _, dtype in floats}) > 1:
+            return {}
+        places, start = {}, 0
+        for name, shape, _ in floats:
+            places[name] = slice(start, start + math.prod(shape)), shape
+            start = places[name][0].stop
+        return places
+
+    @cached_property
+    def size(self) -> int:
+        """d, the numbers in the vector."""
+        return sum(math.prod(shape) for _, shape in self.places.values())
+
+
+class FlatState(Mapping[str, NDArray[Any]]):
+    """A model whose floating-point tensors are views of one vector, made when they are asked for.
+
+    Attributes:
+        layout: Where they lie.
+        vector: (d,) their numbers.
+        others: The other tensors by name.
+    """
+
+    def __init__(self, layout: Layout, vector: NDArray[Any], others: State) -> None:
+        self.layout, self.vector, self.others = layout, vector, others
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self.layout.places:
+            return self.others[name]
+        columns, shape = self.layout.places[name]
+        return self.vector[columns].reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _, _ in self.layout.tensors)
+
+    def __len__(self) -> int:
+        return len(self.layout.tensors)
+
+
+def flattened(state: State) -> State:
+    """Return a model as a `FlatState`, copied unless it is one.
+
+    It is returned as it is where its floating-point tensors have several dtypes, or there are none.
+    """
+    layout = Layout.of(state)
+    if isinstance(state, FlatState) or not layout.places:
+        return state
+    vector = np.concatenate([state[name].reshape(-1) for name in layout.places])
+    others = {name: state[name] for name in state if name not in layout.places}
+    return FlatState(layout, vector, others)
+
+
+def floating_layers(state: State, order: State | None = None) -> Layers:
+    """Return the floating-point tensors of a state, flat; buffers are among them.
+
+    Args:
+        state: The model.
+        order: The model whose order of names counts; the state's own by default.
+    """
+    names = state if order is None else order
+    return [state[name].reshape(-1) for name in names if is_floating(state[name].dtype)]
+
+
+def flat_alike(model: State, states: Sequence[State]) -> bool:
+    """Tell whether states have their numbers in vectors of the model's layout, but for itself."""
+    layout = Layout.of(model)
+    return bool(layout.places) and all(
+        state is model or (isinstance(state, FlatState) and state.layout == layout)
+        for state in states
+    )
+
+
+def vectors_of(states: Sequence[State]) -> list[NDArray[Any]]:
+    """Return the vectors of states that are `flat_alike`."""
+    return [flattened(state).vector for state in states]  # type: ignore[attr-defined]
+
+
+def layers_alike(model: State, states: Sequence[State]) -> list[Layers]:
+    """Return each state's floating-point numbers: one vector where all are flat, else tensors.
+
+    They are in the order of the model's names.
+    """
+    if flat_alike(model, states):
+        return [[vector] for vector in vectors_of(states)]
+    return [floating_layers(state, model) for state in states]
+
+
+Reduce = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
+"""Of m arrays what becomes of them number by number."""
+
+
+def merged(model: State, states: Sequence[State], floats: Reduce, others: Reduce) -> State:
+    """Return what becomes of m models number by number; flat where they are.
+
+    Args:
+        model: Which tensors they have, in its order.
+        states: The models.
+        floats: Of floating-point numbers.
+        others: Of any other tensor.
+    """
+    layout, flat = Layout.of(model), flat_alike(model, states)
+    rest = {
+        name: (floats if is_floating(dtype) else others)([state[name] for state in states])
+        for name, _, dtype in layout.tensors
+        if not (flat and name in layout.places)
+    }
+    return FlatState(layout, floats(vectors_of(states)), rest) if flat else rest
