@@ -197,9 +197,9 @@ class ConsistencyEvidence(LinearPart):
         known = np.isfinite(consistency)
         # Negated, since the deviations of the consistent ones are the honest spread.
         turned, deviation = median_and_lower_mad(-consistency[known])
-        crowded = large_round_share(seen.finite, self.large_round)
-        missing = (1.0 - 0.5 * crowded) * (1.0 - self.share) * abs(turned)
-        expected = -turned - max(missing, crowded * self.spread * deviation)
+        large = large_round_share(seen.finite, self.large_round)
+        missing = (1.0 - 0.5 * large) * (1.0 - self.share) * abs(turned)
+        expected = -turned - max(missing, large * self.spread * deviation)
         evidence = np.where(known, np.maximum(0.0, expected - consistency), 0.0)
         return self.against(evidence, labels, {self.cause: consistency})
 
@@ -259,14 +259,17 @@ class Opposition(LinearPart):
         credit = np.ones(seen.num_clients) if seen.credit is None else seen.credit
         counted = votes(seen.cosines, self.vote_power)
         judges = np.flatnonzero(seen.finite & (credit >= 0.5))
-        crowded = large_round_share(seen.finite, self.large_round)
-        conflicts = conflict(seen.cosines, crowded) * ((1.0 - crowded) * credit * counted)
-        least = (1.0 - crowded) * (self.tolerance + self.tolerance_growth * seen.norm_decay)
+        large = large_round_share(seen.finite, self.large_round)
+        conflicts = conflict(seen.cosines, large) * ((1.0 - large) * credit * counted)
+        least = (1.0 - large) * (self.tolerance + self.tolerance_growth * seen.norm_decay)
 
         def energy(marginals: Matrix) -> Energy:
             met = conflicts.dot(marginals.dot(labels))
-            middle, deviation = median_and_lower_mad(met[judges])
-            tolerated = least + crowded * self.spread * deviation
+            if large > 0.0:
+                middle, deviation = median_and_lower_mad(met[judges])
+                tolerated = least + large * self.spread * deviation
+            else:
+                middle, tolerated = median(met[judges]) if len(judges) else 0.0, least
             evidence = np.maximum(0.0, met - middle - tolerated)
             return self.against(evidence, labels, {self.cause: met, "vote": counted})
 

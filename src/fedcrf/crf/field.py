@@ -161,7 +161,8 @@ def mean_field(
             updated = np.minimum.reduce(energy, axis=1, keepdims=True) - energy
             np.exp(updated, out=updated)
             updated /= np.add.reduce(updated, axis=1, keepdims=True)
-        marginals = updated if damping == 0.0 else (1.0 - damping) * updated + damping * marginals
+            updated *= 1.0 - damping
+        marginals = updated if damping == 0.0 else updated + damping * marginals
     return marginals
 
 

@@ -340,7 +340,8 @@ def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.in
     """
     if clients is None:
         return np.arange(num_clients)
-    if not isinstance(clients, Sequence | np.ndarray) or np.ndim(clients) == 0:
+    is_array = isinstance(clients, np.ndarray) and clients.ndim > 0
+    if not is_array and (not isinstance(clients, Sequence) or isinstance(clients, str | bytes)):
         raise FedcrfError(
             f"the clients are a {type(clients).__name__}: give a sequence of names or whole "
             "numbers, one for each update"
@@ -349,9 +350,6 @@ def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.in
         raise FedcrfError(
             f"{len(clients)} clients for {num_clients} updates: give one identity for each"
         )
-    for each in clients:
-        if type(each) is not int and not isinstance(each, numbers.Integral | str):
-            raise FedcrfError(f"client {each!r}: give identities that are names or whole numbers")
     given = [_number(each) for each in clients]
     if len(set(given)) < num_clients:
         counts = Counter(given)
@@ -365,5 +363,7 @@ def _number(identity: Any) -> int:
     if isinstance(identity, str):
         digest = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest, "little", signed=True)
+    if type(identity) is not int and not isinstance(identity, numbers.Integral):
+        raise FedcrfError(f"client {identity!r}: give identities that are names or whole numbers")
     # Node ids may be unsigned; a number of 64 bits keeps all of them.
     return (int(identity) + 2**63) % 2**64 - 2**63
