@@ -178,7 +178,7 @@ def test_records_hold_the_graph_of_few_clients_and_never_that_of_many():
     assert len(crowd.reliability) == many
 
 
-def test_a_part_that_asks_for_all_pairs_is_refused():
+def test_a_part_that_needs_all_pairs_is_refused_neighbours_alone():
     crowd = crowd_statistics(as_layers(updates()), NeighbourSearch(2))
     field = Field((0.0, 1.0), LogOddsPrior(), pairwise=(Opposition(),))
     with pytest.raises(FedcrfError, match=r"near neighbours alone.*update_statistics"):
@@ -194,8 +194,8 @@ def test_a_part_that_asks_for_all_pairs_is_refused():
     ],
     ids=["reliability", "norms", "opposition"],
 )
-def test_a_part_that_asks_for_updates_of_which_nothing_is_told_is_refused(field):
-    with pytest.raises(FedcrfError, match=r"but whether they are finite: gather .*update_statis"):
+def test_a_part_that_needs_statistics_is_refused_without_them(field):
+    with pytest.raises(FedcrfError, match=r"whether they are finite: gather .*update_statis"):
         field.infer(Observation(Presence(np.ones(9, dtype=bool)), np.ones(9)))
 
 

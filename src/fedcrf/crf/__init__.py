@@ -1,7 +1,7 @@
 """m-sized work: the conditional random field over the clients of a round.
 
-`ClientCRF` is the paper's, `RobustCRF` and `EvidenceCRF` go past it; all are short compositions of
-exchangeable parts, a `Field`.
+`ClientCRF` is the paper's; `RobustCRF` is against attackers, `EvidenceCRF` for unreliable clients.
+Each is a `Field`, composed of exchangeable parts.
 """
 
 from fedcrf.crf.client_crf import ClientCRF

@@ -33,10 +33,10 @@ from fedcrf.statistics.inputs import Layers
 class ClientCRF(Settings):
     """A CRF over the clients of a round, fully connected; its posterior gives their weights.
 
-    With ``neighbours`` the graph is one of nearest neighbours instead: two clients are tied where
-    either update is among the k that lie at the smallest angle to the other, by the same affinity.
-    The sum over a client's neighbours then does not grow with the round: with few of them, clients
-    follow their own evidence more.
+    With ``neighbours``, the graph is that of the nearest neighbours: two clients have an affinity
+    if either update is among the k at the smallest angle to the other. The sum of a client's
+    affinities then does not grow with m. With few neighbours, clients follow their own evidence
+    more.
 
     Attributes:
         labels: Reliability labels 𝒬; a larger label means more weight. At least two, distinct,
@@ -48,11 +48,11 @@ class ClientCRF(Settings):
         weight_by_examples: Whether the base weights β are the shares of examples (FedAvg's), or
             1/m.
         neighbours: k < m, the nearest neighbours of a client; all others where left out. A round
-            in which fewer take part than was planned has all of them.
-        sketch_size: Numbers in the sketches by which neighbours are sought; exactly where left out.
+            of fewer clients than planned has all pairs.
+        sketch_size: Numbers in the sketches that estimate the angles; exact angles where left out.
             See `fedcrf.statistics.NeighbourSearch`.
-        sketch_seed: Of the sketches' signs, which are the server's secret. Where left out, Flower's
-            strategies draw one; elsewhere it is 0, so that runs repeat.
+        sketch_seed: Seed of the sketches' signs, which must stay secret. Where left out, Flower's
+            strategies draw a secret one; elsewhere it is 0, so that runs repeat.
 
     Raises:
         FedcrfError: A setting outside its range.
@@ -90,7 +90,7 @@ class ClientCRF(Settings):
         if self.bandwidth <= 0:
             raise FedcrfError(f"bandwidth {self.bandwidth}: give a number above 0")
         check_whole("iterations", self.iterations, least=0)
-        check_truth("reliability_gate", self.reliability_gate)  # by `Attraction` only when inferred
+        check_truth("reliability_gate", self.reliability_gate)  # `Attraction` checks it too late
         check_truth("weight_by_examples", self.weight_by_examples)
         seed = 0 if self.sketch_seed is None else self.sketch_seed
         check_whole("sketch_seed", seed, least=0)
@@ -99,7 +99,7 @@ class ClientCRF(Settings):
                 f"sketch_size {self.sketch_size} is for the search of neighbours: "
                 "give neighbours too, or leave it out"
             )
-        if self.sketch_size is None and seed:  # run files of exact neighbours say 0
+        if self.sketch_size is None and seed:  # 0 stands in run files of exact neighbours
             raise FedcrfError(
                 f"sketch_seed {self.sketch_seed} is of sketches: give sketch_size too, or leave "
                 "it out"
@@ -108,14 +108,14 @@ class ClientCRF(Settings):
 
     @cached_property
     def search(self) -> NeighbourSearch | None:
-        """Whose affinities count; None for everybody's."""
+        """How neighbours are searched; None for all pairs."""
         if self.neighbours is None:
             return None
         return NeighbourSearch(self.neighbours, self.sketch_size, self.sketch_seed or 0)
 
     @cached_property
     def field(self) -> Field:
-        """The field these settings describe."""
+        """The field of these settings."""
         return Field(
             self.labels,
             Reliability(),
@@ -134,7 +134,7 @@ class ClientCRF(Settings):
                 equal for all where left out.
 
         Returns:
-            The posterior. A client whose update is not finite gets weight 0 and touches no other.
+            The posterior. A client whose update is not finite is excluded, and affects no other.
 
         Raises:
             FedcrfError: Updates that are empty, or differ in length or dtype; counts that are
@@ -147,7 +147,7 @@ class ClientCRF(Settings):
         return self.infer_from_statistics(self.statistics(layers), counts)
 
     def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` where so many clients cannot have so many neighbours."""
+        """Raise a `FedcrfError` where a round of so many clients has too few for the neighbours."""
         if self.neighbours is not None and self.neighbours >= num_clients:
             raise FedcrfError(
                 f"neighbours {self.neighbours}: of {num_clients} clients each has "
@@ -160,7 +160,7 @@ class ClientCRF(Settings):
         origin: Sequence[NDArray[Any]] | None = None,
         threads: int | None = None,
     ) -> Statistics:
-        """Gather what is looked at of updates, or of models and the one that they start from.
+        """Gather the statistics of updates, or of models and the model that they start from.
 
         Arguments and errors are those of `fedcrf.statistics.update_statistics`.
         """
@@ -172,8 +172,8 @@ class ClientCRF(Settings):
         """Infer as `infer` does, from the m-sized statistics of the updates.
 
         Args:
-            statistics: Of `ClientCRF.statistics`; those of all pairs are thinned out to the nearest
-                neighbours, exactly.
+            statistics: Of `ClientCRF.statistics`. With ``neighbours``, those of all pairs are
+                reduced to the exact nearest neighbours.
             num_examples: (m,) training examples n_i of each client.
 
         Raises:

@@ -1,6 +1,11 @@
-"""The robust CRF's potentials: what speaks against a client, and nothing that speaks for it.
+"""The robust CRF's prior and potentials, each with its equation; evidence only lowers trust.
 
-Each part has its equation in its docstring, and the functions behind it follow the parts.
+A potential measures something of each client and tolerates some of it. What exceeds the tolerance
+is evidence. Two quantities are common to several:
+
+- the lower median deviation δ: the median distance from the median, of the values below it;
+- the large-round share ℓ = 1 − large_round/m, 0 where m ≤ large_round. A large round shows by its
+  δ how much honest clients differ.
 """
 
 from __future__ import annotations
@@ -24,13 +29,12 @@ from fedcrf.crf.parts import Energy, LinearPart, Matrix, Message, Observation, P
 from fedcrf.crf.potentials import median, median_of_sorted
 
 MOST_NORM_DECAY = 2.0
-"""Updates that have become shorter by a larger logarithm count as if by this: a round that most of
-its clients made long must not excuse everything in the rounds after it."""
+"""The largest norm decay. One round of very long updates must not excuse everything after it."""
 
 
 @dataclass(frozen=True)
 class LogOddsPrior(Settings):
-    """The same prior for everybody, P(q) ∝ exp(b·q).
+    """One prior for all clients, P(q) ∝ exp(b·q).
 
     Attributes:
         strength: b.
@@ -47,7 +51,8 @@ class LogOddsPrior(Settings):
 
     def probabilities(self, labels: Vector) -> Vector:
         """Return P(q) of the (L,) labels."""
-        factors = np.exp(self.strength * labels - (self.strength * labels).max())
+        exponents = self.strength * labels
+        factors = np.exp(exponents - exponents.max())
         return np.asarray(factors / factors.sum())
 
 
@@ -55,20 +60,21 @@ class LogOddsPrior(Settings):
 class NormEvidence(LinearPart):
     """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t)).
 
-    z_i = log‖u_i‖ − a·log n_i less its median over the clients. The tolerance t is ``tolerance``,
-    or more where honest clients differ more: ``spread`` times the median deviation of those below
-    the median. Once most clients have learnt their own examples, the updates of those that have
-    not are long. The tolerance may therefore grow with the norm decay. Otherwise a client that lost
-    its weight for its length would not get it back, because the others go on learning.
+    z_i is log‖u_i‖ − a·log n_i less its median over the clients. The tolerance is
+    t = max(tolerance, spread·δ), since honest clients may differ much.
+
+    The tolerance may grow with the norm decay. Once most clients have learnt their own examples,
+    the updates of the others are long in comparison. A client that lost its weight for its length
+    would then never regain it.
 
     Attributes:
         strength: κ.
         exponent: a, how an honest update's norm grows with the examples.
-        tolerance: The least t, as a logarithm.
-        limit: The most that the evidence can be.
+        tolerance: The smallest t, as a logarithm.
+        limit: The largest evidence.
         spread: Lower median deviations that are tolerated.
-        tolerance_growth: How much the tolerance grows for each unit of norm decay, in [0, 1]. With
-            1 an attacker's update may be as long as others' once were.
+        tolerance_growth: How much t grows for each unit of norm decay, in [0, 1]. With 1 an
+            attacker's update may be as long as others once were.
     """
 
     cause: ClassVar[str] = "norm"
@@ -103,26 +109,24 @@ class NormEvidence(LinearPart):
 class ResponseEvidence(LinearPart):
     """An update that does not change against the model's step: ψ(q) = κ·q·max(0, r_i − t).
 
-    Local training descends the client's own loss, whose curvature is positive. Since its client
-    last took part, an honest update has therefore changed against the global model's step:
-    r_i < 0. The update of a client that pushes the model somewhere does not respond (r_i = 0), or
-    pushes on (r_i > 0).
+    The curvature response r_i compares a client's update with its last one, and the global model
+    with the one that it last started from; see `curvature_response`. Local training descends the
+    client's own loss, whose curvature is positive. So an honest update changes against the model's
+    step: r_i < 0. The update of a client that pushes the model somewhere does not respond
+    (r_i = 0), or follows the step (r_i > 0).
 
-    The tolerance is a share of the median client's response, t = share·min(0, median(r)). A large
-    round shows how uncertain responses are. There t is at least median(r) + g·spread·d, where d is
-    the median deviation of those below the median, and g the large-round share 1 − large_round/m.
+    The threshold is t = max(share·μ, μ + ℓ·spread·δ) with μ = min(0, median(r)).
 
-    A client that has learnt its own examples responds little, so that responses become noise as a
-    federation converges. The tolerance may therefore grow with the norm decay, in proportion to how
-    far the client was trusted before. An attacker that was found out gains nothing by that.
+    The threshold may grow with the norm decay, in proportion to the client's trust ratio. A client
+    that has learnt its own examples responds little, so that responses become noise as a federation
+    converges. An attacker that has been found out gains nothing by that.
 
     Attributes:
         strength: κ.
-        share: The share of the median client's response that is expected of everybody, in [0, 1].
-        spread: In a large round, lower median deviations above the median that are tolerated.
+        share: The share of the median client's response that is expected of each client, in [0, 1].
+        spread: Lower median deviations that are tolerated in a large round.
         large_round: Clients beyond which a round is large.
-        tolerance_growth: How much the tolerance grows for each unit of norm decay, which is 2 at
-            most; see `Observation.norm_decay`.
+        tolerance_growth: How much t grows for each unit of norm decay.
     """
 
     cause: ClassVar[str] = "curvature_response"
@@ -157,22 +161,20 @@ class ResponseEvidence(LinearPart):
 
 @dataclass(frozen=True)
 class ConsistencyEvidence(LinearPart):
-    """An update that turns from its last one: ψ(q) = κ·q·max(0, t − c_i), t = μ − (1 − share)·|μ|.
+    """An update that turns away from the client's last one: ψ(q) = κ·q·max(0, t − c_i).
 
-    c_i is the cosine of a client's update with its last one, and μ their median. An honest client
-    descends the same loss in every round. One that fakes the response of `ResponseEvidence` has to
-    turn with every step of the model, which shows here. So does one that hides its update behind
-    noise that it draws anew in every round.
+    c_i is the cosine of a client's update with its last one. An honest client descends the same
+    loss in every round. A client that fakes a curvature response has to turn with every step of the
+    model, and one that hides its update behind new noise in every round turns too.
 
-    A large round shows how consistent honest clients are. With the large-round share
-    g = 1 − large_round/m, the tolerance below μ is the larger of (1 − g/2)·(1 − share)·|μ| and
-    g·spread·d, where d is the median deviation of those above the median.
+    With μ = median(c), the threshold is t = μ − max((1 − ℓ/2)·(1 − share)·|μ|, ℓ·spread·δ). Here δ
+    is of the cosines above the median, as inconsistent clients are below it.
 
     Attributes:
         strength: κ.
-        share: The share of the median client's consistency that is expected of everybody, in
+        share: The share of the median client's consistency that is expected of each client, in
             [0, 1].
-        spread: In a large round, median deviations below the median that are tolerated.
+        spread: Median deviations that are tolerated in a large round.
         large_round: Clients beyond which a round is large.
     """
 
@@ -195,7 +197,7 @@ class ConsistencyEvidence(LinearPart):
         if consistency is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(consistency)
-        # Negated, since the deviations of the consistent ones are the honest spread.
+        # Negated, so that the deviation is that of the consistent clients.
         turned, deviation = median_and_lower_mad(-consistency[known])
         large = large_round_share(seen.finite, self.large_round)
         missing = (1.0 - 0.5 * large) * (1.0 - self.share) * abs(turned)
@@ -206,33 +208,30 @@ class ConsistencyEvidence(LinearPart):
 
 @dataclass(frozen=True)
 class Opposition(LinearPart):
-    """Trusted clients' updates point against it: ψ(q) = 2λ·q·e_i.
+    """Trusted clients' updates point against it: ψ(q) = 2λ·q·max(0, σ_i − median(σ) − t).
 
-    e_i = max(0, σ_i − median(σ) − tolerance), σ_i = Σ_j C_ij q̄_j: only more opposition than others
-    meet is evidence. The conflict is C_ij = a_j·max(0, −cos(u_i, u_j))/k_j. Copies count as one
-    client, by k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p. The credit a_j is how much the opposition
-    of client j counts; the median is over those with a credit of half or more. Agreement earns
-    nothing.
+    The opposition that client i meets is σ_i = Σ_j C_ij q̄_j, with the conflict
+    C_ij = a_j·max(0, −cos(u_i, u_j))/k_j. Agreement earns nothing. Copies count as one client, by
+    k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p. The credit a_j is how much the opposition of client j
+    counts; the median is over the clients with a credit of half or more. In a small round the
+    threshold is t = tolerance.
 
-    In a large round everybody meets some opposition, and one client's says little. With the
-    large-round share g = 1 − large_round/m, agreement therefore makes up for conflict:
-    g·max(0, cos(u_i, u_j)) is taken off, and what is left is multiplied by 1 − g. A large round
-    also shows how much its clients differ: the tolerance becomes (1 − g)·tolerance + g·spread·d,
-    where d is the median deviation of those that meet less than the median.
+    In a large round every client meets some opposition. There agreement cancels conflict:
+    C_ij = (1 − ℓ)·a_j·(max(0, −cos(u_i, u_j)) − ℓ·max(0, cos(u_i, u_j)))/k_j. The threshold is
+    t = (1 − ℓ)·tolerance + ℓ·spread·δ.
 
-    As a federation converges, what honest clients agree on is learnt, and those whose data are rare
-    are opposed as plainly as attackers were in the first rounds. The tolerance may therefore grow
-    with the norm decay. A client that was opposed before stays distrusted by its remembered label.
+    The tolerance may grow with the norm decay. As a federation converges, what honest clients agree
+    on is learnt, and clients with rare data are opposed as much as attackers were at first. A
+    client that was opposed before stays distrusted by its remembered label.
 
     Attributes:
         strength: λ ≥ 0.
-        tolerance: Of opposition above the median.
-        vote_power: p > 0; the larger, the more alike updates must be to count as copies. Honest
-            clients with like data come to cosines of 0.9, and keep their votes with 32.
+        tolerance: The tolerated opposition above the median.
+        vote_power: p > 0; the larger, the more alike updates must be to count as copies. With 32,
+            honest clients with like data, whose cosines reach 0.9, keep their votes.
         large_round: Clients beyond which a round is large.
-        spread: In a large round, lower median deviations that are tolerated.
-        tolerance_growth: How much the tolerance grows for each unit of norm decay, which is 2 at
-            most; see `Observation.norm_decay`.
+        spread: Lower median deviations that are tolerated in a large round.
+        tolerance_growth: How much the tolerance grows for each unit of norm decay.
     """
 
     cause: ClassVar[str] = "opposition"
@@ -261,15 +260,15 @@ class Opposition(LinearPart):
         judges = np.flatnonzero(seen.finite & (credit >= 0.5))
         large = large_round_share(seen.finite, self.large_round)
         conflicts = conflict(seen.cosines, large) * ((1.0 - large) * credit * counted)
-        least = (1.0 - large) * (self.tolerance + self.tolerance_growth * seen.norm_decay)
+        tolerance = (1.0 - large) * (self.tolerance + self.tolerance_growth * seen.norm_decay)
 
         def energy(marginals: Matrix) -> Energy:
             met = conflicts.dot(marginals.dot(labels))
             if large > 0.0:
                 middle, deviation = median_and_lower_mad(met[judges])
-                tolerated = least + large * self.spread * deviation
+                tolerated = tolerance + large * self.spread * deviation
             else:
-                middle, tolerated = median(met[judges]) if len(judges) else 0.0, least
+                middle, tolerated = median(met[judges]) if len(judges) else 0.0, tolerance
             evidence = np.maximum(0.0, met - middle - tolerated)
             return self.against(evidence, labels, {self.cause: met, "vote": counted})
 
@@ -278,10 +277,10 @@ class Opposition(LinearPart):
 
 @dataclass(frozen=True)
 class Chain(Settings):
-    """Each client's label stays, or is drawn anew: P_t = s·Q_{t−1} + (1 − s)·P₀.
+    """A client's label stays, or is drawn from the prior: P_t = s·Q_{t−1} + (1 − s)·P₀.
 
     Attributes:
-        persistence: s in [0, 1), the chance that the label stays.
+        persistence: s in [0, 1), the probability that the label stays.
     """
 
     persistence: float = 0.9
@@ -290,9 +289,9 @@ class Chain(Settings):
         check_share(self, "persistence")
 
     def transition(self, prior: Matrix, before: Matrix) -> Matrix:
-        """Return P_t; P₀ for a client that is new. See `TemporalPart.transition`.
+        """Return P_t, which is P₀ for a new client; see `TemporalPart.transition`.
 
-        It is linear, and so also goes from expected labels to expected labels.
+        It is linear, so that expected labels can be given in the place of marginals.
         """
         stay = self.persistence
         return np.where(np.isnan(before), prior, stay * before + (1.0 - stay) * prior)
@@ -311,11 +310,11 @@ def votes(cosines: Matrix, power: float) -> Vector:
 
 
 def conflict(cosines: Matrix, agreement: float = 0.0) -> Matrix:
-    """Return max(0, −cos(u_i, u_j)) − agreement · max(0, cos(u_i, u_j)) of two clients; (m, m).
+    """Return max(0, −cos(u_i, u_j)) − agreement · max(0, cos(u_i, u_j)) of all pairs; (m, m).
 
     Args:
-        cosines: (m, m) cosines of the updates; NaN for a non-finite one, which meets none.
-        agreement: How much of it makes up for conflict.
+        cosines: (m, m) cosines of the updates; NaN for a non-finite one, whose conflicts are 0.
+        agreement: How much agreement cancels conflict.
     """
     met = np.where(np.isnan(cosines), 0.0, -cosines)
     np.fill_diagonal(met, 0.0)
@@ -323,30 +322,30 @@ def conflict(cosines: Matrix, agreement: float = 0.0) -> Matrix:
 
 
 def large_round_share(finite: NDArray[np.bool_], large_round: float) -> float:
-    """Return 1 − large_round/m of a round of m finite clients; 0 of one that is not large."""
+    """Return ℓ = 1 − large_round/m for m finite clients; 0 for a small round."""
     return 1.0 - min(1.0, large_round / max(1, int(np.count_nonzero(finite))))
 
 
 def median_and_lower_mad(values: Vector) -> tuple[float, float]:
-    """Return the median, and the median deviation of the values that are not above it.
+    """Return the median, and the median distance from it of the values that are not above it.
 
-    Attackers are above it, and could otherwise choose the deviation. Both are 0 of no values.
+    Attackers are above the median, and could otherwise choose the deviation. No values give 0, 0.
     """
     if not len(values):
         return 0.0, 0.0
-    ordered = values.copy()  # and sorted in place: np.sort takes three times as long where few
-    ordered.sort()
+    ordered = values.copy()
+    ordered.sort()  # np.sort takes three times as long where values are few
     middle = median_of_sorted(ordered)
     below = ordered[: ordered.searchsorted(middle, "right")]
     return middle, median_of_sorted((middle - below)[::-1])
 
 
 def trust_ratio(trusted: Vector, unknown: float) -> Vector:
-    """Return min(1, trusted_i / unknown), how far clients were trusted last; 1 for who is new.
+    """Return min(1, trusted_i / unknown); 1 for a new client, and where ``unknown`` is 0.
 
     Args:
-        trusted: (m,) labels expected when the clients last took part; NaN for who is new.
-        unknown: The label expected of a client of which nothing is known. Of 0 nobody can be short.
+        trusted: (m,) expected labels when the clients last took part; NaN for a new client.
+        unknown: The expected label of a new client.
     """
     if unknown == 0.0:
         return np.ones_like(trusted)
@@ -354,7 +353,12 @@ def trust_ratio(trusted: Vector, unknown: float) -> Vector:
 
 
 def norm_decay(median: float, longest: float) -> float:
-    """Return log(longest / median), within 0 and 2; 0 where either is 0: nothing is known then."""
+    """Return log(longest / median), within 0 and `MOST_NORM_DECAY`; 0 where either is 0.
+
+    Args:
+        median: The round's median norm.
+        longest: The longest median norm of the rounds before.
+    """
     if not (longest > 0 and median > 0):
         return 0.0
     return min(MOST_NORM_DECAY, max(0.0, math.log(longest) - math.log(median)))
@@ -365,8 +369,8 @@ def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: float) -> Ve
 
     Args:
         norms: (m,) norms.
-        finite: (m,) bool; who is finite.
-        longest: What updates are clipped to.
+        finite: (m,) bool; whether an update is finite.
+        longest: The norm that updates are clipped to.
     """
     longer = finite & (norms > longest)
     factors = np.where(finite, 1.0, np.nan)
@@ -375,12 +379,11 @@ def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: float) -> Ve
 
 
 def curvature_response(change: Matrix, movement: Matrix) -> Vector:
-    """Return r_i, the cosine of how an update changed with how the model moved meanwhile.
+    """Return r_i = cos(u_i(t) − u_i(t'), w_t − w_t'), t' being when client i last took part.
 
     Args:
-        change: (m, k) sketches of u_i(t) − u_i(t'), t' being when client i last took part; a row
-            is NaN where it never did.
-        movement: (m, k) sketches of w_t − w_t'.
+        change: (m, k) sketches of u_i(t) − u_i(t'); NaN rows for new clients.
+        movement: (m, k) sketches of w_t − w_t', or (1, k) where t' is the same for all.
 
     Returns:
         (m,) cosines; 0 for an update that did not change, NaN where the model did not move or
@@ -390,11 +393,11 @@ def curvature_response(change: Matrix, movement: Matrix) -> Vector:
 
 
 def update_consistency(update: Matrix, last_update: Matrix) -> Vector:
-    """Return the cosine of each client's update with its last one.
+    """Return c_i = cos(u_i(t), u_i(t')), t' being when client i last took part.
 
     Args:
         update: (m, k) sketches of u_i(t).
-        last_update: (m, k) sketches of u_i(t'), as in `response`; a row is NaN likewise.
+        last_update: (m, k) sketches of u_i(t'); NaN rows for new clients.
 
     Returns:
         (m,) cosines; 0 where one of the two is zero, NaN where the client is new.

@@ -21,40 +21,39 @@ from fedcrf.statistics import as_layers, as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY, check_filled, finite_clients, is_floating
 
 Evidence = Mapping[str, Any]
-"""By name one number for each client of a round; NaN where a client does not report it."""
-
+"""One number for each client of a round, by name; NaN where a client reports none."""
 
 REPORTED = "reported"
-"""Stands before the name of evidence that clients report, as the name of a cause."""
+"""The first word of a cause that is reported evidence; the evidence's name follows."""
 
 LARGEST_REPORTED = 1e300
-"""Numbers beyond it count as it: the sum of two would not be finite."""
+"""Larger numbers count as this one, since the sum of two would not be finite."""
 
 
 @dataclass(frozen=True)
 class ReportedReliability(Settings):
     """Evidence that clients report, such as the loss left after local training.
 
-    Reliability is f_i = exp(−e_i), e_i = min(limit, strength·max(0, z_i − threshold)) with
-    z_i = (x_i − median(x)) / (median|x − median(x)| + softening), and P_i(q) as for `Reliability`;
-    with labels {0, 1} the expected label is f_i. Evidence only lowers trust: who reports less
-    than the others gains nothing, and who reports nothing, or nothing finite, has f_i = 1.
+    The reliability is f_i = exp(−e_i), e_i = min(limit, strength·max(0, z_i − threshold)), with
+    z_i = (x_i − median(x)) / (median|x − median(x)| + softening) of the reported x. P_i(q) is that
+    of `Reliability`; with labels {0, 1} the expected label is f_i. Evidence only lowers trust: a
+    client that reports less than the others gains nothing, and one that reports nothing finite has
+    f_i = 1.
 
-    The plainer f = exp(−min(6, max(0, z − 1))) with a softening of 0.1 is too hard on honest
-    clients. Where most losses are near 0, or liars say that theirs are, the median deviation is
-    next to nothing, and an honest client with few examples or rare labels, whose loss lies up to
-    1.5 nats above the median in the first rounds, loses its weight; the model then does not learn
-    its labels, and its loss stays. A softening of 0.55 nats, a quarter of what guessing among ten
-    classes costs, lies between what is left of an honest client's excess (mostly below 0.3 after
-    ten rounds, 0.9 at the fifth where it alone holds a class) and what a client keeps that has
-    three in ten labels drawn at random (1.2 to 1.8). The weight falls steeply between them.
+    The softening protects honest clients. Where most losses are near 0, or reported to be, their
+    median deviation is too. An honest client with few examples or rare labels, up to 1.5 nats above
+    the median in the first rounds, would then lose its weight; the model would not learn its
+    labels, and its loss would stay. The default of 0.55 nats is a quarter of the loss of guessing
+    among ten classes. It lies between the excess that an honest client keeps (mostly below 0.3
+    after ten rounds, 0.9 after five where it alone holds a class) and that of a client with three
+    in ten labels drawn at random (1.2 to 1.8).
 
     Attributes:
-        name: Of the evidence.
+        name: The evidence's name.
         threshold: The tolerance, in deviations above the median.
         softening: Added to the median absolute deviation, in the evidence's unit.
-        strength: What each deviation beyond the threshold adds to e.
-        limit: The most that e can be.
+        strength: How much e grows for each deviation above the threshold.
+        limit: The largest e.
     """
 
     name: str = "residual_loss"
@@ -91,21 +90,22 @@ class ReportedReliability(Settings):
 
 @dataclass(frozen=True)
 class EvidenceCRF(Settings):
-    """Less weight for who reports worse than the others, n_i·exp(−min(limit, κ·max(0, z_i − t))).
+    """Less weight for clients that report worse than the others.
 
-    z_i = (x_i − median(x)) / (median|x − median(x)| + s) of what the clients report; by default
-    the mean loss that a client still has on its own examples after local training. A client whose
-    data differ has a high loss before it trains and a low one after; one whose data are wrong
-    keeps a high one. Evidence only lowers trust: a client that lies gains nothing over its share.
-    `ReportedReliability` gives the reasons for these settings.
+    Weights are ∝ n_i·exp(−min(limit, κ·max(0, z_i − t))), with
+    z_i = (x_i − median(x)) / (median|x − median(x)| + s) of the reported x. By default x is the
+    residual loss: the mean loss that a client has on its own examples after local training. A
+    client whose data differ has a high loss before it trains and a low one after; a client whose
+    data are wrong keeps a high one. Evidence only lowers trust, so that a client that lies gains
+    nothing. `ReportedReliability` gives the reasons for the default settings.
 
     Attributes:
         evidence: Name of the evidence.
         evidence_threshold: t, the tolerance, in deviations above the median.
         evidence_softening: s, added to the median deviation, in the evidence's unit (of a loss,
             nats).
-        evidence_strength: κ, how steeply the weight falls behind the threshold.
-        evidence_limit: The most that the evidence can be; weight falls to exp(−limit) of the share.
+        evidence_strength: κ, how steeply the weight falls beyond the threshold.
+        evidence_limit: The largest evidence; the weight falls to exp(−limit) of the share at most.
 
     Raises:
         FedcrfError: A setting outside its range.
@@ -132,7 +132,7 @@ class EvidenceCRF(Settings):
 
     @cached_property
     def field(self) -> Field:
-        """The field these settings describe; with labels 0 and 1 the expected label is exact."""
+        """The field of these settings; with labels 0 and 1 its expected label is f_i."""
         reported = ReportedReliability(
             self.evidence,
             self.evidence_threshold,
@@ -148,10 +148,10 @@ class EvidenceCRF(Settings):
         """Weigh the clients of one round by what they report.
 
         Args:
-            updates: As for `ClientCRF.infer`; only whether they are finite counts.
+            updates: As for `ClientCRF.infer`; it only matters whether they are finite.
             num_examples: (m,) training examples n_i; equal for all where left out.
-            evidence: By name (m,) numbers; what is missing or not finite is neutral, and NaN in
-                the posterior's causes.
+            evidence: (m,) numbers by name. A number that is not finite leaves the weight as it is,
+                and is NaN in the posterior's causes.
 
         Raises:
             FedcrfError: As `ClientCRF.infer`; evidence of another length or name.
@@ -163,7 +163,7 @@ class EvidenceCRF(Settings):
     def infer_among(
         self, finite: NDArray[np.bool_], num_examples: Any, *, evidence: Evidence | None = None
     ) -> Posterior:
-        """Infer as `infer` does, of the updates only knowing which are finite: (m,) bool."""
+        """Infer as `infer` does, from whether each update is finite: (m,) bool."""
         base = base_weights(num_examples, finite)
         found = self.infer_reliability(finite, evidence)
         weights, fell_back = refined_weights(base, found.expected_label)
@@ -176,12 +176,12 @@ class EvidenceCRF(Settings):
             causes=found.causes,
             clip=np.where(finite, 1.0, np.nan),
             excluded=~finite,
-            overflowed=np.zeros_like(finite),  # no length is looked at
+            overflowed=np.zeros_like(finite),  # lengths are not computed
             fell_back=fell_back,
         )
 
     def infer_reliability(self, finite: NDArray[np.bool_], evidence: Evidence | None) -> Inference:
-        """Return what the evidence alone says of the clients.
+        """Return what is inferred from the evidence alone.
 
         Raises:
             FedcrfError: Evidence of another length or name.
@@ -232,5 +232,5 @@ def excess(values: Vector, softening: float) -> Vector:
 
 
 def reported_reliability(evidence: Vector) -> Vector:
-    """Return f_i = exp(−e_i), the reliability that reported evidence leaves; 1 where e is NaN."""
+    """Return f_i = exp(−e_i) of reported evidence e; 1 where e is NaN."""
     return np.where(np.isnan(evidence), 1.0, np.exp(-evidence))

@@ -25,7 +25,7 @@ Causes = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Presence:
-    """What is known of updates where nothing but the evidence of their clients counts.
+    """Stands in for statistics where only reported evidence counts: which updates are finite.
 
     Attributes:
         finite: (m,) bool; False where an update is not finite.
@@ -44,21 +44,20 @@ class Observation:
     """What is known of the m clients of a round.
 
     Attributes:
-        updates: What is known of the updates: lengths, angles, how they lie to their median; or
-            whether they are finite alone.
+        updates: Statistics of the updates: lengths, angles, how they lie to their median; or only
+            whether they are finite.
         num_examples: (m,) training examples n_i; only their ratios count.
-        evidence: By name (m,) numbers that the clients report; NaN where one does not.
-        measured: By cause (m,) numbers that a part of the field asks for and that are not in
-            ``updates``, such as those of earlier rounds; NaN where a client's is not known.
-        before: (m, L) marginals of the round that a client last took part in; a row is NaN where
-            there was none. None where nothing is remembered.
-        credit: (m,) in [0, 1], how much a client's opposition to others counts; None where
-            everybody's counts in full.
-        trust_ratio: (m,) in [0, 1], how far a client was trusted when it last took part, as a share
-            of how far a new one is before any evidence; 1 for who is new. None where nothing is
-            remembered.
-        norm_decay: How much shorter the median update is than the longest median of the rounds
-            before, as a logarithm; 0 where it is not.
+        evidence: (m,) numbers that the clients report, by name; NaN where a client reports none.
+        measured: (m,) numbers that parts need and ``updates`` lacks, by cause, such as comparisons
+            with earlier rounds; NaN where a client's is unknown.
+        before: (m, L) marginals of the round in which a client last took part; NaN rows for new
+            clients. None without a memory.
+        credit: (m,) in [0, 1], how much a client's opposition to others counts; None where all
+            counts in full.
+        trust_ratio: (m,) in [0, 1], a client's trust when it last took part, as a share of a new
+            client's prior trust; 1 for a new client. None without a memory.
+        norm_decay: The logarithm by which the round's median norm is below the longest median norm
+            so far; 0 where it is not below.
     """
 
     updates: Statistics | Presence
@@ -77,15 +76,15 @@ class Observation:
 
     @property
     def statistics(self) -> Statistics:
-        """Lengths, angles, how the updates lie to their median.
+        """The statistics of the updates.
 
         Raises:
-            FedcrfError: Nothing is known of the updates but whether they are finite.
+            FedcrfError: It is only known whether the updates are finite.
         """
         if isinstance(self.updates, Presence):
             raise FedcrfError(
-                "a part of the field looks at the updates, of which nothing is known but whether "
-                "they are finite: gather their statistics with update_statistics"
+                "a part of the field needs statistics of the updates, and it is only known whether "
+                "they are finite: gather the statistics with update_statistics"
             )
         return self.updates
 
@@ -94,28 +93,28 @@ class Observation:
         """(m, m) cosines of all pairs.
 
         Raises:
-            FedcrfError: The statistics tell of near neighbours alone.
+            FedcrfError: The statistics hold the cosines of near neighbours alone.
         """
         if isinstance(self.statistics, CrowdStatistics):
             raise FedcrfError(
-                "the statistics tell of near neighbours alone, and a part of the field asks for "
-                "all pairs: gather them with update_statistics"
+                "a part of the field needs the cosines of all pairs, and the statistics hold those "
+                "of near neighbours alone: gather them with update_statistics"
             )
         return self.statistics.cosines
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """(m,) bool; False where an update is not finite and its client takes no part."""
+        """(m,) bool; False where an update is not finite, so that its client is excluded."""
         return self.updates.finite
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """How probable the labels are by themselves.
+    """The labels' probabilities before any energies.
 
     Attributes:
         probabilities: (m, L); rows sum to 1.
-        causes: What they come from.
+        causes: What they were computed from.
     """
 
     probabilities: Matrix
@@ -124,11 +123,11 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class Energy:
-    """What a part adds to the energy: the probability of a label carries exp(−energy).
+    """What a part adds to the energy of each label, whose probability is ∝ exp(−energy).
 
     Attributes:
         values: (m, L), or what broadcasts to it.
-        causes: What they come from.
+        causes: What they were computed from.
     """
 
     values: Matrix
@@ -136,7 +135,7 @@ class Energy:
 
 
 class PriorPart(Protocol):
-    """Where the labels' probabilities come from."""
+    """A prior over the labels."""
 
     def prior(self, seen: Observation, labels: Vector) -> Prior:
         """Return the probabilities of the (L,) labels for each client."""
@@ -144,7 +143,7 @@ class PriorPart(Protocol):
 
 
 class EvidencePart(Protocol):
-    """Evidence about a client by itself."""
+    """A potential of one client."""
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies of the (L,) labels for each client."""
@@ -152,44 +151,45 @@ class EvidencePart(Protocol):
 
 
 Message = Callable[[Matrix], Energy]
-"""From the (m, L) marginals to the expected energies of every client's labels."""
+"""From the (m, L) marginals to the energies that they lead to expect."""
 
 
 class PairwisePart(Protocol):
-    """What ties clients together.
+    """A potential between clients.
 
-    It is asked once a round; what it returns is asked in every mean-field iteration.
+    `message` is called once a round, and the function that it returns in every mean-field update.
     """
 
     def message(self, seen: Observation, labels: Vector) -> Message:
-        """Return what the neighbours' marginals say about each client."""
+        """Return the function from marginals to expected energies."""
         ...
 
 
 class TemporalPart(Protocol):
-    """How a client's marginals go from round to round."""
+    """How a client's label changes between rounds."""
 
     def transition(self, prior: Matrix, before: Matrix) -> Matrix:
         """Return the (m, L) prior of this round.
 
         Args:
-            prior: (m, L) prior of a client of which nothing is remembered.
-            before: (m, L) marginals of the round before; NaN rows where there was none.
+            prior: (m, L) prior of a new client.
+            before: (m, L) marginals of the round in which a client last took part; NaN rows for new
+                clients.
         """
         ...
 
 
 @dataclass(frozen=True)
 class LinearPart(Settings):
-    """Base of parts whose energy is their evidence times the label: ψ(q) = slope·q·e_i.
+    """Base of parts whose energy is evidence times the label: ψ(q) = slope·q·e_i.
 
-    The energies of such parts add up in one exponent, so that each part's effect on the expected
+    The energies of such parts add up in one exponent, so that the effect of each on the expected
     label can be computed.
 
     Attributes:
-        cause: The name of the cause that it looks at.
+        cause: The name of what the part measures.
         evidence: The name, among its causes, of the (m,) evidence e against each client.
-        strength: κ, what the energy grows by for each one of evidence at label 1.
+        strength: κ, the energy of one unit of evidence at label 1.
     """
 
     cause: ClassVar[str]
@@ -199,10 +199,10 @@ class LinearPart(Settings):
 
     @property
     def slope(self) -> float:
-        """The energy that one of evidence is at label 1; 0 or more."""
+        """The energy of one unit of evidence at label 1; 0 or more."""
         return self.strength
 
     def against(self, evidence: Vector, labels: Vector, causes: Causes) -> Energy:
-        """Return the energy of (m,) evidence e, which is a cause too."""
+        """Return the energies of (m,) evidence e, and the causes with e among them."""
         values = self.slope * (evidence[:, None] * labels)
         return Energy(values, {**causes, self.evidence: evidence})

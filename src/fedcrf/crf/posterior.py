@@ -1,4 +1,4 @@
-"""What was inferred about a round's clients, and why; and what it makes of their updates."""
+"""What was inferred about a round's clients, and why; the next model that follows from it."""
 
 from __future__ import annotations
 
@@ -20,37 +20,35 @@ from fedcrf.statistics.inputs import Layers, given_layers, is_on_gpu
 class Posterior:
     """What was inferred about the m clients of a round, and the causes.
 
-    Arrays are read-only, but for those of the memory, which are for the caller to keep.
+    Arrays are read-only, except those of the memory.
 
     Attributes:
-        weights: (m,) aggregation weights α ∝ βq̄. They sum to 1; where no client with a finite
-            update has examples, or the clients are hardly trusted, they are all 0, and `next_model`
-            keeps the global model.
-        base_weights: (m,) the weights β that the field refined, over the clients not excluded.
-        trust: (m,) expected labels q̄, times the reliability that reported evidence leaves, where
-            there is some.
+        weights: (m,) aggregation weights α ∝ βq̄, which sum to 1. They are all 0 where no client
+            with a finite update has examples, or the clients are hardly trusted; `next_model` then
+            returns the global model.
+        base_weights: (m,) base weights β of the clients that are not excluded.
+        trust: (m,) expected labels q̄; with reported evidence, times its reliability f.
         marginals: (m, L) mean-field marginals Q.
         unary: (m, L) unary energies ψ_u.
-        causes: By name (m,) numbers that each part of the field saw; NaN where it saw nothing.
-            Evidence against a client is 0 where nothing speaks against it. The paper's are
-            ``reliability`` ρ in [0, 1], ε for an excluded client; ``cosine`` c, the agreement with
-            the median update; ``distance`` d from it, in medians; ``norm_anomaly`` h, in median
-            absolute deviations.
+        causes: (m,) numbers that the parts of the field measured, by name; NaN where they measured
+            nothing. Evidence is 0 or more. The paper's causes are ``reliability`` ρ in [0, 1], ε
+            for an excluded client; ``cosine`` c, the agreement with the reference; ``distance`` d
+            from it, in medians; ``norm_anomaly`` h, in median absolute deviations.
         clip: (m,) factors s in [0, 1] of the updates: the next model is w + Σ α_i s_i u_i. NaN for
             an excluded client.
-        excluded: (m,) bool; True where the update is not finite, or its squared length overflows,
-            which gives weight exactly 0.
-        overflowed: (m,) bool; True where it is finite, and its squared length overflows float64.
+        excluded: (m,) bool; True where the update is not finite, or its squared norm overflows
+            float64. The weight is exactly 0.
+        overflowed: (m,) bool; True where the update is finite, and its squared norm overflows.
         fell_back: True where Σβq̄ is numerically zero and the weights are the base weights.
         affinity: (m, m) affinities A of the paper's field, zero on the diagonal and for excluded
-            clients; a `scipy.sparse.csr_array` of the pairs that there are where neighbours were
-            asked for. None for a field without affinities.
-        memory: What to hand over in the next round, as plain arrays by name; empty where the
-            field remembers nothing.
-        trusted_share: Σβq̄ as a multiple of the trust in a new client; NaN where no client counts,
-            or the field does not compute it.
-        kept_reason: Why all weights are 0 though clients count: that multiple is below the rule's
-            floor. None otherwise.
+            clients; a `scipy.sparse.csr_array` where only neighbours have affinities. None for a
+            field without affinities.
+        memory: Arrays by name, to be given to ``infer`` in the next round; empty where the field
+            remembers nothing.
+        trusted_share: Σβq̄ as a multiple of the trust in a new client; NaN where all β are 0, or the
+            field does not compute it.
+        kept_reason: Why all weights are 0 though some β is not: the trusted share is below the
+            rule's floor. None otherwise.
     """
 
     weights: NDArray[np.float64]
@@ -78,7 +76,7 @@ class Posterior:
 
     @property
     def coefficients(self) -> NDArray[np.float64]:
-        """(m,) α_i s_i, what each update counts in the next model; 0 for an excluded client."""
+        """(m,) coefficients α_i s_i of the updates in the next model; 0 for an excluded client."""
         return np.where(self.excluded, 0.0, self.weights * self.clip)
 
     @property
@@ -107,16 +105,16 @@ class Posterior:
         return self.causes["norm_anomaly"]
 
     def combine(self, updates: Any) -> Any:
-        """Return Σ α_i s_i u_i, by which the global model is to move.
+        """Return Σ α_i s_i u_i, the step of the global model.
 
         An update of weight 0 is never read, so that it may hold NaN. Sums are float64.
 
         Args:
-            updates: Those of the round, in any form that ``infer`` takes.
+            updates: The round's updates, in any form that ``infer`` takes.
 
         Returns:
-            What one update is: an array, or a list of layers; of NumPy, or of torch on the same
-            device. Zeros where all weights are 0.
+            The step in the form of one update: an array, or a list of layers; of NumPy, or of torch
+            on the same device. Zeros where all weights are 0.
 
         Raises:
             FedcrfError: As ``infer``, or not one update for each client.
@@ -125,17 +123,17 @@ class Posterior:
         return in_form(self._combined(clients))
 
     def next_model(self, model: Any, updates: Any) -> Any:
-        """Return w + Σ α_i s_i u_i, the next global model; ``model`` itself where it is to stay.
+        """Return w + Σ α_i s_i u_i, the next global model; ``model`` itself where all α are 0.
 
         Args:
-            model: w, as one update is given; NumPy or torch, of any precision.
+            model: w, in the form of one update; NumPy or torch, of any precision.
             updates: As for `combine`.
 
         Returns:
-            The model, in the form and precision in which ``model`` is given.
+            The model, in the form and precision of ``model``.
 
         Raises:
-            FedcrfError: As `combine`, or a model that is not of the updates' layers.
+            FedcrfError: As `combine`, or a model whose layers differ from an update's.
         """
         clients, _ = given_layers(updates)
         (start,), in_form = given_layers([model])
@@ -163,5 +161,5 @@ def _moved(layer: Any, step: Any) -> Any:
     """Return a layer that has moved by a step, in its own precision."""
     if is_on_gpu(layer):
         return (layer + step).to(layer.dtype)
-    with np.errstate(over="ignore"):  # a model that diverges says so itself
+    with np.errstate(over="ignore"):  # infinity shows that a model diverges
         return np.asarray(layer + step).astype(layer.dtype)

@@ -1,7 +1,6 @@
-"""The potentials of the paper's CRF: what one client deserves, and what two clients share.
+"""The potentials of the paper's CRF, unary and pairwise, with the equations of its Method section.
 
-Every function is m-sized algebra; its equation, of the paper's Method section, is in its docstring.
-`Reliability` and `Attraction` are the parts of a field that they make.
+`Reliability` and `Attraction` are the parts of the paper's field; the functions are their terms.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SCORE_TERMS: Mapping[str, float] = {"cosine": 2.0, "distance": -1.0, "norm_anomaly": -0.5}
-"""What each cause counts in the score whose logistic function is the reliability ρ."""
+"""The coefficient of each cause in the score whose logistic function is the reliability ρ."""
 
 Pairs: TypeAlias = "Matrix | csr_array[np.float64]"
 """(m, m) numbers of pairs of clients; sparse where not all pairs count."""
@@ -92,10 +91,10 @@ def affinity(cosines: Pairs, rho: Vector, bandwidth: float, gate: bool) -> Pairs
 
     Args:
         cosines: (m, m) cosines of the updates; NaN for a non-finite one, whose affinities are 0.
-            Where they are sparse, those of the pairs that there are, and so are the affinities.
+            Where they are sparse, so are the affinities.
         rho: (m,) reliabilities ρ.
         bandwidth: θ.
-        gate: Whether the factor min(ρ_i, ρ_j) is there.
+        gate: Whether affinities carry the factor min(ρ_i, ρ_j).
     """
     if isinstance(cosines, np.ndarray):
         closeness = _closeness(cosines, bandwidth)
@@ -123,22 +122,19 @@ def label_distance(labels: Vector) -> Matrix:
 
 
 def median_norm(norms: Vector, finite: NDArray[np.bool_]) -> float:
-    """Return the median norm of the (m,) finite updates; 0 of none."""
+    """Return the median of the (m,) norms of finite updates; 0 where none is finite."""
     return median(norms[finite]) if finite.any() else 0.0
 
 
 def median(values: Vector) -> float:
-    """Return the median: NumPy's to the bit, in a fifth of its time where values are few.
-
-    NaN of nothing.
-    """
+    """Return NumPy's median to the bit, five times as fast for few values; NaN of no values."""
     ordered = values.copy()
     ordered.sort()
     return median_of_sorted(ordered)
 
 
 def median_of_sorted(ordered: Vector) -> float:
-    """Return the median of values that rise, NaN last; NaN of nothing."""
+    """Return the median of sorted values, NaN last; NaN of no values."""
     count = len(ordered)
     if not count or math.isnan(ordered[-1]):
         return math.nan
@@ -151,8 +147,8 @@ def median_of_sorted(ordered: Vector) -> float:
 class Reliability(Settings):
     """The paper's: P_i(q) ∝ 1 − ρ_i at the smallest label, ρ_i at the largest, 1 at any other.
 
-    ρ_i = σ(2c_i − d_i − 0.5h_i) of the agreement with the median update, the distance from it and
-    the anomaly of the norm.
+    ρ_i = σ(2c_i − d_i − 0.5h_i) of the agreement with the reference, the distance from it and the
+    anomaly of the norm.
     """
 
     def prior(self, seen: Observation, labels: Vector) -> Prior:
@@ -165,13 +161,13 @@ class Reliability(Settings):
 class Attraction(Settings):
     """The paper's: similar clients are drawn to one label, ψ(q, q') = λ·A_ij·(q − q')².
 
-    A_ij = exp(−(1 − cos(u_i, u_j))/θ)·min(ρ_i, ρ_j), A_ii = 0. Of `CrowdStatistics` the pairs that
-    are there have these affinities, and others none.
+    A_ij = exp(−(1 − cos(u_i, u_j))/θ)·min(ρ_i, ρ_j), A_ii = 0. With `CrowdStatistics` only the
+    pairs of neighbours have affinities.
 
     Attributes:
         strength: λ ≥ 0.
         bandwidth: θ > 0.
-        reliability_gate: Whether the factor min(ρ_i, ρ_j) is there.
+        reliability_gate: Whether affinities carry the factor min(ρ_i, ρ_j).
     """
 
     strength: float = 0.5

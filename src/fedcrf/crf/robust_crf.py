@@ -1,4 +1,4 @@
-"""The robust client CRF: it tells a client that is different from one that is wrong."""
+"""The robust client CRF, against attackers that nobody has pointed out."""
 
 from __future__ import annotations
 
@@ -45,81 +45,83 @@ from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statis
 from fedcrf.statistics.inputs import Layers, num_numbers
 
 LARGEST_SKETCHED = 1e30
-"""Numbers of a sketch beyond it count as it: remembered in float32, squared in float64."""
+"""Larger numbers in a sketch count as this one, so that float64 holds their squares."""
 
 
 @dataclass(frozen=True)
 class RobustCRF(Settings):
-    """A CRF against attackers, of whom it knows neither who nor how many they are.
+    """A CRF against attackers; it is not informed who they are, nor how many.
 
     A client whose data differ from the others' has an update that differs too. But it does not
     oppose the others, and it responds to the model: local training descends a loss, so that an
     honest update changes against the model's last step. Four measurements can be evidence against a
     client:
 
-    - norm: its update is longer than its examples explain;
-    - opposition: trusted clients' updates point against it, copies of one another counted once;
-    - curvature response: its update does not change against the model's last step;
-    - update consistency: its update turns away from its last one.
+    - norm (`NormEvidence`): its update is longer than its examples explain;
+    - opposition (`Opposition`): trusted clients' updates point against it;
+    - curvature response (`ResponseEvidence`): its update does not change against the model's step;
+    - update consistency (`ConsistencyEvidence`): its update turns away from its last one.
 
-    Each has a tolerance, and only what exceeds it is evidence. Agreement earns nothing. A client's
-    label is a Markov chain over rounds, with prior P(q) ∝ exp(b·q). A client that reports evidence
-    against itself counts less in its opposition to others. Weights are ∝ n_i q̄_i / k_i, of clipped
-    updates, with k_i = 1 + Σ_{j≠i} max(0, cos_ij)^p, so that copies share the weight of one client.
+    Each has a tolerance, and only what exceeds it is evidence. Agreement earns nothing. The prior
+    is P(q) ∝ exp(b·q), and a client's label is a Markov chain over rounds (`Chain`). A client that
+    reports evidence against itself is trusted less, and its opposition to others counts less.
 
-    As a federation converges, updates become short, and what is left of them is what honest clients
-    differ in. Tolerances may therefore grow with the norm decay: the logarithm by which the round's
-    median norm is shorter than the longest median norm so far, from 0 to 2.
+    Weights are α_i ∝ n_i q̄_i / k_i with k_i = 1 + Σ_{j≠i} max(0, cos(u_i, u_j))^p, so that copies
+    share the weight of one client. The next model is w + Σ α_i s_i u_i, in which s_i clips long
+    updates.
 
-    Each client is remembered under its identity, also while it is absent. Its curvature response
-    compares sketches: S(u_i(t) − u_i(t')) with S(w_t − w_t'), t' being when it last took part.
+    As a federation converges, updates become short, and honest clients differ in most of what is
+    left. Tolerances may therefore grow with the norm decay: the logarithm by which the round's
+    median norm is below the longest median norm so far, from 0 to 2.
+
+    Clients are remembered under their identities, also while they are absent. What is compared with
+    an earlier round is compared by sketches; nothing of size d is remembered.
 
     Attributes:
         labels: Reliability labels 𝒬.
         prior_log_odds: b, the prior's log odds for each unit of the label.
-        persistence: s in [0, 1), the chance that a client stays what it was.
+        persistence: s in [0, 1), the probability that a client's label stays.
         opposition_strength: λ.
-        opposition_tolerance: Tolerance of opposition, above the median.
-        opposition_tolerance_growth: How much the tolerance grows for each unit of norm decay.
+        opposition_tolerance: The tolerated opposition above the median.
+        opposition_tolerance_growth: How much that grows for each unit of norm decay.
         vote_power: How alike updates must be to count as copies.
         large_round: Clients beyond which a round is large; see `Opposition`.
-        copy_power: p, how alike updates must be to share one client's weight. Full copies have a
-            cosine of 1; honest updates from much like data come to 0.95.
-        spread: The tolerance is at least so many lower median deviations: of the norm in every
-            round, of the other three in a large one.
+        copy_power: p, how alike updates must be to share one client's weight. Copies have a cosine
+            of 1; honest updates from similar data reach 0.95.
+        spread: Lower median deviations that are tolerated: of the norm in every round, of the other
+            three in a large one.
         norm_strength: κ of the norm.
         norm_exponent: How an honest update's norm grows with its examples.
-        norm_tolerance: Tolerance of the norm's logarithm.
-        norm_tolerance_growth: How much it grows for each unit of norm decay, in [0, 1].
+        norm_tolerance: The tolerated excess of the norm, as a logarithm.
+        norm_tolerance_growth: How much that grows for each unit of norm decay, in [0, 1].
         curvature_response_strength: κ of the curvature response.
-        curvature_response_share: The share of the median client's response that is expected of
-            everybody, in [0, 1].
-        curvature_response_tolerance_growth: How much the tolerance of the response grows for each
-            unit of norm decay; less for a client that was trusted less than a new one, in
-            proportion.
+        curvature_response_share: The share of the median client's response that is expected of each
+            client, in [0, 1].
+        curvature_response_tolerance_growth: How much the tolerance grows for each unit of norm
+            decay; in proportion less for a client that was trusted less than a new one.
         update_consistency_strength: κ of the update consistency.
         update_consistency_share: The share of the median client's consistency that is expected of
-            everybody, in [0, 1].
-        clip: Updates are clipped to so many median norms; to more with the norm decay where
-            ``norm_tolerance_growth`` is above 0.
-        count_cap: A client's examples count as so many medians at most, as counts are claims.
+            each client, in [0, 1].
+        clip: The norm to which updates are clipped, in median norms. It grows with the norm decay
+            where ``norm_tolerance_growth`` is above 0.
+        count_cap: The largest count of examples that is believed, in median counts.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
-        evidence_threshold: Tolerance of it, in deviations above the median.
-        evidence_softening: Added to the median deviation of what is reported, in its unit.
-        evidence_strength: How steeply reported evidence grows above its tolerance.
-        evidence_limit: The most that reported evidence can be.
-        trust_floor: The least Σβq̄ of a round with which the model moves, as a multiple of the trust
-            in a new client; below it all weights are 0. A known attacker that reports alone has
-            1 − s at most, by which trust comes back in a round. With 0 such a client has all of the
-            weight, however little it is trusted.
+        evidence_threshold: Its tolerance, in deviations above the median.
+        evidence_softening: Added to its median deviation, in its unit.
+        evidence_strength: How steeply it grows beyond its tolerance.
+        evidence_limit: The largest reported evidence.
+        trust_floor: The smallest Σβq̄ with which the model moves, as a multiple of the trust in a
+            new client; below it all weights are 0. For a known attacker that reports alone it is
+            1 − s at most, the trust that returns in a round. With 0 such an attacker would have all
+            of the weight.
         iterations: Mean-field updates.
         damping: Share of the marginals that an update keeps, in [0, 1).
         remember: Clients that are remembered, 16.5 kB each, or as many as take part in a round. The
-            longest absent are forgotten first, and are new when they come back.
+            longest absent are forgotten first; they are new when they return.
         sketch_size: Numbers in a sketch; the error of a cosine is about 1/√size.
-        sketch_seed: Of the sketches' signs. Keep it to the server: an attacker that knows it can
-            make updates whose sketches mislead. Where not given, Flower's strategies draw a secret
-            one; elsewhere it is 0, so that runs repeat.
+        sketch_seed: Seed of the sketches' signs, which must stay secret: an attacker that knows
+            them can make updates whose sketches mislead. Where left out, Flower's strategies draw a
+            secret one; elsewhere it is 0, so that runs repeat.
 
     Raises:
         FedcrfError: A setting outside its range.
@@ -190,7 +192,7 @@ class RobustCRF(Settings):
     sketch_seed: int | None = None
 
     def __post_init__(self) -> None:
-        # Under the names they have here; the parts of the field know them by others.
+        # Here, so that errors have these names; the field's parts have others for them.
         checked_number("prior_log_odds", self.prior_log_odds)
         check_not_negative(
             self,
@@ -220,7 +222,7 @@ class RobustCRF(Settings):
 
     @cached_property
     def field(self) -> Field:
-        """The field these settings describe."""
+        """The field of these settings."""
         return Field(
             self.labels,
             LogOddsPrior(self.prior_log_odds),
@@ -262,17 +264,17 @@ class RobustCRF(Settings):
         )
 
     def prior_label(self, remembered: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return p_i = s·E_Q[q] + (1 − s)·p₀, the label expected before a round's evidence.
+        """Return p_i = s·E_Q[q] + (1 − s)·p₀, the expected label before a round's evidence.
 
         Args:
-            remembered: (m,) labels expected when the clients last took part, the posterior's
-                cause; NaN for who is new, whose p_i is p₀.
+            remembered: (m,) expected labels E_Q[q] when the clients last took part, the cause of
+                this name; NaN for a new client, whose p_i is p₀.
         """
         return Chain(self.persistence).transition(np.asarray(self.unknown_label), remembered)
 
     @cached_property
     def unknown_label(self) -> float:
-        """p₀, the label expected of a client of which nothing is known."""
+        """p₀, the expected label of a new client."""
         labels = np.asarray(self.labels)
         return float(LogOddsPrior(self.prior_log_odds).probabilities(labels) @ labels)
 
@@ -282,7 +284,7 @@ class RobustCRF(Settings):
 
     @cached_property
     def reported(self) -> EvidenceCRF:
-        """What weighs the evidence that clients report."""
+        """The CRF of the evidence that clients report."""
         return EvidenceCRF(
             self.evidence,
             self.evidence_threshold,
@@ -309,9 +311,9 @@ class RobustCRF(Settings):
             clients: (m,) names or whole numbers, the clients' identities from round to round;
                 their places where left out.
             memory: ``posterior.memory`` of the round before; none in the first.
-            evidence: By name (m,) numbers that clients report; see `EvidenceCRF.infer`.
-            model: The global model w that the updates start from, as one update is given. Where
-                left out, it is taken to have become w + Σ α_i s_i u_i since the round before.
+            evidence: (m,) numbers that clients report, by name; see `EvidenceCRF.infer`.
+            model: The global model w that the updates start from, in the form of one update. Where
+                left out, it is assumed to have become w + Σ α_i s_i u_i since the round before.
                 Give it in all rounds or in none.
 
         Returns:
@@ -319,9 +321,9 @@ class RobustCRF(Settings):
 
         Raises:
             FedcrfError: As `ClientCRF.infer`; identities that are not one name or number each;
-                evidence of another length or name; a memory of another rule or federation, or
-                damaged, or of rounds with a model where none is given now, or the other way round;
-                a model of another size, or not finite.
+                evidence of another length or name; a memory that is damaged, or of another rule or
+                federation, or of rounds with a model where none is given now, or the other way
+                round; a model of another size, or not finite.
         """
         layers = as_layers(updates)
         counts = np.ones(len(layers)) if num_examples is None else num_examples
@@ -363,16 +365,16 @@ class RobustCRF(Settings):
         memory: Arrays | None = None,
         evidence: Evidence | None = None,
     ) -> Posterior:
-        """Infer as `infer` does, from what is m-sized.
+        """Infer as `infer` does, from statistics and sketches of the updates.
 
         Args:
             statistics: Of `fedcrf.statistics.update_statistics`.
             num_examples: (m,) training examples n_i.
-            sketches: (m, sketch_size), of the updates.
-            position: (sketch_size,) sketch of the model they start from.
-            clients: (m,) identities.
-            memory: Of the round before.
-            evidence: That the clients report.
+            sketches: (m, sketch_size) sketches of the updates.
+            position: (sketch_size,) sketch of the global model.
+            clients: As for `infer`.
+            memory: As for `infer`.
+            evidence: As for `infer`.
         """
         finite = statistics.finite
         counted = capped_weights(base_weights(num_examples, finite), finite, self.count_cap)
@@ -382,7 +384,7 @@ class RobustCRF(Settings):
         memory = self._memory(memory, statistics.dimension, model_given=position is not None)
         past = memory.gather(who)
         position = memory.expected if position is None else position
-        # Compared is what will be remembered, in its precision.
+        # Rounded as they will be remembered, so that what is the same is found to be the same.
         with np.errstate(over="ignore"):
             kept = sketches.astype(np.float32)
         np.clip(kept, -LARGEST_SKETCHED, LARGEST_SKETCHED, out=kept)

@@ -1,4 +1,4 @@
-"""The weights β that inference refines: each client's share of the examples, or 1/m."""
+"""The base weights β, and the weights α that trust makes of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def base_weights(
     Args:
         num_examples: (m,) training examples n_i of each client.
         usable: (m,) bool; the clients that may have weight.
-        by_examples: Whether examples count, or every usable client the same.
+        by_examples: Whether weights are ∝ n_i, or equal.
 
     Returns:
         (m,) weights that sum to 1; all 0 where no usable client has examples.
@@ -40,7 +40,7 @@ def base_weights(
 def refined_weights(
     base: NDArray[np.float64], expected_label: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], bool]:
-    """Return α ∝ β q̄, and whether it fell back on β because the sum is numerically zero."""
+    """Return α ∝ β q̄, or β where Σβq̄ is numerically zero, and whether that is so."""
     refined = base * expected_label
     total = refined.sum()
     if total > EPSILON:
@@ -50,13 +50,13 @@ def refined_weights(
 
 @dataclass(frozen=True, eq=False)
 class TrustedWeights:
-    """Refined weights, or none where hardly anybody is trusted.
+    """The weights of a round, which are all 0 where its clients are hardly trusted.
 
     Attributes:
         weights: (m,) float64; α ∝ βq̄, all 0 where the share is below the floor.
-        fell_back: Whether they are β, as Σβq̄ is numerically zero.
-        share: Σβq̄ as a multiple of the trust in a new client; NaN where no client counts.
-        kept_reason: Why all weights are 0 though clients count; None otherwise.
+        fell_back: Whether the weights are β, because Σβq̄ is numerically zero.
+        share: Σβq̄ as a multiple of the trust in a new client; NaN where all β are 0.
+        kept_reason: Why all weights are 0 though some β is not; None otherwise.
     """
 
     weights: NDArray[np.float64]
@@ -76,8 +76,8 @@ def trusted_weights(
     Args:
         base: (m,) base weights β.
         expected_label: (m,) expected labels q̄.
-        unknown: The label expected of a client of which nothing is known.
-        floor: The least Σβq̄, in parts of ``unknown``, with which the model moves.
+        unknown: The expected label of a new client.
+        floor: The smallest Σβq̄ with which the model moves, as a multiple of ``unknown``.
     """
     if not base.any():
         return TrustedWeights(base.copy(), False, math.nan, None)
@@ -95,12 +95,12 @@ def trusted_weights(
 def capped_weights(
     base: NDArray[np.float64], usable: NDArray[np.bool_], cap: float
 ) -> NDArray[np.float64]:
-    """Return weights of which none counts as more than so many medians, summing to 1 again.
+    """Return weights of which none exceeds so many median weights, scaled to sum to 1.
 
     Args:
-        base: (m,) weights of the clients, 0 for one that is not usable.
+        base: (m,) weights, 0 for a client that is not usable.
         usable: (m,) bool.
-        cap: The most, in medians over the usable clients that have weight.
+        cap: The largest weight, in medians of the usable clients' weights above 0.
     """
     most = _most_counted(base, usable, cap)
     if most is None:
@@ -112,7 +112,7 @@ def capped_weights(
 def counted_parts(
     base: NDArray[np.float64], usable: NDArray[np.bool_], cap: float
 ) -> NDArray[np.float64]:
-    """Return what part of each weight counts in `capped_weights`, before they sum to 1 again.
+    """Return which part of each weight `capped_weights` keeps, before it scales them.
 
     Arguments are those of `capped_weights`.
 
@@ -126,7 +126,7 @@ def counted_parts(
 
 
 def _most_counted(base: NDArray[np.float64], usable: NDArray[np.bool_], cap: float) -> float | None:
-    """Return the most that a weight counts as; None where nobody has one."""
+    """Return the largest weight that counts in full; None where all are 0."""
     held = base[usable & (base > 0)]
     return cap * median(held) if len(held) else None
 
