@@ -1,7 +1,7 @@
-"""Attacks: what clients do that mean harm, or none and are harmful all the same.
+"""Attacks: what hostile clients do, or clients that harm without meaning to.
 
 An attack is a frozen dataclass in the file of its family and a line in `ATTACKS`; its fields are
-its settings, and a run's description may set them by name. Any of them can sleep or pulse.
+its settings, and a run's description may set them by name. `Schedule` says in which rounds.
 """
 
 from collections.abc import Mapping
@@ -56,14 +56,14 @@ ATTACKS: Mapping[str, type[Attack]] = {
 }
 
 RENAMED: Mapping[str, str] = {"false-answer": "false-response", "flatterer": "sleeper"}
-"""Attacks by the names that they had in earlier versions, which are accepted."""
+"""Today's names of attacks by their earlier ones, which are accepted."""
 
 
 def find_attack(name: str) -> type[Attack]:
     """Return the attack of that name: one of `ATTACKS`, or from outside.
 
     Raises:
-        FedcrfError: There is none, or it is no attack; see `fedcrf.extensions`.
+        FedcrfError: There is none, or it is not an attack; see `fedcrf.extensions`.
     """
     found: type[Attack] = find("attack", name, ATTACKS)
     check_class("attack", name, found, Attack)

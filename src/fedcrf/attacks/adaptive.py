@@ -1,4 +1,4 @@
-"""Attackers that know the rule and what it remembers, and search for what harms it most.
+"""Attackers that know the rule and its memory, and search for the most harmful update.
 
 Some of them earn trust before they strike.
 """
@@ -34,22 +34,21 @@ from fedcrf.rules import ClientReport, Memory
 class Adaptive(Attack):
     """Tries attacks of rising strength on the rule itself and sends the most valuable.
 
-    The value of a forgery is the harm that the rule's step would do, with a price on trust lost
-    where the attackers are patient; see `fedcrf.attacks.search.Aim`. To report honestly is among
-    what is tried.
+    The value of a forgery is the harm of the rule's step; for patient attackers kept trust adds to
+    it (`fedcrf.attacks.search.Aim`). Honest reports are tried too.
 
     Attributes:
         family: The kind of attack, or ``all`` of them.
         evaluations: Strengths tried in each family: half of them spread over its range, by equal
             factors, half of them between the best one's neighbours.
         stretch: The best update is then tried at other lengths, up to so many times longer and
-            shorter; with 1 it is left at its own.
+            shorter; with 1 it keeps its own.
         least_kept: Share of the weight for honest reports that the attackers want to keep.
-        patience: How much harm, in honest steps, all their trust is worth to them.
+        patience: The worth of all their trust to them, as harm in honest steps.
         faked_response: Share of the median honest client's curvature response that they fake, by a
-            step against the model's on top of what is tried; 0 for none. See
+            step against the model's that is added to each trial; 0 for none. See
             `fedcrf.attacks.response.responding`.
-        sketched: Whether they fake it in the rule's sketches, where it makes some.
+        sketched: Whether they fake it in the rule's sketches, if the rule makes some.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"answer": "faked_response"}
@@ -85,11 +84,11 @@ class Adaptive(Attack):
     def _decided(
         self, scene: Scene, past: Recollection | None
     ) -> tuple[Sequence[ClientReport], Memory]:
-        """Return what is sent, and what is remembered beside what everybody sent."""
+        """Return what is sent, and the memory without the `Recollection`."""
         return self._struck(scene, past), {}
 
     def _struck(self, scene: Scene, past: Recollection | None) -> Sequence[ClientReport]:
-        """Return the most valuable of all that is tried; what is honest where nobody attacks."""
+        """Return the most valuable trial's reports; honest ones where nobody attacks."""
         if not scene.active or not scene.num_attackers:
             return scene.own
         aim = Aim(scene, self.patience, self.least_kept)
@@ -124,7 +123,7 @@ class Adaptive(Attack):
         return found.reports
 
     def _families(self, scene: Scene) -> list[Family]:
-        """Return the families searched, less those that the round has no room for."""
+        """Return the families to search, without those that the round does not allow."""
         chosen = FAMILIES.values() if self.family == "all" else [FAMILIES[self.family]]
         return [
             family
@@ -135,13 +134,13 @@ class Adaptive(Attack):
 
 @dataclass(frozen=True)
 class Stealthy(Adaptive):
-    """Stays just inside what the rule tolerates, and does what harm can be done there.
+    """Does the most harm that is possible within the rule's tolerances.
 
-    It is the adaptive attack that opposes the honest mean as far as it may without losing weight:
-    each attacker lies in an honest client's direction but for a share that opposes the mean, and
-    the share and then the length are searched, among those that keep ``least_kept`` of the weight
-    for honest reports. Against `fedcrf.crf.RobustCRF` that is just inside the opposition's
-    tolerance and the norm's threshold; where a rule gives no weights it is the plain search.
+    It is the adaptive attack that opposes the honest mean as far as it can without losing weight.
+    Each attacker sends an honest client's update with a part that opposes the mean (`Opposed`).
+    That share, and then the length, are searched among those that keep ``least_kept`` of the weight
+    for honest reports. Against `fedcrf.crf.RobustCRF` the result is just within the tolerances of
+    opposition and of norms. For a rule without weights it is the plain search.
 
     Attributes:
         family: As `Adaptive.family`, and so are the others.
@@ -156,10 +155,10 @@ class Stealthy(Adaptive):
 class FalseResponse(Adaptive):
     """Searches as the adaptive attack does, and fakes the curvature response of honest clients.
 
-    Each forgery that is tried is p − c·(w_t − w_t') with the least c ≥ 0 at which
-    cos(p − c·(w_t − w_t') − u', w_t − w_t') is no more than the median honest client's cosine of
-    u_j(t) − u_j(t') with the same, u' being what the attacker sent last. A rule that does not look
-    for the response is harmed less by it: the step against the model's is made for nothing.
+    Each trial is p − c·(w_t − w_t') with the least c ≥ 0 at which
+    cos(p − c·(w_t − w_t') − u', w_t − w_t') is at most the median honest client's cosine of
+    u_j(t) − u_j(t') with the same. u' is what the attacker sent last. A rule that does not use the
+    response is harmed less, since the step against the model's gains nothing.
 
     Attributes:
         family: As `Adaptive.family`, and so are the others.
@@ -172,8 +171,8 @@ class FalseResponse(Adaptive):
 class Sleeper(Adaptive):
     """Copies honest clients until it is trusted, then strikes with the adaptive attack.
 
-    Until then each attacker sends the update of an honest client, those nearest in direction to
-    the honest mean first.
+    Until then each attacker sends an honest client's update, beginning with those nearest in
+    direction to the honest mean.
 
     Attributes:
         until: The first round of the strike.
@@ -196,19 +195,19 @@ class Sleeper(Adaptive):
 
 @dataclass(frozen=True)
 class Opportunist(Adaptive):
-    """Copies honest clients until its trust is highest, strikes, and copies again once it fell.
+    """Copies honest clients until its trust is highest, strikes, and copies again when trust falls.
 
-    The attackers' trust is the weight that the rule, with what it remembers, would give their
-    copies, as a share of the weight if it remembered nothing. It counts as highest once it has
-    grown by no more than ``tolerance`` since the round before. Each attacker goes on copying the
-    same client as long as that takes part, so that its copies change from round to round as an
-    honest update does. A rule that gives no weights has no trust to win: it is struck at once.
+    The attackers' trust is the weight that the rule would give their copies, as a share of the
+    weight that it would give them without its memory. It counts as highest once it has grown by at
+    most ``tolerance`` since the round before. Each attacker copies the same client as long as that
+    takes part, so that its copies change from round to round as an honest update does. A rule
+    without weights has no trust to gain: it is struck at once.
 
     Attributes:
         until: The first round in which it may strike.
         tolerance: Growth of the trust, as a share of it, that counts as none.
-        pulsing: Whether it copies honest clients again; else it goes on striking.
-        fallen: The trust below which it copies them.
+        pulsing: Whether it copies honest clients again; else it strikes in all later rounds.
+        fallen: The trust below which it copies them again.
         family: As `Adaptive.family`, and so are the others.
     """
 
@@ -238,7 +237,7 @@ class Opportunist(Adaptive):
         return sent, memory
 
     def _strikes(self, scene: Scene, trust: float) -> bool:
-        """Tell whether it strikes in a round, by the trust that it could have in it."""
+        """Return whether it strikes in a round, by the trust of its copies."""
         if math.isnan(trust):
             return True
         if bool(scene.memory.get("striking", False)):
@@ -260,8 +259,8 @@ def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
 
     Args:
         scene: The round.
-        order: Honest clients. Each attacker copies another, the first that take part first, and
-            from the first on again where attackers are more; those that are not named come last.
+        order: Honest clients; those that are not named come last. The attackers copy the first of
+            them that take part, each another, and begin again if the attackers are more.
     """
     places = {report.client: row for row, report in enumerate(scene.finite_honest)}
     named = [places.pop(client) for client in order.tolist() if client in places]
@@ -272,7 +271,7 @@ def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
 def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
     """Return the weight of the attackers' reports, as a share of that without the rule's memory.
 
-    NaN where the rule gives no weights, or none to these reports if it remembers nothing.
+    NaN if the rule gives no weights, or weight 0 without its memory.
     """
     now, anew = (
         float(asked(each, forged).weights[attacking(scene)].sum())

@@ -1,4 +1,4 @@
-"""What an attack is: what the attackers know in, what they send or train on out."""
+"""An attack: from what attackers know to what they send or train on."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """All that attackers can know in a round; each attack says how much of it is used.
+    """All that attackers can know in a round; an attack may use less.
 
     Attributes:
         global_state: The model w_t that all clients started from.
         honest: What the honest clients of the round report.
         own: What the attackers of the round would report, had they trained honestly.
         round: The number of the round, from 1 on.
-        rule: How the server will decide.
-        rule_memory: What the rule remembers of earlier rounds.
-        memory: What the attackers remember of earlier rounds; empty at first.
+        rule: The server's rule.
+        rule_memory: The rule's memory of earlier rounds.
+        memory: The attackers' memory of earlier rounds; empty at first.
         draw: The only source of randomness.
-        active: Whether they attack in this round; in the others they look on, where the attack
-            remembers.
+        active: Whether they attack in this round. If not, an attack that remembers only observes.
     """
 
     global_state: State
@@ -57,7 +56,7 @@ class Scene:
 
     @property
     def num_clients(self) -> int:
-        """How many clients the round has, less honest ones whose updates are not finite: m."""
+        """How many clients the round has, without honest ones whose updates are not finite: m."""
         return len(self.finite_honest) + len(self.own)
 
     @cached_property
@@ -68,7 +67,7 @@ class Scene:
 
     @cached_property
     def finite_honest(self) -> list[ClientReport]:
-        """The honest reports that are finite: there is nothing to learn from the others."""
+        """The honest reports that are finite; the others are not used."""
         return [
             report
             for report in self.honest
@@ -95,8 +94,8 @@ class Scene:
         """Return the attackers' reports with these updates in place of their own.
 
         Args:
-            updates: (f, d), or (d,) where all attackers send the same. Integer buffers, counts and
-                whatever else a client reports stay those of the attackers' honest training.
+            updates: (f, d), or (d,) if all attackers send the same. Integer buffers, counts and
+                everything else are those of the attackers' honest training.
         """
         rows = np.broadcast_to(updates, (len(self.own), updates.shape[-1]))
         return [
@@ -130,7 +129,7 @@ class Forgery:
 
     Attributes:
         reports: In place of `Scene.own`, in its order.
-        memory: What they keep for the next round, where the attack remembers.
+        memory: What they keep for the next round, if the attack remembers.
     """
 
     reports: Sequence[ClientReport]
@@ -141,13 +140,13 @@ class Forgery:
 class Attack(Settings):
     """What attackers do: a small immutable value whose fields are its settings.
 
-    An attack on what clients send gives `updates`, or `forge` where it also lies or remembers. One
-    on what they train on gives `poison`; see `DataAttack`.
+    An attack on what clients send implements `updates`, or `forge` if it also forges counts or
+    evidence, or remembers. An attack on training data implements `poison`; see `DataAttack`.
 
     Attributes:
-        behaviour: Rises where the attack does otherwise than before; see the golden table.
-        remembers: Whether it keeps a memory. It then looks on in every round, also in those in
-            which nobody attacks or no attacker was drawn.
+        behaviour: A number that is raised when the attack's results change; see the golden table.
+        remembers: Whether it keeps a memory. It then observes every round, also those in which
+            nobody attacks or no attacker was drawn.
         fewest_honest: How many honest clients with finite updates a round must have.
     """
 
@@ -158,7 +157,7 @@ class Attack(Settings):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """Return what an attacker trains on; it is made once, before the first round.
+        """Return what an attacker trains on; it is called once, before the first round.
 
         Args:
             images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1.
@@ -167,20 +166,20 @@ class Attack(Settings):
             draw: The only source of randomness.
 
         Returns:
-            Its examples; the arrays handed in stay as they are.
+            Its examples; the arguments are not changed.
         """
         return images, labels
 
     def updates(self, scene: Scene) -> Vector:
-        """Return what the attackers send in place of their updates: (f, d), or (d,) if all one."""
+        """Return what attackers send in place of their updates: (f, d), or (d,) if all the same."""
         return scene.own_updates
 
     def forge(self, scene: Scene) -> Forgery:
-        """Return what the attackers send in a round; nothing in the scene is changed."""
+        """Return what the attackers send in a round; the scene is not changed."""
         return Forgery(scene.reports(self.updates(scene)))
 
     def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
-        """Return why f of m clients cannot attack so, with the mend; None where they can.
+        """Return why f of m clients cannot attack so, with the mend; None if they can.
 
         Args:
             num_clients: m.
@@ -200,8 +199,8 @@ class DataAttack(Attack, ABC):
     """An attack on what clients train on.
 
     Attributes:
-        hides: Whether the attackers lie about their evidence: each claims the least that an honest
-            client of the round reports.
+        hides: Whether the attackers report false evidence: each the least that an honest client of
+            the round reports.
     """
 
     hides: bool
@@ -216,11 +215,11 @@ class DataAttack(Attack, ABC):
         """See `Attack.poison`."""
 
     def forge(self, scene: Scene) -> Forgery:
-        """Return what the attackers trained, with the evidence that they claim."""
+        """Return what the attackers trained, with the evidence that they report."""
         if not self.hides:
             return Forgery(scene.own)
         least = {
-            # A client whose training diverged reports NaN, which is no less than anything.
+            # A client whose training diverged reports NaN, which is not less than any number.
             name: min(values[np.isfinite(values)], default=math.nan)
             for name, values in reported_evidence(scene.honest).items()
         }
@@ -230,14 +229,14 @@ class DataAttack(Attack, ABC):
 
 
 def with_noise(updates: Vector, count: int, fraction: float, draw: np.random.Generator) -> Vector:
-    """Return ``count`` copies of an update, each with noise of its own that hides the collusion.
+    """Return ``count`` copies of an update, each with its own noise, which hides the collusion.
 
     Args:
-        updates: (d,), or (count, d) where they differ already.
+        updates: (d,), or (count, d) if they differ already.
         count: How many.
         fraction: The noise's Euclidean norm as a fraction of the update's; its direction is
-            uniform, so that two attackers' noises are all but orthogonal.
-        draw: Gives the noise.
+            uniform, so that two attackers' noises are nearly orthogonal.
+        draw: The source of the noise.
     """
     rows = np.array(np.broadcast_to(updates, (count, updates.shape[-1])))
     if fraction > 0.0:

@@ -32,7 +32,7 @@ class LabelNoise(DataAttack):
     """Replaces labels by random ones.
 
     Attributes:
-        rate: Chance of each label to be drawn anew, uniformly from all classes, its own included.
+        rate: Probability with which a label is drawn anew, uniformly from all classes.
         hides: See `DataAttack.hides`.
     """
 
@@ -56,7 +56,7 @@ class FeatureNoise(DataAttack):
     """Adds noise to every pixel, as a bad sensor does.
 
     Attributes:
-        sd: Standard deviation of the Gaussian noise, in units of the pixels' own.
+        sd: Standard deviation of the Gaussian noise, in units of the pixels'.
         hides: See `DataAttack.hides`.
     """
 

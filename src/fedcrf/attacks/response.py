@@ -1,7 +1,7 @@
 """How attackers fake the curvature response of honest updates.
 
-Local training descends a loss, so that an honest update changes against the step that the model
-made meanwhile. A rule that looks for this response, as `fedcrf.crf.RobustCRF` does, is shown one.
+Local training descends a loss, so an honest update changes against the step that the model made
+meanwhile. Attackers fake this for rules that use it, as `fedcrf.crf.RobustCRF` does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedcrf.crf.evidence import curvature_response
 from fedcrf.rules import ClientReport, Memory, plain_rule
 
 STRONGEST_RESPONSE = -0.99
-"""A cosine of −1 leaves no room for anything but the response."""
+"""With a cosine of −1 the update would be the response alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Recollection:
 
     @classmethod
     def of(cls, memory: Memory, size: int) -> Recollection:
-        """Return what is remembered of models of d numbers; nothing in the first round."""
+        """Return the memory's recollection of models of d numbers; empty in the first round."""
         if "updates" not in memory:
             nothing = np.zeros((0, size), dtype=np.float32)
             nobody = np.zeros(0, dtype=np.int64)
@@ -91,11 +91,11 @@ def honest_response(scene: Scene, past: Recollection, view: Callable[[Vector], V
 
     Args:
         scene: The round.
-        past: What is remembered.
-        view: What responses are computed of: the vectors themselves, or sketches of them.
+        past: The recollection.
+        view: Returns the vectors themselves, or sketches of them.
 
     Returns:
-        The median; 0 where it is above 0, and where no response is known.
+        The median, at most 0; 0 if no response is known.
     """
     changed, moved = past.change(scene, scene.finite_honest, scene.honest_updates)
     responses = curvature_response(view(changed), view(moved))
@@ -108,15 +108,15 @@ def responding(
 ) -> Callable[[Vector], Vector]:
     """Return a function that makes (f, d) malicious updates respond as honest ones do.
 
-    An attacker means to send p. When it last took part, it sent u' and the model was w_t'. It sends
-    u = p − c·(w_t − w_t') instead, with the least c ≥ 0 at which the response
+    Let p be an attacker's update. When it last took part, it sent u' and the model was w_t'. It now
+    sends u = p − c·(w_t − w_t') with the least c ≥ 0 at which the response
     cos(u − u', w_t − w_t') is ``share`` of the median honest client's, or stronger.
 
     Args:
         scene: The round.
-        past: What is remembered.
-        share: Of the median honest client's response.
-        sketched: Whether the cosines are those of the rule's sketches, where it makes some.
+        past: The recollection.
+        share: Share of the median honest client's response.
+        sketched: Whether the cosines are those of the rule's sketches, if it makes some.
     """
     view = sketches_of(scene) if sketched else _itself
     wanted = max(share * honest_response(scene, past, view), STRONGEST_RESPONSE)
@@ -133,8 +133,8 @@ def least_steps(changed: Vector, moved: Vector, response: float) -> Vector:
     """Return the least c ≥ 0 at which cos(x − c·y, y) ≤ ``response``, for every row.
 
     Args:
-        changed: (k, n) x; NaN where nothing is known, and c is 0.
-        moved: (k, n) y; where it is 0, so is c.
+        changed: (k, n) x; where it is NaN (unknown), c is 0.
+        moved: (k, n) y; where it is 0, c is 0.
         response: The cosine, above −1 and at most 0.
     """
     direction, length = unit(moved), norms(moved)[:, 0]
@@ -146,10 +146,7 @@ def least_steps(changed: Vector, moved: Vector, response: float) -> Vector:
 
 
 def sketches_of(scene: Scene) -> Callable[[Vector], Vector]:
-    """Return a function that sketches (k, d) vectors as the rule does, or leaves them as they are.
-
-    They stay as they are where the rule makes no sketches.
-    """
+    """Return the rule's sketching of (k, d) vectors; the identity if it makes no sketches."""
     rule = plain_rule(scene.rule)
     if not isinstance(rule, RobustCRF):
         return _itself

@@ -1,4 +1,4 @@
-"""How attackers search: what they may vary, and what they hope for from the rule itself."""
+"""How attackers search: what they vary, and the value of an outcome to them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedcrf.rules import AggregationResult, ClientReport
 
 @dataclass(frozen=True)
 class Family:
-    """Attacks of one kind that differ in a number, and the range of it that is searched.
+    """Attacks of one kind that differ in their strength, and the range that is searched.
 
     Attributes:
         at: Returns the attack of a strength.
         least: The smallest strength, above 0.
-        greatest: The largest.
+        greatest: The largest strength.
     """
 
     at: Callable[[float], Attack]
@@ -44,19 +44,19 @@ FamilyName = Literal["all", "sign-flip", "ipm", "hidden-ipm", "alie", "opposed"]
 
 @dataclass(frozen=True)
 class Aim:
-    """What attackers hope for from a round: harm, and trust kept for the rounds to come.
+    """What attackers want of a round: harm, and trust kept for later rounds.
 
     The value of a forgery is harm + patience · min(1, kept). The harm is −⟨s, g⟩/‖g‖², where s is
-    the step that the rule would make of the round, with what it remembers, and g the mean of the
-    honest updates: −1 where the step is the honest one, above 0 where it goes the other way. Kept
-    is the weight that the rule would give the attackers, as a share of what it would give them
-    for honest reports; 1 where the rule gives no weights, or none to honest reports either.
+    the rule's step and g the mean of the honest updates: −1 if the step is the honest one, above 0
+    if it goes the other way. Kept is the weight that the rule would give the attackers, as a share
+    of the weight for honest reports. It is 1 if the rule gives no weights, or weight 0 to honest
+    reports too.
 
     Attributes:
         scene: The round.
-        patience: How much harm, in honest steps, all their trust is worth to them; with 0 they
-            would burn it for a little more harm in this round.
-        least_kept: What keeps less than this share of the weight is worth nothing at all.
+        patience: The worth of all their trust to them, as harm in honest steps; with 0 they would
+            lose it for a little more harm in this round.
+        least_kept: A forgery that keeps less than this share of the weight has value −∞.
     """
 
     scene: Scene
@@ -64,7 +64,7 @@ class Aim:
     least_kept: float = 0.0
 
     def value(self, forged: Sequence[ClientReport]) -> float:
-        """Return what reports are worth; −∞ where they keep too little."""
+        """Return the value of reports; −∞ if they keep too little weight."""
         result = asked(self.scene, forged)
         if not self.patience and not self.least_kept:
             return harm(self.scene, result)
@@ -107,12 +107,12 @@ def harm(scene: Scene, result: AggregationResult) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Something tried.
+    """A trial of the search.
 
     Attributes:
-        value: What it is worth; see `Aim`.
+        value: Its value; see `Aim`.
         updates: (f, d) the malicious updates.
-        reports: What the attackers would send for it.
+        reports: The reports with them.
     """
 
     value: float
@@ -134,8 +134,8 @@ def line_search(
         tried: Tries a number.
         least: The smallest number, above 0.
         greatest: The largest.
-        evaluations: Numbers tried: half of them spread over the range, by equal factors, half of
-            them between the best one's neighbours.
+        evaluations: How many numbers are tried: half of them spread over the range, by equal
+            factors, half of them between the best one's neighbours.
     """
     coarse = np.geomspace(least, greatest, evaluations - evaluations // 2)
     trials = [tried(float(number)) for number in coarse]

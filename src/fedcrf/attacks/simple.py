@@ -1,4 +1,4 @@
-"""Attackers that need to know nothing of the others: they change their own update, or send none."""
+"""Attackers that know nothing of the others: they change their own update, or send none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedcrf.checks import check_choice, check_number
 
 @dataclass(frozen=True)
 class SignFlip(Attack):
-    """Sends its own update turned around: −c·u_i.
+    """Sends its own update with the opposite sign: −c·u_i.
 
     Attributes:
         factor: c, 0 or more.
@@ -31,7 +31,7 @@ class SignFlip(Attack):
 
 @dataclass(frozen=True)
 class Scaling(Attack):
-    """Sends its own update many times as large, c·u_i (Bagdasaryan et al., AISTATS 2020).
+    """Sends its own update scaled up, c·u_i (Bagdasaryan et al., AISTATS 2020).
 
     Attributes:
         factor: c, 0 or more.
@@ -67,7 +67,7 @@ class GaussianNoise(Attack):
 
 @dataclass(frozen=True)
 class NotFinite(Attack):
-    """Sends a model of which every number is NaN or infinite.
+    """Sends a model in which every number is NaN or infinite.
 
     Attributes:
         value: ``nan`` or ``inf``.
@@ -85,7 +85,7 @@ class NotFinite(Attack):
 
 @dataclass(frozen=True)
 class FreeRider(Attack):
-    """Sends the global model back as it came: a zero update."""
+    """Sends the global model unchanged: a zero update."""
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
@@ -96,8 +96,8 @@ class FreeRider(Attack):
 class StaleFreeRider(Attack):
     """Sends the global model's last step w_t − w_{t−1} as its update (Lin, Du and Liu, 2019).
 
-    In the first round it is zero. The delta-weights attack of "Free-riders in federated learning:
-    attacks and defenses".
+    In the first round it is zero. It is the delta-weights attack of "Free-riders in federated
+    learning: attacks and defenses".
     """
 
     remembers: ClassVar[bool] = True
@@ -110,7 +110,7 @@ class StaleFreeRider(Attack):
 
 
 LARGEST_FACTOR = 1e12
-"""Beyond it a count would be no integer of 64 bits."""
+"""A larger one could make counts too large for 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,8 @@ class InflatedCount(Attack):
     """Reports many times its number of examples.
 
     Attributes:
-        factor: What its number of examples is multiplied by, 1 to 1e12; rounded to a whole number.
-        update_factor: What its own update is multiplied by: 1 for an honest one, −1 for one that
-            is turned around.
+        factor: Factor of its number of examples, 1 to 1e12; the product is rounded.
+        update_factor: Factor of its own update: 1 for an honest one, −1 for the opposite sign.
     """
 
     factor: float = 10.0

@@ -1,4 +1,4 @@
-"""Attackers that send what they compute of the honest clients' updates."""
+"""Attackers that compute what they send from the honest clients' updates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -23,10 +23,10 @@ class ALIE(Attack):
     σ is the population standard deviation, as in the authors' code.
 
     Attributes:
-        z: How many standard deviations; where left out, the paper's `largest_z` of m and f.
-        estimate_from: Whose updates μ and σ are taken from: the ``honest`` clients', as the
-            field's benchmarks do, or the ``attackers``' own, as the paper's attackers, who are
-            not omniscient, have to.
+        z: How many standard deviations; by default the paper's `largest_z` of m and f.
+        estimate_from: The updates that μ and σ are those of: the ``honest`` clients', as in the
+            field's benchmarks, or the ``attackers``' own, as in the paper, whose attackers do not
+            know the others.
     """
 
     z: float | None = None
@@ -53,7 +53,7 @@ class ALIE(Attack):
                 "clients a round"
             )
         if self.estimate_from == "attackers" and num_attackers < 2:
-            return "one attacker cannot tell a spread: give two attackers, or estimate_from honest"
+            return "one attacker has no spread: give two attackers, or estimate_from honest"
         if self.z is None and not 0 < num_honest - _supporters(num_clients, num_attackers) < (
             num_honest
         ):
@@ -65,10 +65,10 @@ class ALIE(Attack):
 
 
 def largest_z(num_clients: int, num_attackers: int) -> float:
-    """Return z_max: Φ(z) = (m − f − s)/(m − f), where s = ⌊m/2 + 1⌋ − f honest clients are needed.
+    """Return z_max: Φ(z) = (m − f − s)/(m − f) with s = ⌊m/2 + 1⌋ − f.
 
-    s honest clients lie beyond μ − zσ, on average, and make a majority with the attackers. z is
-    negative where the attackers are few.
+    On average s honest clients lie beyond μ − zσ, and with the attackers they are a majority. With
+    few attackers z is negative.
 
     Args:
         num_clients: m.
@@ -88,9 +88,9 @@ class InnerProductManipulation(Attack):
     """Sends −ε times the mean of the honest updates (Xie, Koyejo and Gupta, UAI 2019).
 
     Attributes:
-        epsilon: ε, 0 or more: small hides in the crowd, large overturns a mean.
-        noise: Norm of each attacker's own noise as a fraction of the update's; 0 for none, so that
-            all attackers send the same.
+        epsilon: ε, 0 or more: a small one is inconspicuous, a large one overturns a mean.
+        noise: Norm of each attacker's own noise as a fraction of the update's; with 0 all attackers
+            send the same.
     """
 
     epsilon: float = 0.5
@@ -110,12 +110,12 @@ class InnerProductManipulation(Attack):
 
 @dataclass(frozen=True)
 class Opposed(Attack):
-    """Lies in an honest client's direction, but for a share that opposes the honest mean.
+    """Sends an honest client's update with a part that opposes the honest mean.
 
-    The update is ‖v‖·(−c·g + √(1 − c²)·v⊥), where v is the update of an honest client, g the
-    direction of the honest mean and v⊥ that of v less what it has along g: its cosine with the
-    mean is −c, and all else of it looks like that client's. Each attacker takes another client,
-    in order, as far as they reach.
+    The update is ‖v‖·(−c·g + √(1 − c²)·v⊥). v is the update of an honest client, g the direction of
+    the honest mean, and v⊥ the direction of v without its part along g. So the cosine with the mean
+    is −c, and the rest is that client's. Attackers copy different clients, as long as there are
+    enough.
 
     Attributes:
         cosine: c, from 0 to 1.
@@ -139,15 +139,15 @@ class Opposed(Attack):
 
 
 Deviation = Literal["unit", "sign", "std"]
-"""Which way to leave the mean g: −g/‖g‖, −sign(g), or −σ, coordinate by coordinate."""
+"""The direction away from the mean g: −g/‖g‖, −sign(g), or −σ, coordinate by coordinate."""
 
 
 @dataclass(frozen=True)
 class _AsFarAs(Attack):
-    """Sends g + γp with the largest γ that a bound on its distances to honest updates leaves.
+    """Sends g + γp with the largest γ within a bound on its distances to honest updates.
 
-    The paper's aggregation-agnostic attacks, which know the honest updates. The paper halves steps
-    until γ is near; here it is the root of a quadratic.
+    These are the paper's aggregation-agnostic attacks, which know the honest updates. The paper
+    approximates γ by halving steps; here it is the root of a quadratic.
 
     Attributes:
         deviation: The direction p: ``unit``, ``sign`` or ``std``.
@@ -172,10 +172,10 @@ class _AsFarAs(Attack):
 
 @dataclass(frozen=True)
 class MinMax(_AsFarAs):
-    """Sends g + γp, no further off than honest clients are (Shejwalkar and Houmansadr, NDSS 2021).
+    """Sends g + γp, bounded by largest distances (Shejwalkar and Houmansadr, NDSS 2021).
 
-    γ is the largest with max_i ‖g + γp − u_i‖ ≤ max_{i,j} ‖u_i − u_j‖: no honest client is further
-    from it than from another. There is a quadratic for each client.
+    γ is the largest with max_i ‖g + γp − u_i‖ ≤ max_{i,j} ‖u_i − u_j‖: its distances are within the
+    largest between honest clients. There is a quadratic for each client.
 
     Attributes:
         deviation: The direction p: ``unit``, ``sign`` or ``std``.
@@ -191,10 +191,10 @@ class MinMax(_AsFarAs):
 
 @dataclass(frozen=True)
 class MinSum(_AsFarAs):
-    """Sends g + γp as min-max, by sums of squares (Shejwalkar and Houmansadr, NDSS 2021).
+    """Sends g + γp, bounded by sums of squared distances (Shejwalkar and Houmansadr, NDSS 2021).
 
     γ is the largest with Σ_i ‖g + γp − u_i‖² ≤ max_i Σ_j ‖u_i − u_j‖²: its squared distances sum to
-    no more than an honest client's.
+    at most the largest sum of an honest client.
 
     Attributes:
         deviation: The direction p: ``unit``, ``sign`` or ``std``.
@@ -230,8 +230,8 @@ def squared_distances(updates: Vector) -> Vector:
 def largest_step(square: float, inner: float, rest: float, bound: float) -> float:
     """Return the largest γ ≥ 0 with ``square``·γ² + 2·``inner``·γ + ``rest`` ≤ ``bound``.
 
-    0 where none is, for rounding alone lets the mean be further than the bound; and where
-    ``square`` is 0, for then there is no direction to go.
+    0 if there is none, since only rounding puts the mean beyond the bound. 0 also for a ``square``
+    of 0, since then the direction is zero.
     """
     if square <= 0.0:
         return 0.0
@@ -243,16 +243,15 @@ def largest_step(square: float, inner: float, rest: float, bound: float) -> floa
 class Mimic(Attack):
     """Copies the honest client that differs the most (Karimireddy, He and Jaggi, ICLR 2022).
 
-    Over the first rounds the direction z in which the honest updates vary most is learnt by Oja's
-    iteration, as in the paper's appendix and its code: with μ the running mean of the updates and
-    v = Σ_i ⟨u_i − μ, z⟩(u_i − μ), z ← t/(t + 1)·z + 1/(t + 1)·v/‖v‖, at length 1. All attackers
-    copy the client with the largest |Σ_t ⟨z, u_i⟩|; of the honest clients of a round, where not
-    all are drawn.
+    In the first rounds the direction z of the honest updates' largest variance is learnt by Oja's
+    iteration, as in the paper's appendix and its code. With μ the running mean of the updates and
+    v = Σ_i ⟨u_i − μ, z⟩(u_i − μ), it is z ← t/(t + 1)·z + 1/(t + 1)·v/‖v‖, at length 1. Of a
+    round's honest clients all attackers copy the one with the largest |Σ_t ⟨z, u_i⟩|.
 
     Attributes:
-        warmup: Rounds in which z and the sums are learnt; the client copied is settled then.
-        noise: Norm of each attacker's own noise as a fraction of the update's; 0 for none, so that
-            all attackers send the same.
+        warmup: Rounds in which z and the sums are learnt; afterwards they are fixed.
+        noise: Norm of each attacker's own noise as a fraction of the update's; with 0 all attackers
+            send the same.
     """
 
     warmup: int = 10
@@ -270,11 +269,16 @@ class Mimic(Attack):
         memory = scene.memory
         if int(memory.get("rounds", np.array(0))) < self.warmup:
             memory = _learnt(scene)
-        scores = dict(zip(memory["clients"].tolist(), memory["scores"].tolist(), strict=True))
+        scores = _by_client(memory, "scores")
         worth = [abs(scores.get(report.client, 0.0)) for report in scene.finite_honest]
         copied = scene.honest_updates[int(np.argmax(worth))]
         updates = with_noise(copied, scene.num_attackers, self.noise, scene.draw)
         return Forgery(scene.reports(updates), memory)
+
+
+def _by_client(memory: Memory, name: str) -> dict[int, Any]:
+    """Return what a memory has under a name for each of its clients; nothing at first."""
+    return dict(zip(memory["clients"].tolist(), memory[name], strict=True)) if memory else {}
 
 
 def _learnt(scene: Scene) -> Memory:
@@ -286,11 +290,7 @@ def _learnt(scene: Scene) -> Memory:
     mean = mean / (rounds + 1)
     centred = scene.honest_updates - mean
     direction = unit((rounds * start + unit((centred @ start) @ centred)) / (rounds + 1))
-    scores = (
-        dict(zip(before["clients"].tolist(), before["scores"].tolist(), strict=True))
-        if before
-        else {}
-    )
+    scores = _by_client(before, "scores")
     found = (scene.honest_updates @ direction).tolist()
     for report, score in zip(scene.finite_honest, found, strict=True):
         scores[report.client] = scores.get(report.client, 0.0) + score
@@ -305,15 +305,15 @@ def _learnt(scene: Scene) -> Memory:
 
 @dataclass(frozen=True)
 class Drift(Attack):
-    """Sends γ(w° − w_t), as if it descended ½γ‖w − w°‖², whose minimum is far from good models.
+    """Sends γ(w° − w_t), the descent of ½γ‖w − w°‖², whose minimum is far from good models.
 
-    Between two rounds that changes by −γ(w_t − w_t'): it responds to the model's step as honest
-    clients do, and more, for it has a loss of positive curvature. In its first round each attacker
-    settles its goal w° = w_t + (c·n/γ)·p, where n is the median norm of the honest updates and p
-    the direction of `Opposed`: an honest client's but for what opposes the honest mean.
+    Between two rounds it changes by −γ(w_t − w_t'). So it responds to the model's step as honest
+    clients do, and more strongly, because its loss has positive curvature. In its first round each
+    attacker fixes its goal w° = w_t + (c·n/γ)·p, where n is the median norm of the honest updates
+    and p the direction of `Opposed`.
 
     Attributes:
-        curvature: γ, above 0 and up to 1; the smaller, the further the goal.
+        curvature: γ, above 0 and up to 1; with a smaller one the goal is further away.
         length: c, of the first update, in median honest norms.
         cosine: Of the first update, against the honest mean.
     """
@@ -332,13 +332,11 @@ class Drift(Attack):
         check_number("cosine", self.cosine, 0.0, 1.0)
 
     def forge(self, scene: Scene) -> Forgery:
-        """Settle goals, where there is none; see `Attack.forge`."""
+        """Fix goals, where there is none; see `Attack.forge`."""
         if not scene.active or not scene.num_attackers:
             return Forgery(scene.own, scene.memory)
         here, memory = scene.position, scene.memory
-        goals = (
-            dict(zip(memory["clients"].tolist(), memory["goals"], strict=True)) if memory else {}
-        )
+        goals = _by_client(memory, "goals")
         directions = unit(scene.updates_of(Opposed(self.cosine).forge(scene).reports))
         reach = self.length * float(np.median(norms(scene.honest_updates))) / self.curvature
         for report, direction in zip(scene.own, directions, strict=True):

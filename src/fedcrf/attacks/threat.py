@@ -16,8 +16,8 @@ class Schedule(Settings):
 
     Attributes:
         attackers: How many: a whole number, or a fraction of the clients, which is rounded.
-        start_round: The first round of the attack; more than 1 for an attack that sleeps before.
-        every: k, for an attack in every k-th round from then on; more than 1 for one that pulses.
+        start_round: The first round of the attack.
+        every: k, for an attack in every k-th round from then on.
     """
 
     attackers: int | float = 0.3
@@ -34,7 +34,7 @@ class Schedule(Settings):
         check_whole("every", self.every, least=1)
 
     def active(self, number: int) -> bool:
-        """Tell whether there is an attack in a round."""
+        """Return whether there is an attack in a round."""
         since = number - self.start_round
         return since >= 0 and since % self.every == 0
 
@@ -42,7 +42,7 @@ class Schedule(Settings):
         """Return how many of so many clients attack.
 
         Raises:
-            FedcrfError: None of them, or all.
+            FedcrfError: None of them would attack, or all.
         """
         exact = self.attackers if self.is_count else self.attackers * num_clients
         count = _rounded(exact)
@@ -60,15 +60,15 @@ class Schedule(Settings):
         """Return how many of ``drawn`` out of so many clients attack on average; one at least.
 
         Raises:
-            FedcrfError: None of the clients attacks, or all.
+            FedcrfError: None of the clients would attack, or all.
         """
         return max(1, _rounded(self.count(num_clients) * drawn / num_clients))
 
     @property
     def is_count(self) -> bool:
-        """Whether ``attackers`` is a number of clients, and no fraction of them."""
+        """Whether ``attackers`` is a number of clients, not a fraction of them."""
         if isinstance(self.attackers, float) and self.attackers == 1.0:
-            return False  # one client, or all of them: nobody can tell
+            return False  # ambiguous: one client, or all of them
         return float(self.attackers).is_integer() and self.attackers >= 1
 
 
@@ -83,19 +83,19 @@ class Threat(Settings):
 
     Attributes:
         attack: What attackers do, with its settings.
-        schedule: How many they are, and when they do it.
+        schedule: How many they are, and in which rounds they attack.
     """
 
     attack: Attack
     schedule: Schedule = Schedule()
 
     def check(self, num_clients: int, clients_per_round: int | None = None) -> None:
-        """Raise a `FedcrfError` where so many clients cannot be attacked so.
+        """Raise a `FedcrfError` if the attack is not possible with so many clients.
 
         Args:
             num_clients: Clients of the federation.
-            clients_per_round: How many of them are drawn for a round; None for all. The round
-                looked at has its share of attackers (`Schedule.count_among`).
+            clients_per_round: How many of them are drawn for a round; None for all. The round is
+                assumed to have its share of attackers (`Schedule.count_among`).
         """
         drawn = min(clients_per_round or num_clients, num_clients)
         attackers = self.schedule.count_among(drawn, num_clients)

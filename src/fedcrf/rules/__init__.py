@@ -1,9 +1,9 @@
 """Server rules: how the clients' models become the next global model.
 
 A rule is a frozen dataclass in a file of its own and a line in `RULES`; its fields are its
-settings, and a run's description may set them by name. `Optimized` puts a server optimizer of
-`SERVER_OPTIMIZERS` behind any of them. The rules of ByzFL, `BYZFL_RULES`, are known by name:
-`find_rule` knows all.
+settings, and a run's description may set them by name. `Optimized` adds a server optimizer of
+`SERVER_OPTIMIZERS` to any of them. `find_rule` finds these, ByzFL's (`BYZFL_RULES`) and rules from
+outside by name.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def find_rule(name: str) -> type[Rule]:
     """Return the rule of that name: of `RULES`, of ByzFL's (`byzfl_rule`), or from outside.
 
     Raises:
-        FedcrfError: There is none, or it is no rule; see `fedcrf.extensions`.
+        FedcrfError: There is none, or it is not a rule; see `fedcrf.extensions`.
     """
     if name.startswith(PREFIX):
         return byzfl_rule(name)

@@ -1,4 +1,4 @@
-"""What a server rule is: the global model and the clients' reports in, the next model out."""
+"""A server rule: from the global model and the clients' reports to the next model."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fedcrf.statistics import UpdateGeometry, centred_geometry, is_floating, wei
 from fedcrf.statistics.inputs import Layers, finite_clients
 
 Memory = Mapping[str, NDArray[Any]]
-"""What a rule keeps from one round for the next: arrays by name, as a checkpoint holds them."""
+"""What a rule keeps from one round for the next: arrays by name, which a checkpoint holds."""
 
 
 RESIDUAL_LOSS = "residual_loss"
-"""Evidence: mean cross-entropy that a client's model has on its own examples after training."""
+"""Evidence: the mean cross-entropy of a client's model on its own examples after training."""
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-"""Last parts of the names of tensors that are not trained: batch norm's."""
+"""Last parts of the names of tensors that are not trained, batch norm's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +42,11 @@ class ClientReport:
     Attributes:
         client: The client's stable identity.
         state: Its model, with the names, shapes and dtypes of the global model.
-        num_examples: Its training examples n_i, or whatever else it counts for.
+        num_examples: The count n_i of its training examples, or another base for its weight.
         effective_steps: ‖a_i‖₁ of its local solver, the steps that its update is worth (FedNova);
             above 0.
-        evidence: What it says of itself, by name, such as `RESIDUAL_LOSS`. A client may lie, not
-            report what others do, or report NaN: rules must tolerate that.
+        evidence: By name what it reports of itself, such as `RESIDUAL_LOSS`. It may be false,
+            missing or NaN: rules must tolerate that.
     """
 
     client: int
@@ -61,16 +61,16 @@ class AggregationResult:
     """What a rule decided.
 
     Attributes:
-        state: The next global model; the present one where no report was usable.
-        weights: (m,) float64; the share of each report in the model. All 0 where none was usable;
-            NaN where no report has one weight, as where the rule picks coordinate by coordinate.
-            Of a rule that clips updates, the share that the clipped update has.
-        base_weights: (m,) float64; FedAvg's shares of the same reports, to compare with.
-        excluded: (m,) bool; True where a report was excluded because it is not finite.
-        posterior: The CRF's reasons, where the rule is one.
-        memory: What the rule keeps for the next round; empty where it remembers nothing.
-        kept_reason: Why the global model stays as it is, in one sentence; None where it moves. A
-            rule that gives all weights 0 and no reason had no report to average.
+        state: The next global model; the present one if no report was usable.
+        weights: (m,) float64; the share of each report in the model. All 0 if none was usable; NaN
+            if reports have no single weight, as in rules that act coordinate by coordinate. If the
+            rule clips updates, the shares of the clipped ones.
+        base_weights: (m,) float64; FedAvg's shares of the same reports, for comparison.
+        excluded: (m,) bool; True for a report that is not finite.
+        posterior: The posterior, if the rule is a CRF.
+        memory: What the rule keeps for the next round; empty if it remembers nothing.
+        kept_reason: Why the global model stays as it is, in one sentence; None if it moves. If a
+            rule gives all weights 0 and no reason, it had no report to average.
     """
 
     state: State
@@ -93,10 +93,10 @@ class AggregationResult:
 class Rule(Settings, ABC):
     """A server rule: a small immutable value whose fields are its settings.
 
-    A rule gives `aggregate`; everything else has a default that suits most rules.
+    A rule implements `aggregate`; everything else has a default that suits most rules.
 
     Attributes:
-        behaviour: Rises where the rule decides otherwise than before; see the golden table.
+        behaviour: A number that is raised when the rule's results change; see the golden table.
         remembers: Whether decisions depend on earlier rounds.
     """
 
@@ -105,17 +105,17 @@ class Rule(Settings, ABC):
 
     @property
     def name(self) -> str:
-        """What records and memories call the rule."""
+        """The rule's name in records and memories."""
         return type(self).__name__
 
     @property
     def wanted_evidence(self) -> frozenset[str]:
-        """Names of the evidence it looks at, which clients are asked for."""
+        """Names of the evidence that it uses, which clients are asked for."""
         return frozenset()
 
     @property
     def needs_steps(self) -> bool:
-        """Whether a report without effective steps is of no use."""
+        """Whether a report without effective steps cannot be used."""
         return False
 
     def begin(self) -> Memory:
@@ -126,62 +126,60 @@ class Rule(Settings, ABC):
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
-        """Return the next global model and how it came about.
+        """Return the next global model, with weights and reasons.
 
         Args:
-            memory: `AggregationResult.memory` of the round before; that of `begin`, or an empty
-                one, in the first.
+            memory: `AggregationResult.memory` of the round before; in the first that of `begin`,
+                or an empty one.
             model: The model w_t that the clients started from.
-            reports: At least one report; none is changed. Clients may be others than in the round
-                before; what is remembered of a client is kept under its identity.
+            reports: At least one report; none is changed. The clients need not be those of the
+                round before; memory is kept by identity.
 
         Raises:
-            FedcrfError: No reports, one whose tensors differ from the global model's in name,
-                shape or dtype, or counts that are negative or all zero; a memory that is not of
-                this rule.
+            FedcrfError: No reports; one whose tensors differ from the global model's in name, shape
+                or dtype; counts that are negative or all zero; or a memory of another rule.
         """
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule with what its settings leave open and only a simulation knows.
+        """Return the rule informed of what only a simulation knows, for settings without a value.
 
-        Peers that have to know how many attack are seen at their best so. What the settings say
-        counts.
+        So rules that need the number of attackers are compared at their best. Given settings stay.
 
         Args:
-            attackers: How many of a round's clients attack, on average where they are drawn.
+            attackers: How many of a round's clients attack, on average if they are drawn.
             num_clients: Clients of a round.
             seed: The run's seed.
 
         Raises:
-            FedcrfError: It cannot stand so many attackers.
+            FedcrfError: It does not tolerate so many attackers.
         """
         return self
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
-        """Return the rule with secret signs of its sketches where its settings give no seed.
+        """Return the rule with secret signs of its sketches, if its settings give no seed.
 
-        Attackers who know the random signs can send what sketches do not show. A rule whose
-        settings give a seed, be it 0, is returned as it is, and so is one without sketches.
+        An attacker that knows the signs can send an update whose sketch hides it. A rule with a
+        given seed, 0 too, is returned as it is, and so is a rule without sketches.
 
         Args:
-            memory: Of the run it goes on from, whose signs it keeps; else empty.
-            seed: Of the signs where nothing is remembered; above 0, below 2⁶³.
+            memory: That of the run that is continued, whose signs are kept; else empty.
+            seed: The seed of the signs if the memory has none; above 0, below 2⁶³.
         """
         return self
 
     def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` where it cannot be used with so many clients a round.
+        """Raise a `FedcrfError` if the rule cannot be used with so many clients a round.
 
-        It is asked before the first round. In a round that fewer report in, a rule does with those.
+        It is called before the first round. If fewer report in a round, the rule uses those.
         """
 
 
 def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
-    """Raise a `FedcrfError` where a rule is informed that half of its clients attack, or more.
+    """Raise a `FedcrfError` if a rule is informed that half of its clients attack, or more.
 
     Args:
         rule: The rule.
-        setting: Which of its settings says so, or could say otherwise.
+        setting: The name of its setting for the number of attackers.
         attackers: How many.
         num_clients: Clients of a round.
     """
@@ -189,7 +187,7 @@ def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients:
     if attackers > most:
         raise FedcrfError(
             f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
-            f"more, which it cannot stand: give {most} at most ({setting}, --attackers)"
+            f"more, which it cannot tolerate: give {most} at most ({setting}, --attackers)"
         )
 
 
@@ -200,7 +198,7 @@ def reported_evidence(
 
     Args:
         reports: The clients' reports.
-        wanted: Names of what counts, as clients may report what nobody asked for; else all.
+        wanted: Names of the evidence to return, since clients may report more; by default all.
     """
     names = {name for report in reports for name in report.evidence}
     names = names if wanted is None else names & set(wanted)
@@ -215,10 +213,10 @@ def reported_evidence(
 def aggregate_or_keep(
     rule: Rule, memory: Memory, model: State, reports: Sequence[ClientReport]
 ) -> AggregationResult:
-    """Let a rule decide; where it raises, keep model and memory.
+    """Let a rule decide; if it raises, keep model and memory.
 
-    It is for servers, which must outlast a round that a rule cannot decide. `kept_reason` then is
-    the rule's error, all weights are 0, and no report is called excluded unless it is not finite.
+    It is for servers, which must survive a round in which a rule fails. `kept_reason` is then the
+    rule's error, all weights are 0, and only reports that are not finite are excluded.
     """
     try:
         return rule.aggregate(memory, model, reports)
@@ -292,7 +290,7 @@ def average_states(
         reports: The w_i.
         weights: (m,) weights α, with which integer tensors are averaged; these are rounded to
             nearest.
-        coefficients: (m,) c, the weights of clipped updates; α where left out, which is Σ α_i w_i
+        coefficients: (m,) c, the weights of clipped updates; by default α, which gives Σ α_i w_i
             for weights that sum to 1.
     """
     if not weights.any():
@@ -308,12 +306,12 @@ def average_states(
 
 
 def stepped_state(model: State, step: NDArray[np.floating], others: State) -> State:
-    """Return w_t moved by a flat step, with the tensors of another model that are not floating.
+    """Return w_t moved by a flat step, with the integer tensors of another model.
 
     Args:
         model: w_t.
         step: (d,) over the floating-point tensors, in the order of their names.
-        others: The integer tensors by name; what else it holds is not read.
+        others: The model with the integer tensors; its other tensors are not read.
     """
     state: dict[str, NDArray[Any]] = {}
     start = 0
@@ -334,7 +332,7 @@ def weighted_result(
     weights: NDArray[np.float64],
     finite: NDArray[np.bool_],
 ) -> AggregationResult:
-    """Return what a rule that only weighs the reports decided."""
+    """Return the result of a rule that only weighs the reports."""
     return AggregationResult(
         state=average_states(model, reports, weights),
         weights=weights,
@@ -344,11 +342,11 @@ def weighted_result(
 
 
 def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
-    """Check that every report is of the global model.
+    """Check that every report fits the global model.
 
     Raises:
         FedcrfError: No reports, or one whose tensors differ in name, shape or dtype; tensors that
-            are no NumPy arrays; states or evidence that are not by name.
+            are not NumPy arrays; states or evidence that are not by name.
     """
     if not reports:
         raise FedcrfError("there are no reports to aggregate: give at least one")
@@ -377,7 +375,7 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
 
 
 def misfit_of(state: State, model: State) -> str | None:
-    """Return what a client reports that is not of the global model; None where all of it is."""
+    """Return how a reported model differs from the global model in form; None if it does not."""
     if isinstance(state, FlatState) and state.layout == Layout.of(model):
         return None
     if state.keys() != model.keys():

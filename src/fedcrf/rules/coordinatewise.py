@@ -1,4 +1,4 @@
-"""Rules that pick every coordinate on its own: the median and the trimmed mean."""
+"""Rules that act on every coordinate by itself: the median and the trimmed mean."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from fedcrf.rules.base import (
 from fedcrf.rules.state import Reduce, State, merged
 from fedcrf.statistics import median_of, trimmed_mean_of
 
-USUAL_FRACTION = 0.1
-"""What the trimmed mean leaves out at each end where nobody is known to attack."""
+DEFAULT_FRACTION = 0.1
+"""The share that the trimmed mean cuts at each end if no attackers are known."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class TrimmedMean(Rule):
     """Coordinate-wise mean without the ⌊βm⌋ smallest and largest values (Yin et al., 2018).
 
     Attributes:
-        fraction: β in [0, 0.5). Where left out, a run says its attackers' share of a round, and it
-            is `USUAL_FRACTION` where nobody attacks or nobody says.
+        fraction: β in [0, 0.5). By default a run informs the rule of the attackers' share of a
+            round; it is `DEFAULT_FRACTION` if nobody attacks, or outside a run.
     """
 
     fraction: float | None = None
@@ -57,25 +57,21 @@ class TrimmedMean(Rule):
             raise FedcrfError(f"fraction {self.fraction}: give a number in [0, 0.5)")
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of the attackers, unless it was; see `Rule.informed`."""
+        """Return the rule informed of the attackers' share; see `Rule.informed`."""
         if self.fraction is not None:
             return self
         check_honest_majority(self, "fraction", attackers, num_clients)
-        return replace(self, fraction=attackers / num_clients if attackers else USUAL_FRACTION)
+        return replace(self, fraction=attackers / num_clients if attackers else DEFAULT_FRACTION)
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         """Return the trimmed mean of the clients' models; see `Rule.aggregate`."""
-        return _pick(
-            model,
-            reports,
-            lambda arrays: trimmed_mean_of(arrays, self._trim(len(arrays))),
-        )
+        return _pick(model, reports, lambda rows: trimmed_mean_of(rows, self._trim(len(rows))))
 
     def _trim(self, num_rows: int) -> int:
-        """Return ⌊βm⌋; β is meant as written, so that ⌊0.29 · 100⌋ is 29."""
-        fraction = USUAL_FRACTION if self.fraction is None else self.fraction
+        """Return ⌊βm⌋ for β as it is written, so that ⌊0.29 · 100⌋ is 29."""
+        fraction = DEFAULT_FRACTION if self.fraction is None else self.fraction
         return min(math.floor(round(fraction * num_rows, 9)), (num_rows - 1) // 2)
 
 

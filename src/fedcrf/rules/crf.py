@@ -1,4 +1,4 @@
-"""The CRFs as server rules: the paper's, and those that go past it."""
+"""The CRFs as server rules: the paper's, and ours."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CRF(ClientCRF, Rule):
         return _result(model, reports, posterior)
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
-        """Return the rule with signs of its own; see `Rule.with_secret_signs`."""
+        """Return the rule with secret signs; see `Rule.with_secret_signs`."""
         if self.sketch_size is None or self.sketch_seed is not None:
             return self
         return replace(self, sketch_seed=seed)
@@ -47,7 +47,7 @@ class CRF(ClientCRF, Rule):
 
 @dataclass(frozen=True)
 class CRFEvidence(EvidenceCRF, Rule):
-    """FedAvg, less for clients whose own evidence speaks against them; see `EvidenceCRF`."""
+    """FedAvg with lower weights for clients that report a high residual loss; see `EvidenceCRF`."""
 
     @property
     def wanted_evidence(self) -> frozenset[str]:
@@ -70,7 +70,7 @@ class CRFEvidence(EvidenceCRF, Rule):
 class CRFRobust(RobustCRF, Rule):
     """The robust CRF, which remembers its clients; the settings are `RobustCRF`'s.
 
-    Of them those of the evidence mean nothing here, since nobody is asked for any.
+    Those of reported evidence are not used, since clients are not asked for any.
     """
 
     remembers: ClassVar[bool] = True
@@ -99,7 +99,7 @@ class CRFRobust(RobustCRF, Rule):
         return _result(model, reports, posterior)
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
-        """Return the rule with signs of its own; see `Rule.with_secret_signs`."""
+        """Return the rule with secret signs; see `Rule.with_secret_signs`."""
         if self.sketch_seed is not None:
             return self
         remembered = sketch_seed_of(memory)
@@ -113,9 +113,8 @@ class CRFRobust(RobustCRF, Rule):
 class CRFRobustEvidence(CRFRobust):
     """The robust CRF, with the evidence that clients report against themselves.
 
-    It is made for clients that mean no harm, and tolerates what they differ in at the end: by
-    default the tolerances of norms, of opposition and of trusted clients' responses grow with the
-    norm decay.
+    Its tolerances suit the larger differences between honest clients of a converged federation: by
+    default those of norms, opposition and trusted clients' responses grow with the norm decay.
     """
 
     ignores: ClassVar[frozenset[str]] = frozenset()

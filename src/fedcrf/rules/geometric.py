@@ -1,7 +1,7 @@
 """Rules that move towards the geometric median of the updates: Weiszfeld's and RFA's iterations.
 
-Both need the Gram matrix of the updates about their mean and nothing else: a point z = Σ v_i u_i is
-known by its weights v.
+Both need only the Gram matrix of the updates about their mean: a vector z = Σ v_i u_i is given by
+its weights v.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fedcrf.statistics.one_pass import scatter
 
 @dataclass(frozen=True)
 class GeometricMedian(Rule):
-    """Point of least total distance to the updates, unweighted (Chen, Su and Xu, POMACS 2017).
+    """The vector of least total distance to the updates (Chen, Su and Xu, POMACS 2017).
 
-    It is sought by Weiszfeld's iterations (Tôhoku Mathematical Journal, 1937). The paper,
-    "Distributed statistical machine learning in adversarial settings", first takes the means of
-    batches of clients; here every client is a batch.
+    All updates count alike. It is computed by Weiszfeld's iterations (Tôhoku Mathematical Journal,
+    1937). The paper, "Distributed statistical machine learning in adversarial settings", first
+    takes the means of batches of clients; here every client is a batch.
 
     Attributes:
-        iterations: At most so many.
+        iterations: The most iterations.
         tolerance: Ends when z moves less than this, relative to the updates' typical distance
             from their mean.
     """
@@ -93,13 +93,13 @@ def weiszfeld(
 ) -> NDArray[np.float64]:
     """Run v_i ∝ s_i / ‖z − u_i‖ with z = Σ v_j u_j from v = s, on the Gram matrix alone.
 
-    Where z meets an update, that update's pull is held against the others' (Vardi and Zhang, PNAS
-    2000), so that z leaves a point that is not the median.
+    If z meets an update, that update's pull is compared with the others' (Vardi and Zhang, PNAS
+    2000), so that z moves on unless it is the median.
 
     Args:
         gram: (m, m) inner products of the updates about their mean; NaN where the share is 0.
-        shares: (m,) weights s of the distances; 0 leaves an update out.
-        iterations: At most so many.
+        shares: (m,) weights s of the distances; an update of share 0 is excluded.
+        iterations: The most iterations.
         tolerance: Ends when z moves less than this, relative to the updates' typical distance
             from their mean.
 
@@ -134,8 +134,8 @@ def smoothed_weiszfeld(
 
     Args:
         gram: (m, m) inner products of the updates about their mean; NaN where the share is 0.
-        shares: (m,) weights s of the distances; 0 leaves an update out.
-        iterations: Just so many.
+        shares: (m,) weights s of the distances; an update of share 0 is excluded.
+        iterations: Number of iterations.
         smoothing: ν > 0.
 
     Returns:

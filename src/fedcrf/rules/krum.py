@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,9 @@ from fedcrf.statistics import UpdateGeometry
 
 @dataclass(frozen=True)
 class _Selecting(Rule):
-    """A rule that averages the updates with the best Krum scores."""
+    """The plain mean of the updates with the best Krum scores, one of them or m − f."""
 
+    single: ClassVar[bool]
     num_byzantine: int | None = None
 
     def __post_init__(self) -> None:
@@ -34,18 +35,31 @@ class _Selecting(Rule):
             check_whole("num_byzantine", self.num_byzantine, least=0)
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of the attackers, unless it was; see `Rule.informed`."""
+        """Return the rule informed of the attackers' number; see `Rule.informed`."""
         rule = replace(self, num_byzantine=attackers) if self.num_byzantine is None else self
         rule.check_clients(num_clients)
         return rule
 
     def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` where half of so many clients or more are Byzantine."""
+        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
         check_honest_majority(self, "num_byzantine", self._f, num_clients)
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
+        geometry = report_geometry(model, reports)
+        available = int(geometry.finite.sum())
+        count = 1 if self.single else max(1, available - self._f)
+        order = np.argsort(krum_scores(geometry, self._f), kind="stable")
+        best = order[: min(count, available)]
+        weights = np.zeros(len(reports))
+        weights[best] = 1.0 / max(1, len(best))
+        return weighted_result(model, reports, weights, geometry.finite)
 
     @property
     def _f(self) -> int:
-        """What f is; 0 where nobody has said."""
+        """The number f; 0 where nobody has given it."""
         return self.num_byzantine or 0
 
 
@@ -55,15 +69,11 @@ class Krum(_Selecting):
 
     Attributes:
         num_byzantine: f, fewer than half of the clients; the score is over the m − f − 2 nearest
-            others, but at least one. Where left out, a run says its number of attackers, and it is
-            0 where nobody does.
+            others, but at least one. By default a run informs the rule of its number of attackers;
+            outside a run it is 0.
     """
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the model of the chosen client; see `Rule.aggregate`."""
-        return _select(model, reports, self._f, 1)
+    single: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -71,27 +81,21 @@ class MultiKrum(_Selecting):
     """The plain mean of the m − f updates with the best Krum scores (Blanchard et al., 2017).
 
     Attributes:
-        num_byzantine: f, fewer than half of the clients; the score is over the m − f − 2 nearest
-            others, but at least one. Where left out, a run says its number of attackers, and it is
-            0 where nobody does: then nobody is left out, and the rule is `Uniform`.
+        num_byzantine: f, as of `Krum`. With f = 0 nobody is excluded, and the rule is `Uniform`.
     """
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
-        return _select(model, reports, self._f, None)
+    single: ClassVar[bool] = False
 
 
 def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> NDArray[np.float64]:
     """Return each update's sum of squared distances to its m − f − 2 nearest others.
 
     Args:
-        geometry: Of the updates about their mean, so that what they share does not cancel.
+        geometry: The updates about their mean, which keeps the digits of their differences.
         num_byzantine: f.
 
     Returns:
-        (m,) scores; infinite for an update that is not finite, and m counts only the others.
+        (m,) scores; infinite for an update that is not finite, which m does not count.
     """
     used = np.flatnonzero(geometry.finite)
     gram = geometry.gram[np.ix_(used, used)]
@@ -102,19 +106,3 @@ def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> NDArray[np.floa
     scores = np.full(geometry.num_clients, np.inf)
     scores[used] = np.sort(squared, axis=1)[:, :neighbours].sum(axis=1)
     return scores
-
-
-def _select(
-    model: State,
-    reports: Sequence[ClientReport],
-    num_byzantine: int,
-    num_selected: int | None,
-) -> AggregationResult:
-    geometry = report_geometry(model, reports)
-    finite = geometry.finite
-    available = int(finite.sum())
-    count = max(1, available - num_byzantine) if num_selected is None else num_selected
-    best = np.argsort(krum_scores(geometry, num_byzantine), kind="stable")[: min(count, available)]
-    weights = np.zeros(len(reports))
-    weights[best] = 1.0 / max(1, len(best))
-    return weighted_result(model, reports, weights, finite)

@@ -28,13 +28,12 @@ from fedcrf.statistics import weighted_average
 class FedNova(Rule):
     """w ← w + τ_eff Σ p_i u_i / a_i with τ_eff = Σ p_i a_i (Wang et al., NeurIPS 2020).
 
-    The coefficients τ_eff p_i / a_i need not sum to 1, which the result's weights show. The a_i
-    reported are those of plain SGD with momentum, with a proximal objective too.
+    The result's weights are the coefficients τ_eff p_i / a_i, which need not sum to 1. The reported
+    a_i are those of plain SGD with momentum, also under a proximal objective.
 
     Attributes:
-        normalise_buffers: Whether buffers go through τ_eff as well. They then get weights that do
-            not sum to 1, and a running variance can turn negative; by default they are averaged
-            as FedAvg does.
+        normalise_buffers: Whether buffers get these coefficients too. A running variance can then
+            become negative. By default buffers are averaged as in FedAvg.
         buffers: Last parts of the names of tensors that are not trained.
     """
 

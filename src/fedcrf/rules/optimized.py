@@ -17,23 +17,23 @@ from fedcrf.rules.state import State
 from fedcrf.statistics import is_floating
 
 BEHIND = "+"
-"""Stands before the name of a server optimizer, behind that of the rule."""
+"""Joins the names of a rule and of its server optimizer."""
 
 RULE = "rule"
-"""Stands before the names of what the inner rule remembers."""
+"""Prefix of the names in the inner rule's memory."""
 
 
 @dataclass(frozen=True)
 class Optimized(Rule):
     """Any rule, with Δ = w_agg − w_t as pseudo-gradient (algorithm 2 of Reddi et al., ICLR 2021).
 
-    Weights and reasons stay the rule's. Integer tensors and batch norm's running statistics are
-    the rule's too: they are estimates and no parameters, and an adaptive step could make a variance
-    negative. A round in which the rule keeps the model moves nothing, and the optimizer forgets it.
+    Weights and reasons stay the rule's. So do integer tensors and batch norm's running statistics:
+    they are estimates, not parameters, and an adaptive step could make a variance negative. A round
+    in which the rule keeps the model changes neither the model nor the optimizer's moments.
 
     Attributes:
-        rule: Makes w_agg of the reports; may remember itself.
-        optimizer: Makes a step of Δ.
+        rule: Computes w_agg from the reports; it may have a memory of its own.
+        optimizer: Computes a step from Δ.
         buffers: Last parts of the names of tensors that are not trained.
     """
 
@@ -45,21 +45,21 @@ class Optimized(Rule):
 
     @property
     def name(self) -> str:
-        """The rule's name with that of the optimizer behind it."""
+        """The rule's name, then the optimizer's."""
         return f"{self.rule.name}{BEHIND}{type(self.optimizer).__name__}"
 
     @property
     def wanted_evidence(self) -> frozenset[str]:
-        """What the inner rule looks at."""
+        """The evidence that the inner rule uses."""
         return self.rule.wanted_evidence
 
     @property
     def needs_steps(self) -> bool:
-        """Whether the inner rule does."""
+        """Whether the inner rule needs steps."""
         return self.rule.needs_steps
 
     def begin(self) -> Memory:
-        """Return the inner rule's memory; the optimizer's is made when the model is known."""
+        """Return the inner rule's memory; the optimizer's needs the model's shapes."""
         return _Joined({RULE: self.rule.begin()})
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
@@ -71,7 +71,7 @@ class Optimized(Rule):
         return replace(self, rule=self.rule.with_secret_signs(_named(memory, RULE), seed))
 
     def check_clients(self, num_clients: int) -> None:
-        """Ask the inner rule; see `Rule.check_clients`."""
+        """Check the inner rule; see `Rule.check_clients`."""
         self.rule.check_clients(num_clients)
 
     def aggregate(
@@ -95,7 +95,7 @@ class Optimized(Rule):
             before = model[name].astype(np.float64)
             moments = {moment: arrays[name] for moment, arrays in kept.items()}
             step, renewed = self.optimizer.step(aggregate[name] - before, moments)
-            with np.errstate(over="ignore"):  # a model that diverges says so itself
+            with np.errstate(over="ignore"):  # a diverging model becomes infinite, without warning
                 state[name] = np.asarray(before + step).astype(model[name].dtype)
             for moment, array in renewed.items():
                 after[moment][name] = np.asarray(array)
@@ -135,12 +135,12 @@ class Optimized(Rule):
 
 
 def plain_rule(rule: object) -> object:
-    """Return the rule behind server optimizers and a choice of tensors; any other as it is."""
+    """Return the rule without server optimizers and a choice of tensors; others as they are."""
     return plain_rule(rule.rule) if isinstance(rule, Optimized | Judged) else rule
 
 
 class _Joined(Mapping[str, NDArray[Any]]):
-    """One memory of several parts, each under its name and a dot; what they hold is not copied."""
+    """One memory of several parts, each under its name and a dot; no array is copied."""
 
     def __init__(self, parts: Mapping[str, Memory]) -> None:
         self.parts = parts
@@ -157,12 +157,12 @@ class _Joined(Mapping[str, NDArray[Any]]):
 
 
 def _named(memory: Memory, part: str) -> Memory:
-    """Return what stands in the memory under a part's name."""
+    """Return one part of the memory."""
     if isinstance(memory, _Joined):
         return memory.parts.get(part, {})
     if not isinstance(memory, Mapping):
         raise FedcrfError(
-            f"the memory is a {type(memory).__name__}: give the one this rule handed back, or "
+            f"the memory is a {type(memory).__name__}: give the one that this rule returned, or "
             "an empty one to begin anew"
         )
     start = f"{part}."

@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 from fedcrf.checks import Settings, check_positive, check_share
 
 Moments = Mapping[str, NDArray[np.float64]]
-"""What an optimizer keeps of one tensor, by name; each of the tensor's shape."""
+"""By name, what an optimizer keeps for one tensor, in the tensor's shape."""
 
 
 class ServerOptimizer(Protocol):
-    """A first-order optimizer as a value: what it keeps is handed to it, and handed back."""
+    """A first-order optimizer as a value: it gets its moments and returns the next ones."""
 
     @property
     def initial(self) -> Mapping[str, float]:
-        """What it keeps of every coordinate, by name, as it is before the first round."""
+        """By name, the initial value of every moment."""
         ...
 
     def step(
         self, update: NDArray[np.float64], moments: Moments
     ) -> tuple[NDArray[np.float64], Moments]:
-        """Return what to add to a tensor of the model, and what to keep.
+        """Return what to add to a tensor of the model, and its next moments.
 
         Args:
             update: Δ = w_agg − w_t of the tensor, the negative of its pseudo-gradient.
-            moments: What was kept after the round before.
+            moments: The tensor's moments after the round before.
         """
         ...
 
@@ -45,7 +45,7 @@ class Momentum(Settings):
 
     Attributes:
         learning_rate: η, above 0.
-        momentum: β in [0, 1); with 0 only the learning rate is left.
+        momentum: β in [0, 1); 0 for none.
     """
 
     behaviour: ClassVar[int] = 1
@@ -71,14 +71,14 @@ class Momentum(Settings):
 
 @dataclass(frozen=True)
 class _Adaptive(Settings):
-    """m ← β₁m + (1 − β₁)Δ, w ← w + ηm/(√v + τ); how v goes on is left open.
+    """m ← β₁m + (1 − β₁)Δ, w ← w + ηm/(√v + τ); subclasses update v.
 
-    As in algorithm 2 of Reddi et al. (ICLR 2021) v starts at τ² and no bias is corrected.
+    As in algorithm 2 of Reddi et al. (ICLR 2021), v starts at τ² and no bias is corrected.
 
     Attributes:
         learning_rate: η, above 0.
         beta1: β₁ in [0, 1).
-        tau: τ, above 0; the smaller, the more adaptive.
+        tau: τ, above 0; a smaller one is more adaptive.
     """
 
     behaviour: ClassVar[int] = 1
@@ -125,7 +125,7 @@ class Adagrad(_Adaptive):
 
 @dataclass(frozen=True)
 class _Decaying(_Adaptive):
-    """An adaptive optimizer that forgets.
+    """An adaptive optimizer whose v decays.
 
     Attributes:
         beta2: β₂ in [0, 1).

@@ -1,9 +1,9 @@
 """The rules of ByzFL: its robust aggregators, with its pre-aggregators before them, by name.
 
-A rule is called ``byzfl-AGGREGATOR``, with any of the pre-aggregators between the two in the order
-in which they work, as in ``byzfl-nnm-krum`` or ``byzfl-arc-nnm-geometric-median``. Its settings are
-ByzFL's own, but for f, which is ``attackers``. The package (``fedcrf[byzfl]``) is imported when one
-of them aggregates, and not before.
+A rule is called ``byzfl-AGGREGATOR``, with any pre-aggregators between the two in the order in
+which they work, as in ``byzfl-nnm-krum`` or ``byzfl-arc-nnm-geometric-median``. Its settings are
+ByzFL's own, except that f is ``attackers``. The package (``fedcrf[byzfl]``) is imported only when
+a rule aggregates.
 """
 
 from fedcrf.rules.byzfl.catalogue import AGGREGATORS, BYZFL_RULES, PRE_AGGREGATORS, PREFIX, Part

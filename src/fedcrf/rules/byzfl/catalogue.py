@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fedcrf.errors import unknown_name
 
 PREFIX = "byzfl-"
-"""Begins the name of every rule of ByzFL."""
+"""Prefix of the names of ByzFL's rules."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Part:
     Attributes:
         kind: Its class in ByzFL.
         settings: The class's parameters but for f, with their defaults; None for a whole number
-            that is computed where it is left out.
+            that is computed unless given.
         takes_f: Whether the class takes f.
         draws: Whether it draws random numbers.
-        remembers: Whether it goes on from its last result.
-        of_arrays: Whether it is handed NumPy arrays and no tensors: torch's quantile takes no more
-            than 16 million numbers.
+        remembers: Whether it starts from its last result.
+        of_arrays: Whether it gets NumPy arrays instead of tensors: torch's quantile takes at most
+            16 million numbers.
     """
 
     kind: str

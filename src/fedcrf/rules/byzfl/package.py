@@ -1,4 +1,4 @@
-"""The package ByzFL: as little of it as is needed, and that as a seed says."""
+"""The package ByzFL: importing its aggregators alone, and seeding what they draw."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def byzfl_aggregators() -> ModuleType:
         return import_module("byzfl.aggregators")
     spec = find_spec("byzfl")
     assert spec is not None
-    sys.modules["byzfl"] = module_from_spec(spec)  # where its parts lie; it is not executed
+    sys.modules["byzfl"] = module_from_spec(spec)  # so that parts are found; it is not executed
     try:
         return import_module("byzfl.aggregators")
     finally:
-        del sys.modules["byzfl"]  # for others the whole package is still to be imported
+        del sys.modules["byzfl"]  # a later import is still of the whole package
 
 
 @contextmanager
 def drawing(seed: int, rounds: int) -> Iterator[None]:
-    """Let torch, which ByzFL draws from, draw as this seed and round say, and then go on."""
+    """Seed torch's generator, from which ByzFL draws, and restore its state at the end."""
     import torch
 
     generator: torch.Generator = torch.default_generator

@@ -37,23 +37,23 @@ LOGGER = logging.getLogger("fedcrf")
 class ByzFLRule(Rule):
     """ByzFL's pre-aggregators and aggregator on the updates w_i − w_t; see `byzfl_rule`.
 
-    They see float32 updates, all floating-point tensors in one vector, and no counts of examples;
-    integer tensors are the plain mean, rounded. A rule has those of these settings that its parts
-    need: their own, ``attackers`` (f; the run's true number where left out, 0 where nobody says)
-    and ``seed`` of what is random (the run's; each round draws anew). A report that is not finite
-    is left out, and counts as one of the f. Where so few answer that ByzFL refuses f, it is the
-    most that ByzFL takes of them, with one warning.
+    They get float32 updates, all floating-point tensors in one vector, and no counts of examples.
+    Integer tensors are the plain mean, rounded. A rule has the settings that its parts need: their
+    own, ``attackers`` (f; by default the run's true number, outside a run 0) and ``seed`` (by
+    default the run's; each round draws anew). A report that is not finite is excluded, and counts
+    as one of the f. If too few clients report for f, the largest f that ByzFL accepts is used, with
+    one warning.
 
-    MoNNA is of peers who trust themselves: it takes the report of place ``idx``, the first where
-    left out, for honest, and averages the m − f reports nearest to it. A server has no such client.
-    Where attackers are drawn the first may be one of them, and then leads the model; ByzFL's own
-    benchmark puts honest clients first. Behind Bucketing ``idx`` is the place of a bucket, which
-    is another one in each round.
+    MoNNA is made for peers that trust themselves. It assumes that the report at place ``idx`` (by
+    default the first) is honest, and averages the m − f reports nearest to it. A server has no such
+    client. If attackers are drawn, the first client may be one of them, and then leads the model;
+    ByzFL's own benchmark puts honest clients first. After Bucketing ``idx`` is the place of a
+    bucket, another one in each round.
 
-    Where ByzFL has no answer: the updates are equal (SMEA, CAF), then it is that update; CAF finds
-    nothing to filter, as with f = 0, then the mean. Bucketing without ``s`` makes the largest
+    Where ByzFL gives no result: if the updates are equal (SMEA, CAF), it is that update; if CAF has
+    nothing to filter, as with f = 0, it is the mean. Bucketing without ``s`` makes the largest
     buckets of which fewer than half can hold an attacker (`bucket_size`). Updates so long that
-    their squares overflow may lead to a model that is not finite, or to an error: ByzFL's answer.
+    their squares overflow may give a model that is not finite, or an error, as ByzFL does.
     """
 
     remembers: ClassVar[bool] = True
@@ -74,11 +74,11 @@ class ByzFLRule(Rule):
 
     @property
     def name(self) -> str:
-        """What the rule is called."""
+        """The rule's name."""
         return PREFIX + "-".join((*self.pre_aggregators, self.aggregator))
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule with what a run knows; see `Rule.informed`."""
+        """Return the rule informed of attackers and seed; see `Rule.informed`."""
         known = {"attackers": attackers, "seed": seed}
         rule = replace(
             self,
@@ -92,7 +92,7 @@ class ByzFLRule(Rule):
         return rule
 
     def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` where ByzFL refuses so many attackers of so many clients."""
+        """Raise a `FedcrfError` if ByzFL refuses so many attackers of so many clients."""
         refusal = self._refusal(num_clients, self._attackers)
         if refusal is not None:
             raise FedcrfError(f"{refusal}: set fewer (rules.{self.name}.attackers)")
@@ -100,7 +100,7 @@ class ByzFLRule(Rule):
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
-        """Return the model that ByzFL's aggregate leads to; see `Rule.aggregate`.
+        """Return the model moved by ByzFL's aggregate; see `Rule.aggregate`.
 
         Raises:
             FedcrfError: Also where ByzFL refuses the updates, or is not installed.
@@ -125,12 +125,12 @@ class ByzFLRule(Rule):
     def _aggregated(
         self, updates: NDArray[np.float32], attackers: int, memory: Memory
     ) -> tuple[NDArray[np.float32], Memory]:
-        """Return ByzFL's aggregate of (m, d) finite updates, and what is kept for the next round.
+        """Return ByzFL's aggregate of (m, d) finite updates, and the next memory.
 
         Args:
-            updates: Are written to.
+            updates: The updates; they are overwritten.
             attackers: f among them.
-            memory: Of the round before.
+            memory: That of the round before.
         """
         import torch
 
@@ -154,9 +154,9 @@ class ByzFLRule(Rule):
         return kept, {name: renewed[name] for name in self._remembered}
 
     def _among(self, finite: NDArray[np.bool_]) -> ByzFLRule:
-        """Return the rule that trusts the same report where only the finite ones are looked at.
+        """Return the rule whose ``idx`` is that of the same report among the finite ones.
 
-        Who sends what is not finite must not choose whom MoNNA trusts. Where the trusted report
+        Reports that are not finite must not change which one MoNNA trusts. If the trusted report
         itself is not finite, it is the next one, or the last.
         """
         trusted: int | None = getattr(self, "idx", None)
@@ -179,7 +179,7 @@ class ByzFLRule(Rule):
         most = max(0, attackers)
         while most and self._refusal(num_reports, most) is not None:
             most -= 1
-        if most < attackers:  # not everybody answered
+        if most < attackers:  # some clients did not report
             warn_once(f"{self._refusal(num_reports, attackers)}: going on with {most}")
         return most
 
@@ -189,13 +189,13 @@ class ByzFLRule(Rule):
         if "bucketing" in self.pre_aggregators:
             vectors = math.ceil(vectors / self._bucket_size(vectors, attackers))
         buckets = f" in {vectors} buckets" if vectors < num_reports else ""
-        told = f"{self.name}: {attackers} attackers among {num_reports} reports"
+        start = f"{self.name}: {attackers} attackers among {num_reports} reports"
         part = AGGREGATORS[self.aggregator]
         if part.takes_f and 2 * attackers >= vectors:
-            return f"{told}{buckets} are half or more, which ByzFL's {part.kind} refuses"
+            return f"{start}{buckets} are half or more, which ByzFL's {part.kind} refuses"
         for before in (PRE_AGGREGATORS[name] for name in self.pre_aggregators):
             if before.takes_f and attackers >= num_reports:
-                return f"{told} are all of them"
+                return f"{start} are all of them"
         return None
 
     def _bucket_size(self, num_vectors: int, attackers: int) -> int:
@@ -213,7 +213,7 @@ class ByzFLRule(Rule):
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Let what ByzFL refuses name the rule."""
+        """Add the rule's name to ByzFL's errors."""
         try:
             yield
         except FedcrfError:
@@ -223,12 +223,12 @@ class ByzFLRule(Rule):
 
     @property
     def _attackers(self) -> int:
-        """What f is; 0 where nobody has said."""
+        """The number f; 0 where nobody has given it."""
         return getattr(self, "attackers", None) or 0
 
     @property
     def _remembered(self) -> list[str]:
-        """What the rule remembers: how many rounds it drew for, its last aggregate."""
+        """Names in the memory: the number of rounds it drew for, and its last aggregate."""
         parts = [*(PRE_AGGREGATORS[name] for name in self.pre_aggregators)]
         parts.append(AGGREGATORS[self.aggregator])
         needs = {"rounds": any(part.draws for part in parts), "m": parts[-1].remembers}
@@ -246,21 +246,21 @@ def byzfl_rule(name: str) -> type[ByzFLRule]:
 
 @cache
 def warn_once(message: str) -> None:
-    """Say something that may hold in every round, in the first of them."""
+    """Log a warning the first time only, since it may hold in every round."""
     LOGGER.warning("%s", message)
 
 
 def bucket_size(num_vectors: int, attackers: int) -> int:
     """Return the largest s with ⌈m/s⌉ > 2f, so that most buckets are honest; 1 at least.
 
-    Without attackers it is m: one bucket, the mean. Karimireddy et al. (ICLR 2022) allow as much.
+    Without attackers it is m: one bucket, the mean. The bound is Karimireddy et al.'s (ICLR 2022).
     """
     return max(1, (num_vectors - 1) // (2 * attackers)) if attackers else num_vectors
 
 
 @cache
 def _rule_type(pre_aggregators: tuple[str, ...], aggregator: str) -> type[ByzFLRule]:
-    """Return the dataclass of one chain, whose fields are what its parts can be told."""
+    """Return the dataclass of one chain, whose fields are its parts' settings."""
     parts = [*(PRE_AGGREGATORS[name] for name in pre_aggregators), AGGREGATORS[aggregator]]
     defaults = {name: default for part in parts for name, default in part.settings.items()}
     if any(part.takes_f or "s" in part.settings for part in parts):
