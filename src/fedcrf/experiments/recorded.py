@@ -23,12 +23,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.folders import line_of, read_lines, undamaged
+from fedcrf.experiments.folders import line_of, read_lines, read_record, undamaged
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
@@ -170,10 +168,11 @@ class RecordedRun:
         Raises:
             FedcrfError: The file is damaged.
         """
-        try:
-            return Description.model_validate_json(self._description.read_bytes())
-        except (OSError, ValidationError):
-            raise FedcrfError(f"{self._description} does not describe a recorded run") from None
+        wrong = "does not describe a recorded run"
+        found = read_record(Description, self._description, wrong)
+        if found is None:
+            raise FedcrfError(f"{self._description} {wrong}")
+        return found
 
     def records(self) -> list[RoundRecord]:
         """Return the rounds so far.

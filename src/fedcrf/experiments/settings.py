@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extensions import short_name
-from fedcrf.rules import SERVER_OPTIMIZERS
+from fedcrf.rules import SERVER_OPTIMIZERS, ServerOptimizer
 
 Options = Mapping[str, Any]
 
@@ -82,8 +82,19 @@ class ServerSettings:
     learning_rate: float | None = None
 
     def __post_init__(self) -> None:
-        if self.optimizer is not None and self.optimizer not in SERVER_OPTIMIZERS:
-            raise unknown_name("server optimizer", self.optimizer, SERVER_OPTIMIZERS)
+        if self.optimizer is not None:
+            find_server_optimizer(self.optimizer)
+
+
+def find_server_optimizer(name: str) -> type[ServerOptimizer]:
+    """Return the server optimizer of that name.
+
+    Raises:
+        FedcrfError: There is none.
+    """
+    if name not in SERVER_OPTIMIZERS:
+        raise unknown_name("server optimizer", name, SERVER_OPTIMIZERS)
+    return SERVER_OPTIMIZERS[name]
 
 
 def build(kind: type[T], options: Options, where: str) -> T:

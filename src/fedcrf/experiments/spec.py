@@ -21,6 +21,7 @@ from fedcrf.experiments.settings import (
     T,
     build,
     convert,
+    find_server_optimizer,
     hashable,
     ignored,
     merge,
@@ -28,7 +29,7 @@ from fedcrf.experiments.settings import (
     without_name,
 )
 from fedcrf.extensions import AbsentError, short_name, stand_in
-from fedcrf.models import FromFactory, ModelPlan, find_model
+from fedcrf.models import MODELS, FromFactory, ModelPlan, find_model
 from fedcrf.objectives import OBJECTIVES, Objective, find_objective
 from fedcrf.rules import (
     RULES,
@@ -42,32 +43,35 @@ from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.work import check_evidence
 
-REGISTRIES: Mapping[str, Mapping[str, type[Any]]] = {
-    "rules": RULES,
-    "objectives": OBJECTIVES,
-    "server_optimizers": SERVER_OPTIMIZERS,
-    "attacks": ATTACKS,
-}
-"""The sections of a run file whose subsections are settings of named things.
 
-A thing from outside the package may go by its short name there; see `short_name`.
-"""
+@dataclass(frozen=True)
+class Kind:
+    """What the names in a section of a run file stand for.
 
-FINDERS: Mapping[str, Callable[[str], type[Any]]] = {
-    "rules": find_rule,
-    "objectives": find_objective,
-    "attacks": find_attack,
-    "model": find_model,
-}
-"""By section what looks up a name, also outside the package."""
+    Attributes:
+        known: The package's own, by name; a thing from outside may go by its short name, see
+            `short_name`.
+        find: Looks up a name, also outside the package.
+        base: What a thing is that is gone, and for which a stored result has a stand-in.
+        methods: What such a stand-in cannot do, and says so.
+    """
 
-STAND_INS: Mapping[str, tuple[type, tuple[str, ...]]] = {
-    "rules": (Rule, ("aggregate",)),
-    "objectives": (object, ("correct_gradients",)),
-    "attacks": (Attack, ("forge", "poison")),
-    "model": (object, ("build",)),
+    known: Mapping[str, type[Any]]
+    find: Callable[[str], type[Any]]
+    base: type = object
+    methods: tuple[str, ...] = ()
+
+
+KINDS: Mapping[str, Kind] = {
+    "rules": Kind(RULES, find_rule, Rule, ("aggregate",)),
+    "objectives": Kind(OBJECTIVES, find_objective, methods=("correct_gradients",)),
+    "server_optimizers": Kind(SERVER_OPTIMIZERS, find_server_optimizer),
+    "attacks": Kind(ATTACKS, find_attack, Attack, ("forge", "poison")),
 }
-"""By section what stands in for a thing that is gone: what it is, and which methods say so."""
+"""The sections of a run file whose subsections are settings of named things."""
+
+MODEL = Kind(MODELS, find_model, methods=("build",))
+"""The section of the one model."""
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "crf-fedavg", "crf-fedprox")
 DEFAULT_SEEDS = (0, 1, 2)
@@ -246,7 +250,7 @@ class RunSpec:
     @cached_property
     def _plan(self) -> ModelPlan:
         name, given = str(self.model["name"]), without_name(self.model)
-        kind = self._kind("model", name, given)
+        kind = self._kind(MODEL, name, given)
         if kind is FromFactory and given:
             raise FedcrfError(
                 f"model {name} is no class of settings: leave {', '.join(given)} out (--set), or "
@@ -255,21 +259,21 @@ class RunSpec:
         plan: ModelPlan = build(kind, {"name": name} if kind is FromFactory else given, "model")
         return plan
 
-    def _kind(self, section: str, name: str, given: Options) -> type[Any]:
+    def _kind(self, kind: Kind, name: str, given: Options) -> type[Any]:
         """Return the class of a named thing; a stand-in where it is gone and a result is read."""
         try:
-            return _registered(section, name)
+            return kind.find(name)
         except AbsentError:
             if not self.reading:
                 raise
             kept = {key: hashable(value) for key, value in given.items()}
-            return stand_in(name, kept, *STAND_INS[section])
+            return stand_in(name, kept, kind.base, kind.methods)
 
     def _named(self, section: str, name: str) -> Any:
         """Return a named thing with its settings."""
         options, called = getattr(self, section), short_name(name)
         given, where = options.get(called, {}), f"{section}.{called}"
-        kind = self._kind(section, name, given)
+        kind = self._kind(KINDS[section], name, given)
         built = build(kind, given, where)
         # What is ignored is checked, and has its default, so that runs do not differ by it.
         used = {key: value for key, value in given.items() if key not in ignored(kind)}
@@ -358,13 +362,13 @@ def with_current_names(description: Options, *, notice: bool = True) -> dict[str
         FedcrfError: A setting, or an attack, is given by both of its names.
     """
     current = dict(description)
-    for section, kinds in REGISTRIES.items():
+    for section, kind in KINDS.items():
         if not isinstance(current.get(section), Mapping):
             continue
         if section == "attacks":
             current[section] = current_names(current[section], RENAMED, section, notice=notice)
         for name, options in current[section].items():
-            renamed = getattr(kinds.get(name), "renamed", {})
+            renamed = getattr(kind.known.get(name), "renamed", {})
             if renamed and isinstance(options, Mapping):
                 now = current_names(options, renamed, f"{section}.{name}", notice=notice)
                 current[section] = {**current[section], name: now}
@@ -385,7 +389,7 @@ def _with_short_names(layer: Options) -> dict[str, Any]:
     """Return a layer in which sections call what is from outside by its short name."""
     short = {
         name: {short_name(each): options for each, options in _section(layer, name).items()}
-        for name in REGISTRIES
+        for name in KINDS
     }
     return {**layer, **{name: each for name, each in short.items() if each}}
 
@@ -405,7 +409,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     current = [with_current_names(layer, notice=not reading) for layer in layers]
     outside = {
         name: {short_name(each): each for layer in current for each in _section(layer, name)}
-        for name in REGISTRIES
+        for name in KINDS
     }
     given = merge(*map(_with_short_names, current))
     known = [*(each.name for each in fields(RunSpec) if each.compare), "server"]
@@ -423,7 +427,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     model = merged["model"]
     if model["name"] != preset["model"]["name"]:
         model = given["model"]  # the preset's settings are for another model
-    sections = {section: merged.get(section, {}) for section in REGISTRIES}
+    sections = {section: merged.get(section, {}) for section in KINDS}
     spec = RunSpec(
         methods=_distinct(merged["methods"]),
         seeds=_distinct(convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
@@ -470,7 +474,7 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
     partitions = {spec.partition for spec in specs}
     used = {
         section: {called: name for spec in specs for called, name in spec.names[section].items()}
-        for section in REGISTRIES
+        for section in KINDS
     }
     for layer in map(with_current_names, settings):
         for section, names in used.items():
@@ -607,21 +611,11 @@ def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
     return replace(spec, rules=merge(spec.rules, informed))
 
 
-def _registered(section: str, name: str) -> type[Any]:
-    """Return what a name of a section stands for."""
-    if section in FINDERS:
-        return FINDERS[section](name)
-    registry = REGISTRIES[section]
-    if name not in registry:
-        raise unknown_name(section.removesuffix("s").replace("_", " "), name, registry)
-    return registry[name]
-
-
 def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in filter(None, names):
         called = short_name(name)
-        other = called if called != name and called in REGISTRIES[section] else name
+        other = called if called != name and called in KINDS[section].known else name
         if found.setdefault(called, other) != name:
             raise FedcrfError(
                 f"two of the {section} are called {called} ('{name}' and '{found[called]}'): give "

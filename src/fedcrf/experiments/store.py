@@ -45,7 +45,7 @@ from fedcrf.experiments.folders import (
 )
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import differences, merge, read_run_file
-from fedcrf.experiments.spec import REGISTRIES, CellKey, CellSpec, RunSpec, resolve
+from fedcrf.experiments.spec import KINDS, CellKey, CellSpec, RunSpec, resolve
 from fedcrf.files import append_line, atomic_write, write_text
 from fedcrf.simulation.records import Number, Record
 
@@ -486,7 +486,7 @@ def _shared(spec: RunSpec, other: RunSpec) -> dict[str, Any]:
             for name, settings in described.get(section, {}).items()
             if name in beside.get(section, {})
         }
-        for section in REGISTRIES
+        for section in KINDS
     }
 
 
