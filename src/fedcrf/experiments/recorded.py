@@ -142,17 +142,14 @@ class RecordedRun:
         except OSError as error:
             raise FedcrfError(f"records folder {self.path}: {error.strerror}") from None
 
-    def go_on(self, rounds: int | None = None) -> None:
+    def go_on(self) -> None:
         """Prepare for more rounds of a run that was stopped: an unfinished last line goes.
-
-        Args:
-            rounds: How many lines stay; all where left out.
 
         Raises:
             FedcrfError: It cannot be written.
         """
         try:
-            lines = whole_lines(self._rounds)[:rounds] if self._rounds.exists() else []
+            lines = whole_lines(self._rounds) if self._rounds.exists() else []
             with atomic_write(self._rounds) as file:
                 file.writelines(line + b"\n" for line in lines)
         except OSError as error:

@@ -25,13 +25,13 @@ from torch import Tensor, nn
 
 from fedcrf._version import __version__
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.cell import CellStore
 from fedcrf.experiments.folders import check_folder, folder_lock
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.files import atomic_write
 from fedcrf.own.sites import Sites
 from fedcrf.rules.judged import Judged
-from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.rounds import RunState, Simulation
@@ -104,21 +104,11 @@ class RunFolder:
         Raises:
             FedcrfError: Files of the folder are damaged, or do not belong together.
         """
-        run = RecordedRun(self.path)
-        state = load_checkpoint(self._checkpoint) if self._checkpoint.exists() else start
-        run.go_on(state.round)  # a kill may leave a record without its state
-        records = run.records()
-        if len(records) != state.round:
-            raise FedcrfError(
-                f"{self.path} holds {len(records)} rounds and the state after round {state.round}: "
-                "move it away to begin anew"
-            )
-        return state, records
+        return self._rounds.resume() or start, self._rounds.records()
 
     def append(self, state: RunState, record: RoundRecord) -> None:
         """Keep one more round: its record first, then the state that makes it count."""
-        RecordedRun(self.path).append(record)
-        save_checkpoint(self._checkpoint, state)
+        self._rounds.append(state, record)
 
     def finish(self, model: dict[str, Tensor]) -> None:
         """Keep the model, whole."""
@@ -128,8 +118,9 @@ class RunFolder:
             file.write(content.getbuffer())
 
     @property
-    def _checkpoint(self) -> Path:
-        return self.path / "checkpoint.pt"
+    def _rounds(self) -> CellStore:
+        """Its rounds and what goes on from them, which lie as those of a cell do."""
+        return CellStore(self.path)
 
 
 def _about(simulation: Simulation, sites: Sites, network: nn.Module) -> list[tuple[str, str]]:
