@@ -13,11 +13,21 @@ import typer
 
 from fedcrf.errors import FedcrfError
 
-WHAT = "What to run"
-DATA = "Data and clients"
-TRAIN = "Training"
-ATTACK = "Attack"
-WHERE = "Where and how"
+
+def _panel(title: str) -> Callable[..., Any]:
+    """Return what makes an option in a panel of a command's help: its help, and its names."""
+
+    def option(text: str, *names: str, **how: Any) -> Any:
+        return typer.Option(*names, help=text, rich_help_panel=title, **how)
+
+    return option
+
+
+what_option = _panel("What to run")
+data_option = _panel("Data and clients")
+training_option = _panel("Training")
+attacks_option = _panel("Attack")
+where_option = _panel("Where and how")
 
 T = TypeVar("T")
 
@@ -30,101 +40,45 @@ RunFileArgument = Annotated[
 
 DatasetFlag = Annotated[
     str | None,
-    typer.Option(
-        help="Data set: a name of [bold]fedcrf datasets[/bold], any image-classification set "
-        "of the Hugging Face hub as OWNER/NAME, or FILE.py:NAME.",
-        rich_help_panel=DATA,
+    data_option(
+        "Data set: a name of [bold]fedcrf datasets[/bold], any image-classification set "
+        "of the Hugging Face hub as OWNER/NAME, or FILE.py:NAME."
     ),
 ]
 DataDirFlag = Annotated[
     Path | None,
-    typer.Option(
-        help="Folder with a subfolder of Parquet files for each data set; "
-        "else $FEDCRF_DATA, else the hub.",
-        rich_help_panel=DATA,
+    data_option(
+        "Folder with a subfolder of Parquet files for each data set; "
+        "else $FEDCRF_DATA, else the hub."
     ),
-]
-ImageColumnFlag = Annotated[
-    str | None, typer.Option(help="Column of images, if not detected.", rich_help_panel=DATA)
-]
-LabelColumnFlag = Annotated[
-    str | None, typer.Option(help="Column of labels, if not detected.", rich_help_panel=DATA)
-]
-ImageSizeFlag = Annotated[
-    int | None, typer.Option(help="Resize images to N pixels square.", rich_help_panel=DATA)
-]
-LimitFlag = Annotated[
-    int | None, typer.Option(help="Use only N images to train, N held out.", rich_help_panel=DATA)
-]
-PartitionFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--partition",
-        help="How examples are dealt out: a partition of [bold]fedcrf datasets[/bold], such as iid "
-        "or label-skew, or FILE.py:NAME.",
-        rich_help_panel=DATA,
-    ),
-]
-ClientsFlag = Annotated[int | None, typer.Option(help="Number of clients.", rich_help_panel=DATA)]
-AlphaFlag = Annotated[
-    float | None,
-    typer.Option(help="Dirichlet concentration; smaller is more skewed.", rich_help_panel=DATA),
-]
-MinExamplesFlag = Annotated[
-    int | None, typer.Option(help="Fewest examples of a client.", rich_help_panel=DATA)
 ]
 CacheDirFlag = Annotated[
-    Path | None,
-    typer.Option(help="Folder for decoded images; else $FEDCRF_CACHE.", rich_help_panel=WHERE),
+    Path | None, where_option("Folder for decoded images; else $FEDCRF_CACHE.")
 ]
 
 SettingsFlag = Annotated[
     list[str] | None,
-    typer.Option(
+    what_option(
+        "Any key of a run file, such as rules.crf.bandwidth=0.3; may be repeated.",
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Any key of a run file, such as rules.crf.bandwidth=0.3; may be repeated.",
-        rich_help_panel=WHAT,
     ),
 ]
-RunMissingFlag = Annotated[
-    bool, typer.Option(help="Run what is missing, or only write the tables.", rich_help_panel=WHAT)
-]
+RunMissingFlag = Annotated[bool, what_option("Run what is missing, or only write the tables.")]
 
 OutputFlag = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", help="Results folder; else one under runs/.", rich_help_panel=WHERE
-    ),
+    Path | None, where_option("Results folder; else one under runs/.", "--output", "-o")
 ]
-FolderFlag = Annotated[
-    Path, typer.Option("--output", "-o", help="Results folder.", rich_help_panel=WHERE)
-]
+FolderFlag = Annotated[Path, where_option("Results folder.", "--output", "-o")]
 JobsFlag = Annotated[
     int | None,
-    typer.Option(
+    where_option(
+        "Processes of one thread each, for cells and for the clients of large ones; "
+        "else one for each core.",
         "--jobs",
         "-j",
-        help="Processes of one thread each, for cells and for the clients of large ones; "
-        "else one for each core.",
-        rich_help_panel=WHERE,
     ),
 ]
-LogFlag = Annotated[
-    str | None,
-    typer.Option(
-        help="Log to tensorboard, wandb or mlflow; comma-separated.", rich_help_panel=WHERE
-    ),
-]
-ExecutorFlag = Annotated[
-    str | None,
-    typer.Option(
-        metavar="dask:ADDRESS",
-        help="Run the cells on the workers of a Dask scheduler (fedcrf\\[dask]); else here.",
-        rich_help_panel=WHERE,
-    ),
-]
-DeviceFlag = Annotated[str, typer.Option(help="cpu, cuda or auto.", rich_help_panel=WHERE)]
 
 
 def if_given(parse: Callable[[str], T], text: str | None) -> T | None:
@@ -202,14 +156,23 @@ class DataFlags:
 
     dataset: DatasetFlag = None
     data_dir: DataDirFlag = None
-    image_column: ImageColumnFlag = None
-    label_column: LabelColumnFlag = None
-    image_size: ImageSizeFlag = None
-    limit: LimitFlag = None
-    scheme: PartitionFlag = None
-    clients: ClientsFlag = None
-    alpha: AlphaFlag = None
-    min_examples: MinExamplesFlag = None
+    image_column: Annotated[str | None, data_option("Column of images, if not detected.")] = None
+    label_column: Annotated[str | None, data_option("Column of labels, if not detected.")] = None
+    image_size: Annotated[int | None, data_option("Resize images to N pixels square.")] = None
+    limit: Annotated[int | None, data_option("Use only N images to train, N held out.")] = None
+    scheme: Annotated[
+        str | None,
+        data_option(
+            "How examples are dealt out: a partition of [bold]fedcrf datasets[/bold], such as iid "
+            "or label-skew, or FILE.py:NAME.",
+            "--partition",
+        ),
+    ] = None
+    clients: Annotated[int | None, data_option("Number of clients.")] = None
+    alpha: Annotated[
+        float | None, data_option("Dirichlet concentration; smaller is more skewed.")
+    ] = None
+    min_examples: Annotated[int | None, data_option("Fewest examples of a client.")] = None
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """Return what they say in a run file, None where a flag was not given."""
@@ -235,9 +198,17 @@ class PlaceFlags:
     """Where and how cells are run, and what logs them."""
 
     jobs: JobsFlag = None
-    device: DeviceFlag = "auto"
-    executor: ExecutorFlag = None
-    log: LogFlag = None
+    device: Annotated[str, where_option("cpu, cuda or auto.")] = "auto"
+    executor: Annotated[
+        str | None,
+        where_option(
+            "Run the cells on the workers of a Dask scheduler (fedcrf\\[dask]); else here.",
+            metavar="dask:ADDRESS",
+        ),
+    ] = None
+    log: Annotated[
+        str | None, where_option("Log to tensorboard, wandb or mlflow; comma-separated.")
+    ] = None
     cache_dir: CacheDirFlag = None
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedcrf.cli.flags import (
-    WHAT,
-    WHERE,
     CacheDirFlag,
     DataFlags,
     given,
+    what_option,
+    where_option,
     with_flags,
 )
 from fedcrf.cli.output import (
@@ -92,11 +92,10 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
+        where_option(
+            "The page; else report.html in the run's folder, or here for several runs.",
             "--output",
             "-o",
-            help="The page; else report.html in the run's folder, or here for several runs.",
-            rich_help_panel=WHERE,
         ),
     ] = None,
 ) -> None:
@@ -116,23 +115,15 @@ def report(
 
 def explain(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's results folder.")],
-    number: Annotated[
-        int | None, typer.Option("--round", help="The round; else the last.", rich_help_panel=WHAT)
-    ] = None,
+    number: Annotated[int | None, what_option("The round; else the last.", "--round")] = None,
     client: Annotated[
-        str | None,
-        typer.Option(help="One client, by its number or name; else all.", rich_help_panel=WHAT),
+        str | None, what_option("One client, by its number or name; else all.")
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            help="The method, or a recorded run's name; else the first that infers weights.",
-            rich_help_panel=WHAT,
-        ),
+        what_option("The method, or a recorded run's name; else the first that infers weights."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="The seed; else the run's first.", rich_help_panel=WHAT)
-    ] = None,
+    seed: Annotated[int | None, what_option("The seed; else the run's first.")] = None,
 ) -> None:
     """Explain the clients' weights in one round: a verdict in words, then the numbers."""
     from fedcrf.report.in_words import in_words
@@ -151,15 +142,9 @@ def explain(
 def partition(
     *,
     data: DataFlags,
-    seed: Annotated[int, typer.Option(min=0, help="The run's seed.", rich_help_panel=WHAT)] = 0,
+    seed: Annotated[int, what_option("The run's seed.", min=0)] = 0,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Stem of the files; else one under runs/.",
-            rich_help_panel=WHERE,
-        ),
+        Path | None, where_option("Stem of the files; else one under runs/.", "--output", "-o")
     ] = None,
     cache_dir: CacheDirFlag = None,
 ) -> None:

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedcrf.cli.flags import (
-    ATTACK,
-    TRAIN,
-    WHAT,
     DataDirFlag,
     DataFlags,
     DatasetFlag,
@@ -24,12 +21,15 @@ from fedcrf.cli.flags import (
     RunFileArgument,
     RunMissingFlag,
     SettingsFlag,
+    attacks_option,
     given,
     if_given,
     names_if_given,
     parse_attackers,
     parse_names,
     parse_seeds,
+    training_option,
+    what_option,
     with_flags,
 )
 from fedcrf.cli.output import console, list_files, print_table, print_tables, say
@@ -56,86 +56,58 @@ def run(
     run_file: RunFileArgument = None,
     methods: Annotated[
         str | None,
-        typer.Option(
-            help="Methods, comma-separated: names of [bold]fedcrf methods[/bold], FILE.py:RULE of "
+        what_option(
+            "Methods, comma-separated: names of [bold]fedcrf methods[/bold], FILE.py:RULE of "
             "your own, or any RULE+OBJECTIVE; with +OPTIMIZER for a server optimizer.  "
-            "[dim]\\[default: fedavg,fedprox,crf-fedavg,crf-fedprox][/dim]",
-            rich_help_panel=WHAT,
+            "[dim]\\[default: fedavg,fedprox,crf-fedavg,crf-fedprox][/dim]"
         ),
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="Seeds, such as 0-2 or 0,3,7.  [dim]\\[default: 0-2][/dim]", rich_help_panel=WHAT
-        ),
+        str | None, what_option("Seeds, such as 0-2 or 0,3,7.  [dim]\\[default: 0-2][/dim]")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model: a name of [bold]fedcrf models[/bold], or FILE.py:NAME.",
-            rich_help_panel=WHAT,
-        ),
+        str | None, what_option("Model: a name of [bold]fedcrf models[/bold], or FILE.py:NAME.")
     ] = None,
     settings: SettingsFlag = None,
     data: DataFlags,
-    rounds: Annotated[
-        int | None, typer.Option(help="Rounds at most.", rich_help_panel=TRAIN)
-    ] = None,
+    rounds: Annotated[int | None, training_option("Rounds at most.")] = None,
     clients_per_round: Annotated[
-        int | None,
-        typer.Option(help="Clients drawn for each round; else all.", rich_help_panel=TRAIN),
+        int | None, training_option("Clients drawn for each round; else all.")
     ] = None,
     patience: Annotated[
-        int | None,
-        typer.Option(help="Rounds without improvement before stopping.", rich_help_panel=TRAIN),
+        int | None, training_option("Rounds without improvement before stopping.")
     ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Step size of local SGD.", rich_help_panel=TRAIN)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Examples in a step.", rich_help_panel=TRAIN)
-    ] = None,
-    local_epochs: Annotated[
-        int | None, typer.Option(help="Local epochs in a round.", rich_help_panel=TRAIN)
-    ] = None,
-    mu: Annotated[
-        float | None,
-        typer.Option(help="Strength of FedProx's proximal term.", rich_help_panel=TRAIN),
-    ] = None,
+    learning_rate: Annotated[float | None, training_option("Step size of local SGD.")] = None,
+    batch_size: Annotated[int | None, training_option("Examples in a step.")] = None,
+    local_epochs: Annotated[int | None, training_option("Local epochs in a round.")] = None,
+    mu: Annotated[float | None, training_option("Strength of FedProx's proximal term.")] = None,
     attack: Annotated[
         str | None,
-        typer.Option(
-            help="What attackers do: a name of [bold]fedcrf attacks[/bold], or FILE.py:NAME.",
-            rich_help_panel=ATTACK,
+        attacks_option(
+            "What attackers do: a name of [bold]fedcrf attacks[/bold], or FILE.py:NAME."
         ),
     ] = None,
     attackers: Annotated[
         str | None,
-        typer.Option(
-            help="How many: a number such as 3, or a fraction such as 0.3.  "
-            "[dim]\\[default: 0.3][/dim]",
-            rich_help_panel=ATTACK,
+        attacks_option(
+            "How many: a number such as 3, or a fraction such as 0.3.  [dim]\\[default: 0.3][/dim]"
         ),
     ] = None,
     server_optimizer: Annotated[
         str | None,
-        typer.Option(
-            help="Server optimizer of the methods that name none: momentum, adagrad, adam, yogi.",
-            rich_help_panel=TRAIN,
+        training_option(
+            "Server optimizer of the methods that name none: momentum, adagrad, adam, yogi."
         ),
     ] = None,
     server_learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Step size of the server optimizers.", rich_help_panel=TRAIN),
+        float | None, training_option("Step size of the server optimizers.")
     ] = None,
     output: OutputFlag = None,
     place: PlaceFlags,
     describe: Annotated[
         bool,
-        typer.Option(
-            "--describe",
-            help="Print the whole resolved description as a run file, and run nothing.",
-            rich_help_panel=WHAT,
+        what_option(
+            "Print the whole resolved description as a run file, and run nothing.", "--describe"
         ),
     ] = False,
 ) -> None:
@@ -206,25 +178,13 @@ def demo(
 def reproduce(
     *,
     which: Annotated[
-        str,
-        typer.Option(
-            "--table", help="noniid (table 1), iid (table 2) or all.", rich_help_panel=WHAT
-        ),
+        str, what_option("noniid (table 1), iid (table 2) or all.", "--table")
     ] = "all",
     dataset: Annotated[
-        str,
-        typer.Option(
-            help="Columns to run: mnist, cifar10, cifar100, comma-separated, or all.",
-            rich_help_panel=WHAT,
-        ),
+        str, what_option("Columns to run: mnist, cifar10, cifar100, comma-separated, or all.")
     ] = "mnist",
-    seeds: Annotated[
-        str, typer.Option(help="Seeds, such as 0-2; the paper has three.", rich_help_panel=WHAT)
-    ] = "0-2",
-    methods: Annotated[
-        str | None,
-        typer.Option(help="Methods; else the paper's eight.", rich_help_panel=WHAT),
-    ] = None,
+    seeds: Annotated[str, what_option("Seeds, such as 0-2; the paper has three.")] = "0-2",
+    methods: Annotated[str | None, what_option("Methods; else the paper's eight.")] = None,
     run: RunMissingFlag = True,
     data_dir: DataDirFlag = None,
     output: FolderFlag = Path("results/paper"),
@@ -272,20 +232,16 @@ def sweep(
     *,
     over: Annotated[
         list[str],
-        typer.Option(
+        what_option(
+            "A setting of a run and its values; give it twice for a heat map.",
             metavar="SECTION.KEY=V1,V2,…",
-            help="A setting of a run and its values; give it twice for a heat map.",
-            rich_help_panel=WHAT,
         ),
     ],
     run_file: RunFileArgument = None,
     methods: Annotated[
-        str | None,
-        typer.Option(help="Methods; else the run file's, else crf-fedavg.", rich_help_panel=WHAT),
+        str | None, what_option("Methods; else the run file's, else crf-fedavg.")
     ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds, such as 0-2.", rich_help_panel=WHAT)
-    ] = None,
+    seeds: Annotated[str | None, what_option("Seeds, such as 0-2.")] = None,
     dataset: DatasetFlag = None,
     settings: SettingsFlag = None,
     data_dir: DataDirFlag = None,
@@ -319,40 +275,24 @@ def sweep(
 def robustness(
     *,
     suite: Annotated[
-        str,
-        typer.Argument(help="attacks, noise, or a TOML file of a suite."),
+        str, typer.Argument(help="attacks, noise, or a TOML file of a suite.")
     ] = "attacks",
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="digits, mnist-6000, mnist: of the suite's; else its first.", rich_help_panel=WHAT
-        ),
+        str | None, what_option("digits, mnist-6000, mnist: of the suite's; else its first.")
     ] = None,
-    partitions: Annotated[
-        str | None,
-        typer.Option(help="iid, alpha-0.5, alpha-0.1; else all.", rich_help_panel=WHAT),
-    ] = None,
+    partitions: Annotated[str | None, what_option("iid, alpha-0.5, alpha-0.1; else all.")] = None,
     conditions: Annotated[
-        str | None,
-        typer.Option(help="Conditions, or titles of their groups; else all.", rich_help_panel=WHAT),
+        str | None, what_option("Conditions, or titles of their groups; else all.")
     ] = None,
-    methods: Annotated[
-        str | None, typer.Option(help="Methods; else the suite's.", rich_help_panel=WHAT)
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds; else the suite's.", rich_help_panel=WHAT)
-    ] = None,
+    methods: Annotated[str | None, what_option("Methods; else the suite's.")] = None,
+    seeds: Annotated[str | None, what_option("Seeds; else the suite's.")] = None,
     attackers: Annotated[
         int | None,
-        typer.Option(
-            help="How many attack under every condition with an attack; else as the suite says.",
-            rich_help_panel=WHAT,
+        what_option(
+            "How many attack under every condition with an attack; else as the suite says."
         ),
     ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(help="Number of clients; else the suite's.", rich_help_panel=WHAT),
-    ] = None,
+    clients: Annotated[int | None, what_option("Number of clients; else the suite's.")] = None,
     settings: SettingsFlag = None,
     run: RunMissingFlag = True,
     data_dir: DataDirFlag = None,
