@@ -9,10 +9,10 @@ from pathlib import Path
 import tomli_w
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.curves import mean_curve
+from fedcrf.experiments.analysis.pairs import mean_curve
 from fedcrf.experiments.analysis.tables import UNDER_ATTACK, comparison_table
 from fedcrf.experiments.cell import CellSummary
-from fedcrf.experiments.methods import METHODS, method_title
+from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
 from fedcrf.experiments.results import RunResults, damage_line, find, read_results
@@ -268,13 +268,12 @@ def _charts(
 def _curves(
     records: Mapping[str, Sequence[Sequence[RoundRecord]]], value: Callable[[RoundRecord], float]
 ) -> list[Curve]:
-    titles = {name: method.title for name, method in METHODS.items()}
     curves = []
     for name, seeds in records.items():
         begun = [rounds for rounds in seeds if rounds]
         if begun:
             mean, sd = mean_curve(begun, value)
-            curves.append(Curve(titles.get(name, name), len(begun), _series(mean), _series(sd)))
+            curves.append(Curve(method_title(name), len(begun), _series(mean), _series(sd)))
     return curves
 
 

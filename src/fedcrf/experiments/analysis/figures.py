@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from fedcrf.experiments.analysis.curves import mean_curve
+from fedcrf.experiments.analysis.pairs import mean_curve
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write

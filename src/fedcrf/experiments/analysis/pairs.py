@@ -1,19 +1,22 @@
 """Who won and by how much: means, paired differences and worst cases over seeds, with intervals.
 
-The functions take the table of `fedcrf.experiments.results`, a row a cell.
+The functions take the table of `fedcrf.experiments.results`, a row a cell; `mean_curve` takes the
+rounds of runs.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedcrf.simulation.records import RoundRecord, reported_round
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,6 +156,25 @@ def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
     # Rounded, as the last digits of a matrix product are the processor's own.
     low, high = np.quantile(drawn, [outside, 1 - outside]).round(12).tolist()
     return grid.index[row], Estimate(least, n, low=min(low, least), high=max(high, least))
+
+
+def mean_curve(
+    seeds: Sequence[Sequence[RoundRecord]], value: Callable[[RoundRecord], float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and standard deviation over seeds, round by round; the latter NaN for one seed.
+
+    Beyond its end a run keeps its reported round's value.
+    """
+    length = max(len(rounds) for rounds in seeds)
+    curves = np.array(
+        [
+            [*map(value, rounds), *[value(reported_round(rounds))] * (length - len(rounds))]
+            for rounds in seeds
+        ]
+    )
+    with np.errstate(invalid="ignore"):  # a loss that overflowed
+        sd = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.full(length, np.nan)
+        return curves.mean(axis=0), sd
 
 
 def _student_quantile(n: int) -> float:
