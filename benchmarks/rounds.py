@@ -13,13 +13,12 @@ from benchmarks.timing import seconds, take_turns
 from benchmarks.workload import WORKLOADS
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
-from fedcrf.simulation.engine import LocalEngine
+from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.mlp_training import trainer
-from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.work import Work
-from fedcrf.simulation.worker_pool import engine_for
+from fedcrf.simulation.worker import state_of
 
 OURS, CRF, BFLOAT16, SLICES = "fedcrf", "fedcrf, CRF rule", "fedcrf, bfloat16", "tensor slices"
 ours, crf = Entry(OURS, "ours"), Entry(CRF, "ours", options={"rule": "crf"})
@@ -103,7 +102,7 @@ def overhead(turns: int = 15) -> dict[str, Any]:
     union = Examples(images[:count], labels[:count])
     train = trainer(work.network(), LocalTraining(batch_size=EXAMPLES))
     shuffle, number = np.random.default_rng(0), iter(range(1, 10**9))
-    alone = LocalEngine(work)
+    alone = Engine(work)
     with engine_for(work, 2) as pool:
         timings = take_turns(
             {

@@ -101,7 +101,7 @@ def fork_server() -> BaseContext:
     import torch.multiprocessing
 
     context = torch.multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedcrf.simulation.worker_pool", "fedcrf.experiments.grid"])
+    context.set_forkserver_preload(["fedcrf.simulation.engine", "fedcrf.experiments.grid"])
     return context
 
 

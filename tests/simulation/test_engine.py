@@ -17,8 +17,7 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import Proximal
 from fedcrf.rules import CRF, Adam, Krum, Optimized
-from fedcrf.simulation.engine import LocalEngine
-from fedcrf.simulation.worker_pool import WorkerPool, engine_for, shared_out
+from fedcrf.simulation.engine import Engine, engine_for, shared_out
 from simulation import small
 from simulation.small import Asking, BatchNormPlan, Broken, DropoutPlan, HalvedPlan, federation
 
@@ -90,21 +89,21 @@ def test_a_run_that_is_left_early_leaves_nothing_behind() -> None:
     assert shared_memory() <= before
 
 
-@pytest.mark.parametrize(("workers", "kind"), [(1, LocalEngine), (2, WorkerPool)])
-def test_one_worker_is_this_process(workers: int, kind: type) -> None:
+@pytest.mark.parametrize(("workers", "processes"), [(1, 0), (2, 2)])
+def test_one_worker_is_this_process(workers: int, processes: int) -> None:
     with engine_for(simulation()._work, workers) as engine:
-        assert isinstance(engine, kind)
+        assert engine.processes == processes == len(multiprocessing.active_children())
 
 
 def test_memory_for_clients_is_that_of_one_round() -> None:
     work = simulation(federation=federation((9, 4, 0, 6, 12, 5)), clients_per_round=3)._work
-    memory = LocalEngine(work).memory
+    memory = Engine(work).memory
     assert {len(rows) for rows in (memory.clients, *memory.others.values())} == {3}
 
 
 def test_there_are_no_more_workers_than_clients_in_a_round() -> None:
     with engine_for(simulation(clients_per_round=1)._work, 2) as engine:
-        assert isinstance(engine, LocalEngine)
+        assert engine.processes == 0
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 7])

@@ -33,8 +33,8 @@ from fedcrf.files import atomic_write
 from fedcrf.own.sites import Sites
 from fedcrf.rules.judged import Judged
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.rounds import RunState, Simulation
+from fedcrf.simulation.worker import state_of
 
 OTHER = "name another folder as record_to"
 

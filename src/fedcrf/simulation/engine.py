@@ -7,127 +7,183 @@ its own random stream, so the results are the same to the bit however many worke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
-import torch
-from torch import Tensor
+from fedcrf.errors import FedcrfError
+from fedcrf.processes import Child, in_child
+from fedcrf.rules import ClientReport, State
+from fedcrf.simulation.evaluation import Scores
+from fedcrf.simulation.task import CLASSIFICATION
+from fedcrf.simulation.work import Work
+from fedcrf.simulation.worker import RoundMemory, Trained, Worker
 
-from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
-from fedcrf.simulation.evaluation import Scores, evaluation_of, score
-from fedcrf.simulation.federation import Examples, PooledExamples
-from fedcrf.simulation.mlp_training import trainer
-from fedcrf.simulation.randomness import Stream, generator, torch_seed
-from fedcrf.simulation.round_memory import RoundMemory
-from fedcrf.simulation.work import Trained, Work
+EVALUATION_BATCHES = 4
+"""Batches that a worker process evaluates at a time, where there are many."""
 
 
-class Engine(Protocol):
+class Engine:
     """Trains the clients of a round and scores a global model.
 
     Attributes:
         memory: Where models, scores and what clients keep to themselves lie.
+        processes: How many are beside this one; it works itself where there are none.
     """
 
-    memory: RoundMemory
+    def __init__(self, work: Work, processes: int = 0) -> None:
+        self._work, self.processes = work, processes
+        self.memory = RoundMemory.of(work, shared=processes > 0)
+        self._worker = None if processes else Worker(work, self.memory)
+        children = [Child(_serve, work, self.memory, daemon=True) for _ in range(processes)]
+        self._children = {child.connection: child for child in children}
 
     def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
         """Return every participant's report and mean training loss, in the order of clients.
 
         The reports' arrays hold until the next call.
+
+        Args:
+            model: The global model.
+            number: The round.
         """
-        ...
+        self.memory.publish(model)
+        clients = self._work.participants(number)
+        sizes = [len(self._work.federation.clients[client]) for client in clients]
+        shares = shared_out(sizes, self.processes) if self.processes else [[*range(len(clients))]]
+        found = self._carry_out(
+            [("train", [(slot, clients[slot]) for slot in share], number) for share in shares]
+        )
+        trained: dict[int, Trained] = {}
+        for share, each in zip(shares, found, strict=True):
+            trained.update(zip(share, each, strict=True))
+        reports = [
+            ClientReport(
+                client=client,
+                state=self.memory.state(slot),
+                num_examples=size,
+                effective_steps=self._work.effective_steps(size),
+                evidence=trained[slot].evidence,
+            )
+            for slot, (client, size) in enumerate(zip(clients, sizes, strict=True))
+        ]
+        return reports, [trained[slot].loss for slot in range(len(clients))]
 
     def score(self, model: State) -> Mapping[str, Scores]:
         """Return the scores of a model on every evaluated set."""
-        ...
-
-
-class LocalEngine:
-    """Does everything in this process, one client after the other."""
-
-    def __init__(self, work: Work, memory: RoundMemory | None = None) -> None:
-        self._work = work
-        self.memory = memory or RoundMemory.of(work)
-        self._network = work.network()
-        self._trainer = trainer(self._network, work.training, work.fewest_in_a_step, work.task)
-
-    def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
-        """Train every participant; see `Engine.train`."""
         self.memory.publish(model)
-        clients = self._work.participants(number)
-        trained = self.train_clients(list(enumerate(clients)), number)
-        return self.memory.reports(self._work, clients, trained)
-
-    def score(self, model: State) -> Mapping[str, Scores]:
-        """Score a model; see `Engine.score`."""
-        self.memory.publish(model)
-        for name, examples in self._work.evaluated().items():
-            self.score_part(name, 0, len(examples))
+        self._carry_out(
+            [
+                ("score", name, start, min(start + width, len(examples)))
+                for name, examples in self._work.evaluated().items()
+                for width in [self._evaluated_at_once(len(examples))]
+                for start in range(0, len(examples), width)
+            ]
+        )
         return self.memory.scores
 
-    def train_clients(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
-        """Train clients from the published model, each into its slot of the memory.
+    def close(self) -> None:
+        """End the processes."""
+        for child in self._children.values():
+            child.end(now=True)
+
+    def _evaluated_at_once(self, count: int) -> int:
+        if not self.processes:
+            return max(count, 1)
+        batch_size = self._work.evaluation_batch_size
+        batches = count // (batch_size * 4 * self.processes)
+        return batch_size * min(max(batches, 1), EVALUATION_BATCHES)
+
+    def _carry_out(self, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Give the tasks out, one at a time to each process, and return their answers in order.
 
         Args:
-            clients: Slot and number of each client.
-            number: The round.
+            tasks: Names of a worker's methods, and their arguments.
 
-        Returns:
-            What each client's training came to.
+        Raises:
+            FedcrfError: A worker died; the round is lost, the run is not.
         """
-        work, trained = self._work, []
-        with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
-            for slot, client in clients:
-                self._load(client)
-                shuffle = generator(work.seed, Stream.SHUFFLE, number, client)
-                self._seed(torch_seed(work.seed, Stream.TRAINING, number, client))
-                examples = work.examples(client, number)
-                loss = self._trainer(examples, work.objective, shuffle)
-                torch._foreach_copy_(self.memory.client(slot), self._tensors())
-                self._keep(client)
-                trained.append(Trained(loss, self._evidence(examples)))
-        return trained
+        if self._worker is not None:
+            return [getattr(self._worker, kind)(*arguments) for kind, *arguments in tasks]
+        answers: dict[int, Any] = {}
+        waiting = list(enumerate(tasks))
+        busy: dict[Connection, int] = {}
+        idle = list(self._children)
+        while waiting or busy:
+            while waiting and idle:
+                number, task = waiting.pop(0)
+                connection = idle.pop()
+                busy[connection] = number
+                self._children[connection].send(task)
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                try:
+                    answer = ready.recv()
+                except (EOFError, OSError):
+                    child = self._children[ready]
+                    child.end()
+                    raise FedcrfError(
+                        f"a training process died (exit code {child.exit_code}): "
+                        "give the same command again to go on from the last round"
+                    ) from None
+                if isinstance(answer, Exception):
+                    raise answer
+                answers[busy.pop(ready)] = answer
+                idle.append(ready)
+        return [answers[number] for number in range(len(tasks))]
 
-    def score_part(self, name: str, start: int, stop: int) -> None:
-        """Score the published model on some of the examples of a set, into the memory."""
-        part = self._work.evaluated()[name].part(start, stop)
-        owned: Iterable[tuple[int | None, slice]] = [(None, slice(0, len(part)))]
-        if self._work.task.by_client and isinstance(part, PooledExamples):
-            owned = part.by_owner()
-        for owner, where in owned:
-            self._load(owner)
-            found = self._scores(part.part(where.start, where.stop))
-            self.memory.scores[name].fill(slice(start + where.start, start + where.stop), found)
 
-    def _scores(self, examples: Examples) -> Scores:
-        work = self._work
-        return score(self._network, examples, work.evaluation_batch_size, work.task)
+@contextlib.contextmanager
+def engine_for(work: Work, num_workers: int) -> Iterator[Engine]:
+    """Give an engine of so many processes; of none where one would do the work alone.
 
-    def _evidence(self, examples: Examples) -> dict[str, float]:
-        """Return what a client reports of the model that it trained, which the network holds."""
-        if RESIDUAL_LOSS not in self._work.evidence:
-            return {}
-        return {RESIDUAL_LOSS: evaluation_of(self._scores(examples)).loss}
+    A user's task is measured client by client, and what it is made of may not be sent: this process
+    does its work.
+    """
+    num_workers = min(num_workers, work.most_participants)
+    alone = num_workers <= 1 or work.on_gpu or work.task is not CLASSIFICATION
+    engine = Engine(work, 0 if alone else num_workers)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
-    def _load(self, client: int | None = None) -> None:
-        """Put the published model into the network, and what a client keeps to itself."""
-        torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
-        if client is not None:
-            for name, tensor in self._work.task.personal_tensors(self._network).items():
-                tensor.copy_(self.memory.personal[name][client])
 
-    def _keep(self, client: int) -> None:
-        """Take what a client keeps to itself out of the network."""
-        for name, tensor in self._work.task.personal_tensors(self._network).items():
-            self.memory.personal[name][client] = tensor
+def shared_out(sizes: Sequence[int], num_workers: int) -> list[list[int]]:
+    """Return the pieces in which workers fetch clients: the largest first, many small ones at once.
 
-    def _seed(self, seed: int) -> None:
-        # torch.manual_seed keeps a note for every device there might be, a trace of the stack each.
-        torch.default_generator.manual_seed(seed)
-        if self._work.on_gpu:
-            torch.cuda.manual_seed(seed)
+    A piece is at most a quarter of a worker's share of what is left, or one client, so that few
+    messages are needed and yet all workers end together (guided self-scheduling: Polychronopoulos
+    and Kuck, IEEE Transactions on Computers 1987).
 
-    def _tensors(self) -> list[Tensor]:
-        """Return the network's tensors; asked anew, since a module may replace a buffer."""
-        return list(self._work.task.shared_tensors(self._network).values())
+    Args:
+        sizes: (m,) how much work each client is.
+        num_workers: How many workers fetch.
+
+    Returns:
+        Lists of indices into ``sizes``, each index once.
+    """
+    pieces: list[list[int]] = []
+    left, room = sum(sizes), 0.0
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        if not pieces or sizes[index] > room:
+            pieces.append([])
+            room = left / (4 * num_workers)
+        pieces[-1].append(index)
+        room -= sizes[index]
+        left -= sizes[index]
+    return pieces
+
+
+def _serve(connection: Connection, work: Work, memory: RoundMemory) -> None:
+    """Carry out tasks until the connection closes."""
+    with in_child(), contextlib.suppress(EOFError, ConnectionError):
+        worker = Worker(work, memory)
+        while True:
+            kind, *arguments = connection.recv()
+            try:
+                answer = getattr(worker, kind)(*arguments)
+            except Exception as error:
+                answer = error
+            connection.send(answer)

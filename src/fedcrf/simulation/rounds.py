@@ -25,7 +25,7 @@ from fedcrf.rules import (
 )
 from fedcrf.rules.base import num_examples
 from fedcrf.simulation.adversary import Adversary
-from fedcrf.simulation.engine import Engine
+from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.evaluation import (
     Scores,
     client_evaluation_of,
@@ -42,11 +42,10 @@ from fedcrf.simulation.records import (
     brief,
     decided,
 )
-from fedcrf.simulation.round_memory import state_of
 from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
 from fedcrf.simulation.task import CLASSIFICATION, Task
 from fedcrf.simulation.work import Work, check_evidence
-from fedcrf.simulation.worker_pool import engine_for
+from fedcrf.simulation.worker import state_of
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the clients of a round train on, and what they report: all but who carries it out."""
+"""What a round is of: who takes part, trains on what, and what models are evaluated on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
-from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
+from fedcrf.rules import RESIDUAL_LOSS
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.federation import Examples, Federation
 from fedcrf.simulation.local_training import LocalTraining, fewest_in_a_step
@@ -29,19 +29,6 @@ def check_evidence(names: Iterable[str]) -> None:
     for name in names:
         if name not in EVIDENCE:
             raise unknown_name("evidence", name, EVIDENCE)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a client's local training came to, besides its model.
-
-    Attributes:
-        loss: Mean loss over the steps.
-        evidence: What the client reports of itself.
-    """
-
-    loss: float
-    evidence: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -140,17 +127,9 @@ class Work:
                 sets[name] = examples
         return sets
 
-    def report(self, client: int, state: State, trained: Trained) -> ClientReport:
-        """Return what a client reports after a round that left it with this model."""
-        num_examples = len(self.federation.clients[client])
+    def effective_steps(self, num_examples: int) -> float:
+        """Return what a client of so many examples reports as the steps of its update."""
         training, fewest = self.training, self.fewest_in_a_step
-        steps = training.local_epochs * len(training.steps(num_examples, fewest))
-        return ClientReport(
-            client=client,
-            state=state,
-            num_examples=num_examples,
-            effective_steps=training.effective_steps(num_examples, fewest)
-            if self.task.optimizer is None
-            else float(steps),
-            evidence=trained.evidence,
-        )
+        if self.task.optimizer is None:
+            return training.effective_steps(num_examples, fewest)
+        return float(training.local_epochs * len(training.steps(num_examples, fewest)))
