@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_truth, check_whole, checked_number
+from fedcrf.checks import (
+    Settings,
+    check_not_negative,
+    check_positive,
+    check_truth,
+    check_whole,
+    checked_number,
+)
 from fedcrf.crf.field import Field, checked_labels
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
@@ -85,10 +92,8 @@ class ClientCRF(Settings):
         object.__setattr__(self, "labels", checked_labels(self.labels))
         for name in ("pairwise_strength", "bandwidth"):
             object.__setattr__(self, name, checked_number(name, getattr(self, name)))
-        if self.pairwise_strength < 0:
-            raise FedcrfError(f"pairwise_strength {self.pairwise_strength}: give 0 or more")
-        if self.bandwidth <= 0:
-            raise FedcrfError(f"bandwidth {self.bandwidth}: give a number above 0")
+        check_not_negative(self, "pairwise_strength")
+        check_positive(self, "bandwidth")
         check_whole("iterations", self.iterations, least=0)
         check_truth("reliability_gate", self.reliability_gate)  # `Attraction` checks it too late
         check_truth("weight_by_examples", self.weight_by_examples)

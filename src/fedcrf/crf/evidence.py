@@ -309,7 +309,7 @@ def votes(cosines: Matrix, power: float) -> Vector:
     return np.asarray(1.0 / (1.0 + alike.sum(axis=0)))
 
 
-def conflict(cosines: Matrix, agreement: float = 0.0) -> Matrix:
+def conflict(cosines: Matrix, agreement: float) -> Matrix:
     """Return max(0, −cos(u_i, u_j)) − agreement · max(0, cos(u_i, u_j)) of all pairs; (m, m).
 
     Args:

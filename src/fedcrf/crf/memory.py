@@ -38,6 +38,10 @@ SHARED = ("layout", "labels", "expected", "longest")
 """Those that belong to no single client."""
 
 
+LARGEST_SKETCHED = 1e30
+"""Larger numbers in a sketch count as this one, so that float64 holds their squares."""
+
+
 @dataclass(frozen=True, eq=False)
 class Row:
     """What is remembered of one client, from the round in which it last took part.
@@ -68,6 +72,15 @@ class Recalled:
     sketches: NDArray[np.float64]
     positions: NDArray[np.float64]
     rounds: NDArray[np.int64]
+
+    def steps_to(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return (m, s) sketches of how the model moved meanwhile; (1, s) if that is one for all.
+
+        Args:
+            position: (s,) sketch of the global model now.
+        """
+        steps = position - self.positions
+        return steps if len(steps) == 1 else steps[self.rounds]
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,6 +332,15 @@ def _hold_values(arrays: Arrays) -> bool:
         and bool((longest >= 0).all() and (beliefs >= 0).all())
         and np.allclose(beliefs.sum(axis=1), 1.0)
     )
+
+
+def as_remembered(sketches: NDArray[np.float64], finite: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return (m, s) sketches in the precision of a row; NaN where an update is not finite."""
+    with np.errstate(over="ignore"):
+        rounded = sketches.astype(np.float32)
+    np.clip(rounded, -LARGEST_SKETCHED, LARGEST_SKETCHED, out=rounded)
+    rounded[~finite] = np.nan
+    return rounded
 
 
 def sketch_seed_of(memory: Arrays) -> int | None:

@@ -35,7 +35,7 @@ from fedcrf.crf.evidence import (
 )
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field
-from fedcrf.crf.memory import Arrays, ClientMemory, identities
+from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import median_norm
@@ -43,9 +43,6 @@ from fedcrf.crf.weights import base_weights, capped_weights, refined_weights, tr
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
-
-LARGEST_SKETCHED = 1e30
-"""Larger numbers in a sketch count as this one, so that float64 holds their squares."""
 
 
 @dataclass(frozen=True)
@@ -377,20 +374,15 @@ class RobustCRF(Settings):
             evidence: As for `infer`.
         """
         finite = statistics.finite
-        counted = capped_weights(base_weights(num_examples, finite), finite, self.count_cap)
+        counted = capped_weights(base_weights(num_examples, finite), self.count_cap)
         copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
         base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
         who = identities(clients, len(finite))
         memory = self._memory(memory, statistics.dimension, model_given=position is not None)
         past = memory.gather(who)
         position = memory.expected if position is None else position
-        # Rounded as they will be remembered, so that what is the same is found to be the same.
-        with np.errstate(over="ignore"):
-            kept = sketches.astype(np.float32)
-        np.clip(kept, -LARGEST_SKETCHED, LARGEST_SKETCHED, out=kept)
-        kept[~finite] = np.nan
-        sketches = kept.astype(np.float64)
-        steps = position - past.positions
+        kept = as_remembered(sketches, finite)
+        sketches = kept.astype(np.float64)  # rounded, so that a repeated update has not changed
         trusted = past.beliefs @ memory.labels
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = np.ones(len(finite)) if reported is None else reported.expected_label
@@ -400,7 +392,7 @@ class RobustCRF(Settings):
             num_examples=counted,
             measured={
                 ResponseEvidence.cause: curvature_response(
-                    sketches - past.sketches, steps if len(steps) == 1 else steps[past.rounds]
+                    sketches - past.sketches, past.steps_to(position)
                 ),
                 ConsistencyEvidence.cause: update_consistency(sketches, past.sketches),
             },

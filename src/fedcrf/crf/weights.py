@@ -92,43 +92,33 @@ def trusted_weights(
     return TrustedWeights(weights, fell_back, share, None)
 
 
-def capped_weights(
-    base: NDArray[np.float64], usable: NDArray[np.bool_], cap: float
-) -> NDArray[np.float64]:
-    """Return weights of which none exceeds so many median weights, scaled to sum to 1.
+def capped_weights(base: NDArray[np.float64], cap: float) -> NDArray[np.float64]:
+    """Return weights of which none exceeds ``cap`` median weights, scaled to sum to 1.
 
     Args:
-        base: (m,) weights, 0 for a client that is not usable.
-        usable: (m,) bool.
-        cap: The largest weight, in medians of the usable clients' weights above 0.
+        base: (m,) weights.
+        cap: The largest weight, in medians of the weights above 0.
     """
-    most = _most_counted(base, usable, cap)
-    if most is None:
-        return base
-    capped = np.minimum(base, most)
-    return np.asarray(capped / capped.sum())
+    capped = np.minimum(base, _largest_counted(base, cap))
+    total = capped.sum()
+    return np.asarray(capped / total) if total > 0 else capped
 
 
-def counted_parts(
-    base: NDArray[np.float64], usable: NDArray[np.bool_], cap: float
-) -> NDArray[np.float64]:
+def counted_parts(base: NDArray[np.float64], cap: float) -> NDArray[np.float64]:
     """Return which part of each weight `capped_weights` keeps, before it scales them.
-
-    Arguments are those of `capped_weights`.
 
     Returns:
         (m,) in (0, 1]; 1 for a client without weight.
     """
-    most = _most_counted(base, usable, cap)
-    if most is None:
-        return np.ones(len(base))
-    return np.asarray(np.minimum(1.0, most / np.where(base > 0, base, most)))
+    parts = np.ones(len(base))
+    np.divide(_largest_counted(base, cap), base, out=parts, where=base > 0)
+    return np.minimum(1.0, parts)
 
 
-def _most_counted(base: NDArray[np.float64], usable: NDArray[np.bool_], cap: float) -> float | None:
-    """Return the largest weight that counts in full; None where all are 0."""
-    held = base[usable & (base > 0)]
-    return cap * median(held) if len(held) else None
+def _largest_counted(base: NDArray[np.float64], cap: float) -> float:
+    """Return the largest weight that counts in full; infinity where all are 0."""
+    held = base[base > 0]
+    return cap * median(held) if len(held) else math.inf
 
 
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:

@@ -146,7 +146,7 @@ def _of_another(record: RoundRecord, reasons: Reasons, rule: object) -> dict[str
     values: dict[str, Sequence[float]] = {EXPECTED: reasons.trust, **reasons.causes}
     if isinstance(rule, RobustCRF):
         base = np.asarray(record.base_weight)
-        counted = counted_parts(base, base > 0, rule.count_cap)
+        counted = counted_parts(base, rule.count_cap)
         if (counted < 1.0).any():
             values[COUNTED] = brief(counted)
     return values
