@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
+import fedcrf
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.reproduce import cell_notices, paper_cells, write_tables
 from fedcrf.experiments.robustness import held, keys_of, suite_cells, write_suite
@@ -60,11 +62,34 @@ def test_the_rule_on_ones_own_vectors() -> None:
     assert np.isfinite(scope["model"]).all()
 
 
+def test_ones_own_model_and_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn's data sets")
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    exec(blocks("python")[1], scope)
+    assert scope["result"].trust.loc[10, "D"] < 0.1 * scope["result"].trust.loc[10, "A"]
+    assert "Client D (attacks): distrusted since round" in capsys.readouterr().out
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+def test_a_rule_of_ones_own_outside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "alike.py").write_text(blocks("python")[3], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    sites = {name: (draw.normal(size=(12, 3)), draw.integers(0, 2, 12)) for name in "abc"}
+    result = fedcrf.simulate(nn.Linear(3, 2), sites, "./alike.py:Alike", rounds=1)
+    assert result.weights.round(12).nunique(axis=1).tolist() == [1]
+
+
 def test_the_robust_rule_in_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr", reason="needs fedcrf[flower]")
     monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {}
-    exec(blocks("python")[1], scope)
+    exec(blocks("python")[2], scope)
     strategy = scope["strategy"]
     assert (strategy.rule, strategy.fraction_evaluate) == (RULES["crf-robust"](), 0.5)
 

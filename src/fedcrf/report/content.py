@@ -161,6 +161,11 @@ class Report:
     @property
     def has_curves(self) -> bool:
         """Whether a run has a round."""
+        return any(run.charts.accuracy or run.charts.loss for run in self.runs)
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether a run's task has an accuracy; a regression has none."""
         return any(run.charts.accuracy for run in self.runs)
 
     @property

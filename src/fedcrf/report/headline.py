@@ -102,6 +102,10 @@ def recorded_headline(title: str, records: Sequence[RoundRecord], rule: object) 
     if math.isfinite(accuracy):
         tiles.append(Tile("Accuracy", f"{accuracy:.3f}", f"{title}, in round {last.round}"))
         said[0] += f", the last with an accuracy of {accuracy:.3f}"
+    elif math.isfinite(last.validation.loss):
+        loss = f"{last.validation.loss:.4g}"
+        tiles.append(Tile("Validation loss", loss, f"{title}, in round {last.round}"))
+        said[0] += f", the last with a validation loss of {loss}"
     distrusted = distrusted_tile(records, rule, attackers_of(records, None))
     if distrusted is not None:
         tiles.append(distrusted)

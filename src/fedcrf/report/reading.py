@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -261,6 +262,8 @@ def _charts(
     cells: Sequence[CellTrust],
 ) -> Charts:
     accuracy = _curves(records, lambda record: record.validation.accuracy)
+    if not any(math.isfinite(value) for curve in accuracy for value in curve.mean):
+        accuracy = []
     loss = _curves(records, lambda record: record.validation.loss)
     return Charts(name, accuracy, loss, holdings, cells)
 

@@ -67,7 +67,7 @@ function curveTraces({ curve, number, place, label }, [least, most]) {
 function curves() {
   const wanted = at("curves-run") ? Number(at("curves-run").value) - 1 : -1;
   const method = at("curves-method").value === "0" ? null : chosenName(at("curves-method"));
-  drawCurves("accuracy", wanted, method);
+  if (at("accuracy")) drawCurves("accuracy", wanted, method);
   drawCurves("loss", wanted, method);
 }
 
