@@ -27,10 +27,10 @@ MODELS: Mapping[str, type[ModelPlan]] = {
 def find_model(name: str) -> type[ModelPlan]:
     """Return the plan of that name: one of `MODELS`, or from outside.
 
-    What is no plan and comes from outside is taken for what makes the network: `FromFactory`.
+    An object from outside that is not a plan is assumed to make the network: `FromFactory`.
 
     Raises:
-        FedcrfError: There is none, or it is no class of settings; see `fedcrf.extensions`.
+        FedcrfError: There is none, or it is not a class of settings; see `fedcrf.extensions`.
     """
     found = find("model", name, MODELS)
     if not isinstance(found, type) or not hasattr(found, "build"):

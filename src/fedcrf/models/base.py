@@ -25,7 +25,7 @@ class ModelPlan(Protocol):
         Initialisation draws from torch's global generator, which the caller seeds.
 
         Raises:
-            FedcrfError: Images the model cannot take.
+            FedcrfError: The model cannot take such images.
         """
         ...
 
@@ -34,8 +34,8 @@ class ModelPlan(Protocol):
 class FromFactory:
     """The plan of a network that a class or function from outside the package makes.
 
-    It is called with image shape and number of classes where it takes two arguments, else without
-    any. What has settings is a plan of its own.
+    It is called with image shape and number of classes if it takes two arguments, else without any.
+    A network with settings is a plan of its own.
 
     Attributes:
         name: ``FILE.py:OBJECT`` or the like; see `fedcrf.extensions`.
@@ -63,7 +63,7 @@ class FromFactory:
 
 
 def _taken(factory: object, arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the arguments where a factory takes so many, else none."""
+    """Return the arguments if a factory takes them, else none."""
     try:
         inspect.signature(factory).bind(*arguments)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -72,7 +72,7 @@ def _taken(factory: object, arguments: tuple[object, ...]) -> tuple[object, ...]
 
 
 def check_outputs(name: str, network: nn.Module, image_shape: ImageShape, num_classes: int) -> None:
-    """Raise a `FedcrfError` where a network does not turn images into logits of the classes."""
+    """Raise a `FedcrfError` if a network does not map images to a logit for each class."""
     place = next(network.parameters(), torch.empty(0)).device
     mode = network.training
     network.eval()
@@ -94,7 +94,7 @@ def check_outputs(name: str, network: nn.Module, image_shape: ImageShape, num_cl
 
 
 def check_size(model: str, image_shape: ImageShape, smallest: int) -> None:
-    """Raise a `FedcrfError` where images have fewer than so many pixels a side."""
+    """Raise a `FedcrfError` if images have fewer than so many pixels a side."""
     if min(image_shape[1:]) < smallest:
         raise FedcrfError(
             f"{model} cannot take {image_shape[1]}x{image_shape[2]} images: "

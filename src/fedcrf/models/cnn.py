@@ -1,4 +1,4 @@
-"""Convolutional networks of few layers, as the field's protocols have them."""
+"""Convolutional networks of few layers, from the field's protocols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CNN(Settings):
     """Two 5x5 convolutions, each pooled 2x2, and a hidden layer (McMahan et al., AISTATS 2017).
 
     Attributes:
-        channels: Of the first convolution; the second has twice as many.
+        channels: Channels of the first convolution; the second has twice as many.
         hidden: Units of the hidden layer.
     """
 
@@ -51,9 +51,9 @@ class ByzFLCNN(Settings):
 
 @dataclass(frozen=True)
 class LeNet5(Settings):
-    """LeNet-5 with ReLU and maxima (FLPoison's ``lenet``), for images of 28x28 padded to 32x32.
+    """LeNet-5 with ReLU and max pooling (FLPoison's ``lenet``).
 
-    Larger images stay as they are.
+    Images smaller than 32x32 are padded to that size.
     """
 
     behaviour: ClassVar[int] = 1
@@ -76,9 +76,9 @@ class SmallCNN(Settings):
     It has 356,810 parameters for ten classes of 32x32 colour images.
 
     Attributes:
-        channels: Of each convolution.
+        channels: Channels of each convolution.
         hidden: Units of the hidden layer.
-        batch_norm: Whether each convolution has batch norm behind it.
+        batch_norm: Whether batch norm follows each convolution.
     """
 
     behaviour: ClassVar[int] = 1
@@ -106,7 +106,7 @@ class SmallCNN(Settings):
 
 
 SMALLEST = 16
-"""Pixels a side of which two unpadded 5x5 convolutions, each pooled, leave one."""
+"""Pixels a side that two unpadded 5x5 convolutions, each pooled, reduce to one."""
 
 
 def _network(
@@ -119,7 +119,7 @@ def _network(
     padding: int = 0,
     batch_norm: bool = False,
 ) -> nn.Sequential:
-    """Return convolutions, each pooled 2x2, and linear layers behind them, all with ReLU."""
+    """Return convolutions, each pooled 2x2, then linear layers, all with ReLU."""
     layers: list[nn.Module] = []
     inputs = image_shape[0]
     for outputs in channels:

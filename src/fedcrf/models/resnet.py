@@ -12,7 +12,7 @@ from fedcrf.checks import Settings, check_whole
 from fedcrf.models.base import ImageShape, check_size
 
 SMALLEST = 16
-"""Pixels a side: three halvings must leave more than one, or a batch of one has no norm."""
+"""Pixels a side: more than one must remain after three halvings, for batch norm on one image."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ResNet20(Settings):
     With 16 channels it is that of Karimireddy, He and Jaggi's experiments (ICLR 2022).
 
     Attributes:
-        width: Channels of the first of three stages; each has twice those of the one before.
+        width: Channels of the first of three stages; each stage has twice those before it.
     """
 
     behaviour: ClassVar[int] = 1
@@ -90,7 +90,7 @@ def _residual_network(
             layers.append(_BasicBlock(before, outputs, stride))
             before = outputs
     return nn.Sequential(
-        _convolution(inputs, width),  # drawn after the blocks, as finished cells have it
+        _convolution(inputs, width),  # initialised after the blocks, as in finished cells
         *layers,
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),

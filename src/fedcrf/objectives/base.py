@@ -1,4 +1,4 @@
-"""What a client objective is."""
+"""The protocol of client objectives."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 class Objective(Protocol):
-    """A client objective: cross-entropy plus what this adds to its gradients."""
+    """A client objective: the cross-entropy, and a correction of its gradients."""
 
     def correct_gradients(
         self, parameters: Sequence[Tensor], global_parameters: Sequence[Tensor]
     ) -> None:
         """Add the gradient of everything but the cross-entropy to ``parameter.grad``, in place.
 
-        Called once a step, after the backward pass and without autograd. What is added may depend
-        on the parameters but not on ``grad``, which may already hold momentum.
+        It is called once a step, after the backward pass and without autograd. The correction may
+        depend on the parameters but not on ``grad``, which may already hold momentum.
 
         Args:
             parameters: The client's parameters w, each with its ``grad``.

@@ -18,9 +18,9 @@ class Adversary:
     """The attackers of one seed.
 
     Attributes:
-        threat: What they do, and in which rounds.
-        clients: Who they are, sorted; the same for all methods under one seed.
-        poisoned: What they train on in an attack on the data, by client.
+        threat: The attack and its schedule.
+        clients: The attackers, sorted; the same for all methods under one seed.
+        poisoned: By client, what attackers train on in an attack on the data.
         seed: The run's seed.
     """
 
@@ -40,10 +40,10 @@ class Adversary:
         """Draw the attackers among the clients that can train, and poison their examples.
 
         Args:
-            threat: What they do, and how many they are.
+            threat: The attack and its schedule.
             federation: The clients' data.
-            seed: Of the draws.
-            named: Who attacks, where nobody is drawn.
+            seed: The run's seed, for the draws.
+            named: The attackers, if they are not drawn.
 
         Raises:
             FedcrfError: So many cannot be drawn.
@@ -60,7 +60,7 @@ class Adversary:
         return cls(threat, clients, poisoned, seed)
 
     def poisons(self, client: int, number: int) -> bool:
-        """Tell whether a client trains on poisoned examples in a round."""
+        """Return whether a client trains on poisoned examples in a round."""
         return client in self.poisoned and self.threat.schedule.active(number)
 
     def scene(
@@ -88,8 +88,8 @@ class Adversary:
     def act(self, scene: Scene) -> tuple[list[ClientReport], list[int], Memory]:
         """Carry out the attack on a round.
 
-        Where the clients of a round leave it no way, because none of the drawn is honest or no
-        honest update finite, the attackers report honestly.
+        If the attack is impossible in the round, because no client is honest or no honest update
+        is finite, the attackers report honestly.
 
         Returns:
             All reports in the order of clients, the clients that attacked, and what the attackers
@@ -115,5 +115,5 @@ def _poisoned(attack: DataAttack, federation: Federation, client: int, seed: int
         generator(seed, Stream.POISON, client),
     )
     device = clean.labels.device
-    # Copies: an array that an attack left alone is a view of memory that torch moves to share it.
+    # Copies: an unchanged array is a view of memory that torch moves when it is shared.
     return Examples(torch.tensor(images, device=device), torch.tensor(labels, device=device))

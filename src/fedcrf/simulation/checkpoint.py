@@ -1,4 +1,4 @@
-"""A run's state on disk, so that a killed run goes on where it stopped."""
+"""A run's state on disk, from which a killed run is resumed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def load_checkpoint(path: Path) -> RunState:
 
 def save_model(path: Path, state: State) -> None:
     """Write a model as a torch ``state_dict``, atomically."""
-    content = io.BytesIO()  # torch says nothing of a disk that is full
+    content = io.BytesIO()  # torch raises no error on a full disk
     torch.save(_tensors(state), content)
     with atomic_write(path) as file:
         file.write(content.getbuffer())

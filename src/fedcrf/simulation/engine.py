@@ -1,8 +1,8 @@
-"""Who carries out a round's work on the clients' data: this process, or several beside it.
+"""Engines: a round's training and evaluation, in this process or in several.
 
-A worker process has one thread and works for one client at a time, the largest first; data, models
-and scores lie in shared memory. Every client's training depends on nothing but the global model and
-its own random stream, so the results are the same to the bit however many workers there are.
+A worker process has one thread and works for one client at a time, the largest first. Data, models
+and scores are in shared memory. A client's training depends only on the global model and its own
+random stream, so the results are the same to the bit for any number of workers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Engine:
     """Trains the clients of a round and scores a global model.
 
     Attributes:
-        memory: Where models, scores and what clients keep to themselves lie.
+        memory: The memory of models, scores and clients' personal tensors.
         processes: How many are beside this one; it works itself where there are none.
     """
 
@@ -42,7 +42,7 @@ class Engine:
     def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
         """Return every participant's report and mean training loss, in the order of clients.
 
-        The reports' arrays hold until the next call.
+        The reports' arrays are valid until the next call.
 
         Args:
             model: The global model.

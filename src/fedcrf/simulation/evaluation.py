@@ -19,12 +19,13 @@ from fedcrf.simulation.task import ACCURACY, CLASSIFICATION, Outputs, Task
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model makes of every example; of a task of a user's, of each client's as a whole.
+    """A model's scores on every example; in a user's task each client's scores as a whole.
 
     Attributes:
         losses: (n,) float32 cross-entropies, or the task's losses.
-        correct: (n,) float32; 1 where it is classified right, else 0. A task's accuracy, or NaN.
-        others: By name (n,) float32 of the task's other metrics.
+        correct: (n,) float32; 1 if classified correctly, else 0. In a user's task its accuracy, or
+            NaN.
+        others: By name the task's other metrics, (n,) float32.
     """
 
     behaviour: ClassVar[int] = 1
@@ -33,7 +34,7 @@ class Scores:
     others: Mapping[str, Tensor] = field(default_factory=dict)
 
     def fill(self, where: slice, found: Scores) -> None:
-        """Put what was found for some of the examples in its place."""
+        """Copy the scores of some of the examples to their place."""
         self.losses[where] = found.losses
         self.correct[where] = found.correct
         for name, values in found.others.items():
@@ -55,7 +56,7 @@ def evaluation_of(scores: Scores) -> Metrics:
 
 
 def metrics_of(sets: Mapping[str, Scores]) -> dict[str, dict[str, float]] | None:
-    """Return by set and name the means of a task's other metrics; None where it has none."""
+    """Return by set and name the means of a task's other metrics; None without any."""
     found = {
         of: {name: _mean(values) for name, values in scores.others.items()}
         for of, scores in sets.items()
@@ -81,7 +82,7 @@ def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
 def score(
     model: nn.Module, examples: Examples, batch_size: int, task: Task = CLASSIFICATION
 ) -> Scores:
-    """Score every example, ``batch_size`` at a time; by a user's loss all as one."""
+    """Score every example, ``batch_size`` at a time; with a user's loss all as a whole."""
     model.eval()
     if task.loss is not None:
         return _score_as_one(model, examples, batch_size, task)

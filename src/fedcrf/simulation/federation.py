@@ -1,4 +1,4 @@
-"""The federation: what every client holds, as tensors ready to train on."""
+"""The federation: every client's data, as tensors ready to train on."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ class PooledExamples(Examples):
 
 @dataclass(frozen=True)
 class Federation:
-    """What the clients of one seed hold.
+    """The clients' data for one seed.
 
     Attributes:
-        clients: Each client's training part; empty ones are there too.
+        clients: Each client's training part; it may be empty.
         validation: Union of the clients' validation parts.
         test: Union of the clients' test parts.
-        held_out: The data set's own test set, where it has one.
+        held_out: The data set's own test set; None without one.
         image_shape: Channels, height, width; of any inputs the shape of one example.
         num_classes: Number of labels; 0 where targets are none.
-        set_aside: The test parts of clients by whom nothing is judged; None where all judge.
-        names: What records call the clients; None where they go by their numbers.
+        set_aside: The test parts of clients that are not scored; None if all are.
+        names: The clients' names in records; None if these are their numbers.
     """
 
     clients: tuple[Examples, ...]
@@ -90,7 +90,7 @@ class Federation:
     names: tuple[str, ...] | None = None
 
     def called(self, clients: Iterable[int]) -> list[int | str]:
-        """Return what records call clients."""
+        """Return the clients' names in records."""
         return [client if self.names is None else self.names[client] for client in clients]
 
     @property
@@ -99,12 +99,12 @@ class Federation:
         return [client for client, each in enumerate(self.clients) if len(each)]
 
     def judged_without(self, clients: Sequence[int]) -> Federation:
-        """Return the same clients, some of whom have no part in validation and test.
+        """Return the same clients, with some excluded from validation and test.
 
         Their test parts are set aside.
 
         Raises:
-            FedcrfError: Nothing is left to validate on.
+            FedcrfError: No example remains for validation.
         """
         validation, test = (_of(each, clients, kept=False) for each in (self.validation, self.test))
         if not len(validation):
@@ -127,7 +127,7 @@ def client_splits(
         seed: The run's seed.
 
     Raises:
-        FedcrfError: The data cannot be dealt out so.
+        FedcrfError: The partition is impossible.
     """
     parts = partition(labels, settings, generator(seed, Stream.PARTITION))
     return tuple(
@@ -137,7 +137,7 @@ def client_splits(
 
 
 def check_splits(splits: Sequence[ClientSplit]) -> None:
-    """Raise a `FedcrfError` where there is nothing to train on or nothing to validate on."""
+    """Raise a `FedcrfError` if there is no example for training, or none for validation."""
     if not any(len(split.train) for split in splits) or not any(
         len(split.validation) for split in splits
     ):
@@ -148,7 +148,7 @@ def check_splits(splits: Sequence[ClientSplit]) -> None:
 
 
 def check_participation(clients_per_round: int | None, num_clients: int) -> None:
-    """Raise a `FedcrfError` where so many of so many clients cannot be drawn for a round."""
+    """Raise a `FedcrfError` if so many of so many clients cannot be drawn for a round."""
     if clients_per_round is None:
         return
     check_whole("clients_per_round", clients_per_round, least=1)
@@ -172,7 +172,7 @@ def build_federation(
         device: Where the tensors go; the CPU by default.
 
     Raises:
-        FedcrfError: Nothing to train on or nothing to validate on.
+        FedcrfError: There is no example for training, or none for validation.
     """
     check_splits(splits)
     training = np.concatenate([split.train for split in splits])

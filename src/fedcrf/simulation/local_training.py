@@ -1,4 +1,4 @@
-"""One client's local training: SGD with momentum, or what a task has, over its own examples."""
+"""One client's local training: SGD with momentum, or a task's optimizer, over its examples."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class LocalTraining(Settings):
     Attributes:
         learning_rate: Step size, above 0.
         momentum: In [0, 1).
-        batch_size: Examples in a step; the last step of an epoch may have fewer. Where batch norm
-            cannot do with one (`fewest_in_a_step`), a last one alone joins the step before it.
+        batch_size: Examples in a step; the last step of an epoch may have fewer. If batch norm
+            needs two (`fewest_in_a_step`), a single last example joins the step before it.
         local_epochs: Passes over the client's examples in a round.
         precision: ``float32``, or ``bfloat16`` for mixed precision (weights stay float32).
     """
@@ -58,7 +58,7 @@ class LocalTraining(Settings):
         """Return how many examples each step of an epoch has.
 
         Args:
-            num_examples: The client's.
+            num_examples: The client's number of examples.
             fewest: A last step of fewer joins the one before it.
         """
         whole, rest = divmod(num_examples, self.batch_size)
@@ -70,10 +70,10 @@ class LocalTraining(Settings):
         return sizes
 
     def effective_steps(self, num_examples: int, fewest: int = 1) -> float:
-        """Return ‖a_i‖₁ of FedNova for SGD with momentum ρ whose buffers start at zero.
+        """Return ‖a_i‖₁ of FedNova for SGD with momentum β whose buffers start at zero.
 
-        It is [τ − ρ(1 − ρ^τ)/(1 − ρ)]/(1 − ρ) after τ steps (Wang et al., NeurIPS 2020), summed
-        step by step, which does not cancel for ρ near 1. For the arguments see `steps`.
+        It is [τ − β(1 − β^τ)/(1 − β)]/(1 − β) after τ steps (Wang et al., NeurIPS 2020), summed
+        step by step, which does not cancel for β near 1. For the arguments see `steps`.
         """
         total = weight = 0.0
         for _ in range(self.local_epochs * len(self.steps(num_examples, fewest))):
@@ -85,12 +85,12 @@ class LocalTraining(Settings):
 def fewest_in_a_step(network: nn.Module, inputs: Tensor) -> int:
     """Return how many examples a training step of a network needs: 1, or 2 because of batch norm.
 
-    Batch norm needs two values of a channel. Where one of its layers sees a single one of an
+    Batch norm needs two values of a channel. If one of its layers gets a single value from an
     example, as behind a linear layer, a step needs two examples.
 
     Args:
-        network: Is trained on two examples, which changes its running statistics.
-        inputs: (2, ...) of two examples.
+        network: The network; a forward pass changes its running statistics.
+        inputs: (2, ...), two examples.
     """
     norms = [each for each in network.modules() if isinstance(each, _BatchNorm)]
     values: list[int] = []
@@ -119,16 +119,16 @@ def train_client(
     """Train ``model`` in place, from the global model it holds, for one round.
 
     Args:
-        model: Holds the global model; holds the client's model afterwards.
+        model: The global model; afterwards the client's model.
         examples: The client's training part; at least one.
-        objective: What is added to the loss's gradients.
-        shuffle: Gives the order of the examples, drawn anew each epoch.
+        objective: Corrects the loss's gradients.
+        shuffle: Draws the order of the examples anew in each epoch.
         settings: Step size, momentum, batches, epochs.
         fewest: Examples that a step must have, from `fewest_in_a_step`.
-        task: What is minimised, and with which optimizer.
+        task: The loss, and the optimizer.
 
     Returns:
-        The mean loss over the round's steps, each example as its batch saw it.
+        The mean loss of the examples over the round, each measured in its step.
     """
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,7 +1,7 @@
 """Local training of a multilayer perceptron without autograd: the same steps, less memory traffic.
 
 The gradient of a linear layer is a matrix product, so it can be accumulated straight into the
-momentum buffer; nothing is allocated within an epoch. `trainer` takes it for such a network, and
+momentum buffer; nothing is allocated within an epoch. `trainer` uses it for such a network, and
 the general training for any other.
 """
 
@@ -26,7 +26,7 @@ def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
     """Return the linear layers of a float32 network flatten-(linear-ReLU)*-linear on the CPU.
 
     Returns:
-        None where the model is anything else.
+        None for any other model.
     """
     if type(model) is not nn.Sequential or len(model) < 2 or len(model) % 2:
         return None
@@ -48,14 +48,14 @@ def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What one batch of n examples is computed in; column by column from the last layer on.
+    """Buffers for one batch of n examples; transposed from the last layer on.
 
     Attributes:
         inputs: (n, d) images.
         labels: (1, n) labels.
         outputs: (n, units) outputs of each hidden layer.
-        deltas: (n, units) gradients of the summed loss at them.
-        logits: (classes, n) outputs of the last layer; its softmax is fastest down the columns.
+        deltas: (n, units) gradients of the summed loss at these outputs.
+        logits: (classes, n) outputs of the last layer; softmax is fastest along columns.
         last_delta: (classes, n) log-probabilities, then the gradient at the logits.
         ones: (n,) ones.
     """
@@ -83,7 +83,7 @@ class _Batch:
 
 
 class MLPTraining:
-    """The buffers of one network's local training, used again for every client and round."""
+    """The buffers of one network's local training, reused for every client and round."""
 
     behaviour: ClassVar[int] = 1
 
@@ -124,7 +124,7 @@ class MLPTraining:
                 torch.index_select(labels, 1, indices, out=batch.labels)
                 self._forward(batch, place)
                 self._backward(batch)
-                # A correction is added to the gradient, and so may as well be to momentum + it.
+                # A correction is added to the gradient, so it can be added to momentum + gradient.
                 objective.correct_gradients(self._parameters, self._start)
                 torch._foreach_add_(self._parameters, self._momenta, alpha=-settings.learning_rate)
             total -= float(chosen.sum(dtype=torch.float64))
@@ -162,16 +162,16 @@ Trainer = Callable[[Examples, Objective, np.random.Generator], float]
 def trainer(
     network: nn.Module, settings: LocalTraining, fewest: int = 1, task: Task = CLASSIFICATION
 ) -> Trainer:
-    """Return what trains ``network`` in place, client after client.
+    """Return a function that trains ``network`` in place, client after client.
 
     Args:
         network: The network.
-        settings: How.
+        settings: Step size, momentum, batches, epochs.
         fewest: Examples that a step must have, from `fewest_in_a_step`.
-        task: What is minimised, and with which optimizer.
+        task: The loss, and the optimizer.
     """
     layers = linear_layers(network)
-    usual = task.loss is None and task.optimizer is None and settings.precision == "float32"
-    if layers is not None and usual:
+    default = task.loss is None and task.optimizer is None and settings.precision == "float32"
+    if layers is not None and default:
         return MLPTraining(layers, settings).train
     return partial(train_client, network, settings=settings, fewest=fewest, task=task)

@@ -1,7 +1,7 @@
-"""Where a run's randomness comes from: one stream for each purpose, all from the run's seed.
+"""A run's random streams: one for each purpose, all from the run's seed.
 
-A stream depends on nothing but its name, so a resumed run draws what the first one would have
-drawn, and methods compared under one seed share partition, initial model and client shuffles.
+A stream depends only on the seed and its name. So a resumed run draws what the first one would have
+drawn, and methods under one seed share partition, initial model and client shuffles.
 """
 
 from __future__ import annotations

@@ -22,17 +22,17 @@ from fedcrf.rules import AggregationResult, ClientReport, reported_evidence
 from fedcrf.rules.base import num_examples
 
 LARGEST_AFFINITY = 100
-"""Clients up to which the whole affinity matrix is kept: 4,950 numbers a round."""
+"""The most clients for which the affinity matrix is kept: 4,950 numbers a round."""
 
 SCORED = ("reliability", "cosine", "distance", "norm_anomaly")
-"""Causes of the paper's field, which records keep under names of their own."""
+"""Causes of the paper's field, which have their own fields in records."""
 
 RENAMED = {
     "response": "curvature_response",
     "steadiness": "update_consistency",
     "unsteady": "inconsistent",
 }
-"""Causes by the names that records of earlier versions have for them."""
+"""Today's names of causes by those in records of earlier versions."""
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """A float that JSON writes as null where it is not finite."""
@@ -45,11 +45,12 @@ class Record(BaseModel):
 
 
 class Metrics(Record):
-    """How a model does on a set of examples.
+    """A model's loss and accuracy on a set of examples.
 
     Attributes:
-        loss: Mean cross-entropy, or what a task minimises; NaN without examples.
-        accuracy: Share classified right, in [0, 1]; NaN without examples, or of a task without it.
+        loss: Mean cross-entropy, or the task's loss; NaN without examples.
+        accuracy: Share classified correctly, in [0, 1]; NaN without examples, or if the task has
+            none.
     """
 
     loss: Number
@@ -57,11 +58,11 @@ class Metrics(Record):
 
 
 class ClientMetrics(Metrics):
-    """How a model does on the union of the clients' parts, and client by client.
+    """A model's metrics on the union of the clients' parts, and client by client.
 
     Attributes:
-        client_mean: Unweighted mean of the accuracies of the clients that have examples here.
-        worst_client: Lowest of them.
+        client_mean: Unweighted mean of the accuracies of the clients with examples in these parts.
+        worst_client: Lowest of these accuracies.
     """
 
     client_mean: Number
@@ -71,8 +72,8 @@ class ClientMetrics(Metrics):
 class Seconds(Record):
     """Wall time of a round by phase, in seconds.
 
-    What it takes to forge the attackers' reports is in none of them: it is the simulation's alone,
-    and an adaptive attacker's may be many times the server's.
+    The time to forge the attackers' reports is in none of them: a real server would not spend it,
+    and an adaptive attacker may take many times as long as the server.
     """
 
     training: Number
@@ -81,7 +82,7 @@ class Seconds(Record):
 
     @property
     def total(self) -> float:
-        """All phases: the whole round, but for what the attack takes."""
+        """All phases: the whole round without the attack."""
         return self.training + self.aggregation + self.evaluation
 
 
@@ -95,12 +96,12 @@ def _current_causes(causes: object) -> object:
 class Reasons(Record):
     """Why the clients got their weights; the lists run over the clients of the round.
 
-    ``affinity`` holds row i of the affinity matrix from column i + 1 on (it is symmetric), where
-    the round has at most 100 clients. Of a sparse one it holds those in the columns that
-    ``affinity_columns`` tells alone, where they take less room; `affinities` are whole either way.
-    It and the first four lists are the paper's field's, and empty for another; what the parts of
-    another saw is in ``causes``, by name. Records of earlier versions, which have other names for
-    ``trust`` and for some causes, are read too.
+    If the round has at most 100 clients, ``affinity`` holds row i of the affinity matrix from
+    column i + 1 on (the matrix is symmetric). Of a sparse matrix it holds only the columns in
+    ``affinity_columns``, if that is shorter; `affinities` has whole rows either way. The first four
+    lists and the affinities are those of the paper's field. The numbers of other fields' parts are
+    in ``causes``, by name. Records of earlier versions, with other names for ``trust`` and for some
+    causes, are read too.
     """
 
     reliability: list[Number] = []
@@ -117,7 +118,7 @@ class Reasons(Record):
 
     @property
     def affinities(self) -> list[list[Number]] | None:
-        """Row i of the affinity matrix from column i + 1 on; 0 for those that are no neighbours."""
+        """Row i of the affinity matrix from column i + 1 on; 0 for clients without an edge."""
         if self.affinity is None or self.affinity_columns is None:
             return self.affinity
         m = len(self.affinity) + 1
@@ -129,7 +130,7 @@ class Reasons(Record):
 
 
 class ExcludedNode(Record):
-    """A node of another framework that was asked and has no part in the round, and why."""
+    """A node of another framework without a usable reply in the round, and the reason."""
 
     node: int
     reason: str
@@ -138,18 +139,18 @@ class ExcludedNode(Record):
 class RoundRecord(Record):
     """One round; the lists run over the clients that took part, in the order of ``clients``.
 
-    ``validation`` and ``test`` are over the union of the clients' parts, ``held_out`` over the
-    data set's own test set. ``excluded`` names clients whose update was not finite, and
-    ``overflowed`` those of them whose numbers were, but too large to be squared. ``evidence``
-    is what the clients reported of themselves, by name, where the rule asked for it. ``nodes`` and
-    ``excluded_nodes`` are of rounds that another framework carried out; records of earlier versions
-    call the latter ``left_out``. ``attackers`` names those that
-    attacked in this round; it is missing where the run has no attack, and validation and test are
-    then over all clients, else over the honest ones; ``everyone`` is as ``test``, with what the
-    attackers hold for it, and shows what became of them where they did nothing.
-    ``metrics`` has by set and name what else the task of a run measures.
-    ``kept_reason`` says why the model stayed as it was; it is missing where the model moved, and
-    from older records.
+    - ``validation`` and ``test`` are over the union of the clients' parts, ``held_out`` over the
+      data set's own test set. With an attack the first two are over the honest clients alone, and
+      ``everyone`` is ``test`` with the attackers' parts too.
+    - ``excluded`` names clients whose update was not finite, and ``overflowed`` those of them whose
+      numbers were finite, but too large to be squared.
+    - ``evidence`` holds by name what the clients reported of themselves for the rule.
+    - ``nodes`` and ``excluded_nodes`` are those of another framework's round; records of earlier
+      versions call the latter ``left_out``.
+    - ``attackers`` names the attackers of this round; it is missing without an attack on the run.
+    - ``metrics`` has by set and name the task's other metrics.
+    - ``kept_reason`` says why the model stayed as it was; it is missing if the model moved, and in
+      older records.
     """
 
     round: int
@@ -179,7 +180,7 @@ class RoundRecord(Record):
 
     @property
     def stayed(self) -> str | None:
-        """Why the model stayed as it was; None where it moved."""
+        """Why the model stayed as it was; None if it moved."""
         return self.kept_reason or ("no update was usable" if self.kept_model else None)
 
     @model_validator(mode="after")
@@ -204,7 +205,7 @@ class RoundRecord(Record):
 def _are_affinities(
     rows: list[list[Number]] | None, columns: list[list[int]] | None, m: int
 ) -> bool:
-    """Tell whether rows above the diagonal are of m clients, or those numbers of them."""
+    """Return whether rows above the diagonal, or their given columns, fit m clients."""
     if rows is None:
         return columns is None
     whole = [list(range(i + 1, m)) for i in range(m - 1)]
@@ -219,14 +220,14 @@ def _are_affinities(
 
 
 def in_order(clients: Iterable[int | str]) -> list[int | str]:
-    """Return each client once: those known by numbers in their order, then names in theirs."""
+    """Return each client once: sorted numbers, then sorted names."""
     return sorted(set(clients), key=lambda client: (isinstance(client, str), client))
 
 
 def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
     """Return the round whose model is reported: that with the lowest validation loss.
 
-    A run whose loss was never finite has none; its last round stands in.
+    If no loss is finite, it is the last round.
     """
     finite = [record for record in records if math.isfinite(record.validation.loss)]
     return min(finite, key=lambda record: record.validation.loss) if finite else records[-1]
@@ -235,12 +236,12 @@ def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
 def decided(
     reports: Sequence[ClientReport], clients: Sequence[int | str], result: AggregationResult | None
 ) -> dict[str, Any]:
-    """Return what of a `RoundRecord` the reports and the rule's decision settle.
+    """Return the fields of a `RoundRecord` that follow from the reports and the rule's decision.
 
     Args:
-        reports: Those that the rule saw.
-        clients: What the record calls their clients.
-        result: The decision; None where there was nothing to decide on.
+        reports: The reports that the rule got.
+        clients: Their clients' names in the record.
+        result: The decision; None without any report.
     """
     seen: dict[str, Any] = {
         "clients": list(clients),
@@ -262,7 +263,7 @@ def decided(
 def overflowed_of(
     result: AggregationResult, clients: Sequence[int | str]
 ) -> list[int | str] | None:
-    """Return whose updates were finite, but too large to be squared, as far as the rule says it."""
+    """Return the clients whose updates were too large to be squared; None if it is not known."""
     if result.posterior is None:
         return None
     overflowed = result.posterior.overflowed.tolist()
@@ -295,9 +296,9 @@ def reasons_of(result: AggregationResult) -> Reasons | None:
 def _above_diagonal(
     affinity: Pairs | None,
 ) -> tuple[list[list[float]] | None, list[list[int]] | None]:
-    """Return what is kept of a symmetric matrix's rows above its diagonal, and in which columns.
+    """Return the rows of a symmetric matrix above its diagonal, and their columns.
 
-    Columns are told where less than half of the pairs are there: each number then has one.
+    If fewer than half of the pairs are not 0, rows hold only these, and columns say where.
     """
     if affinity is None or affinity.shape[0] > LARGEST_AFFINITY:
         return None, None
@@ -313,5 +314,5 @@ def _above_diagonal(
 
 
 def brief(values: NDArray[np.float64] | Sequence[float]) -> list[Any]:
-    """Return the values to six significant digits, which is plenty to explain and short to keep."""
+    """Return the values to six significant digits, enough to explain a weight."""
     return [float(f"{value:.6g}") for value in values]

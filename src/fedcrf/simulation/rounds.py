@@ -50,17 +50,17 @@ from fedcrf.simulation.worker import state_of
 
 @dataclass(frozen=True)
 class RunState:
-    """Everything a run needs to go on: with it and the settings, the rest is determined.
+    """A run's state: with it and the settings, all later rounds are determined.
 
     Attributes:
         round: Rounds done.
         model: The global model.
         best_model: The global model of the round with the lowest validation loss.
-        stopping: What early stopping has seen.
+        stopping: The state of early stopping.
         memory: What the rule keeps from round to round.
         attack_memory: What the attackers keep from round to round.
-        lost_rounds: As `fedcrf.simulation.stopping.lost_rounds` counts them.
-        personal: By name the tensors that clients keep to themselves, a row for each client.
+        lost_rounds: See `fedcrf.simulation.stopping.lost_rounds`.
+        personal: By name the tensors that clients keep without sending them, a row for each client.
     """
 
     round: int
@@ -74,35 +74,35 @@ class RunState:
 
     @property
     def reported_model(self) -> State:
-        """The best model; the last one where no validation loss was ever finite."""
+        """The best model; the last one if no validation loss was ever finite."""
         return self.best_model if self.stopping.best_round else self.model
 
 
 @dataclass(frozen=True)
 class Simulation(Settings):
-    """One federated run: who trains what on which data, and how the server decides.
+    """One federated run: data, model, local training, and the server's rule.
 
     Attributes:
         federation: The clients' data.
         model: The network's plan.
         objective: What a client minimises.
-        rule: How the server aggregates.
+        rule: The server's rule.
         training: The clients' local training.
         stopping: When to stop early.
-        max_rounds: When to stop at the latest.
+        max_rounds: The last round at the latest.
         evaluation_batch_size: Examples evaluated at once.
-        seed: Fixes initial model, who takes part in which round and client shuffles; the partition
-            too where it made the federation.
+        seed: Determines the initial model, each round's clients and their shuffles; the partition
+            too if the federation was made with it.
         clients_per_round: Clients drawn for each round, among those that have examples to train
-            on; all of them where left out.
-        threat: The attack on the run, and who and when; the seed draws the attackers, whose data
-            take no part in validation and test. All are honest where left out.
-        attackers: Who attacks, where the seed does not draw them.
-        task: What clients minimise, what is measured, and which tensors they send.
+            on; None for all of them.
+        threat: The attack and its schedule; None if all clients are honest. The seed draws the
+            attackers, whose data take no part in validation and test.
+        attackers: The attackers, if the seed does not draw them.
+        task: The loss, the metrics, and which tensors clients send.
 
     Raises:
-        FedcrfError: More clients a round than there are, an attack that they cannot carry out, a
-            rule that looks at evidence that they do not report, or one that they are too few for.
+        FedcrfError: More clients a round than there are, an impossible attack, a rule with evidence
+            that clients do not report, or too few clients for the rule.
     """
 
     behaviour: ClassVar[int] = 1
@@ -146,18 +146,18 @@ class Simulation(Settings):
         )
 
     def finished(self, state: RunState) -> bool:
-        """Tell whether the run ends with this state."""
+        """Return whether the run ends with this state."""
         return state.stopping.stopped or state.round >= self.max_rounds
 
     def rounds(self, state: RunState, workers: int = 1) -> Iterator[tuple[RunState, RoundRecord]]:
-        """Run the rounds after ``state``, to the end; yield each one's state and record.
+        """Run the rounds after ``state``, to the end; yield each round's state and record.
 
         Args:
-            state: Where to go on from.
+            state: The state after the last round.
             workers: Processes that train the clients; the results do not depend on it.
 
         Raises:
-            FedcrfError: A worker process died, or training diverged, which the last state says too.
+            FedcrfError: A worker process died, or training diverged; the last state shows that too.
         """
         self._check_converging(state)
         with engine_for(self._work, workers) as engine:
@@ -168,7 +168,7 @@ class Simulation(Settings):
                 self._check_converging(state)
 
     def _check_converging(self, state: RunState) -> None:
-        """Raise a `FedcrfError` where the clients' training has diverged."""
+        """Raise a `FedcrfError` if the clients' training has diverged."""
         diverged = divergence(state.lost_rounds, state.round, self.finished(state))
         if diverged is not None:
             raise FedcrfError(
@@ -247,7 +247,7 @@ class Simulation(Settings):
         return after, record
 
     def _everyone(self, scores: Mapping[str, Scores]) -> ClientMetrics | None:
-        """Return how a model does on all clients' test parts, where some are set aside."""
+        """Return the scores on all clients' test parts; None if none are set aside."""
         test, set_aside = self._work.federation.test, self._work.federation.set_aside
         if set_aside is None:
             return None
@@ -257,7 +257,7 @@ class Simulation(Settings):
     def _attacked(
         self, number: int, state: RunState, reports: list[ClientReport]
     ) -> tuple[list[ClientReport], list[int] | None, Memory]:
-        """Return what the clients send, who of them attacks, and what the attackers keep."""
+        """Return the clients' reports, the attackers, and their memory."""
         if self.adversary is None:
             return reports, None, {}
         scene = self.adversary.scene(

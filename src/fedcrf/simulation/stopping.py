@@ -16,12 +16,12 @@ DIVERGED = 3
 class EarlyStopping(Settings):
     """Stops after ``patience`` rounds in a row without an improvement; a value, not an object.
 
-    An improvement is a loss more than ``min_improvement`` below that of the last improvement. A
-    loss that is NaN is none. The best round is the one with the lowest loss, by however little.
+    An improvement is a loss more than ``min_improvement`` below that of the last improvement; NaN
+    is never one. The best round is the one with the lowest loss, by any difference.
 
     Attributes:
         patience: Rounds without improvement before the run stops.
-        min_improvement: What counts as one; in units of the loss.
+        min_improvement: The least improvement, in units of the loss.
         reference_loss: The loss of the last improvement.
         rounds_without: Rounds since then.
         best_loss: The lowest loss so far.
@@ -41,7 +41,7 @@ class EarlyStopping(Settings):
         return self.rounds_without >= self.patience
 
     def observe(self, round_number: int, loss: float) -> EarlyStopping:
-        """Return what is known after the validation loss of one more round."""
+        """Return the state after the validation loss of one more round."""
         after = self
         if loss < self.best_loss:
             after = replace(after, best_loss=loss, best_round=round_number)
@@ -53,11 +53,11 @@ class EarlyStopping(Settings):
 def lost_rounds(before: int, record: RoundRecord, threat: Threat | None) -> int:
     """Return how many rounds in a row, up to this one, no honest client had a finite update.
 
-    What an attack made of the model is a result, and so are honest updates from there: rounds count
-    only where nobody had attacked before the first of them.
+    The outcome of an attack is a result, not divergence: rounds count only if nobody had attacked
+    before the first of them.
 
     Args:
-        before: The same of the round before; 0 of none.
+        before: This number for the round before; 0 for the first.
         record: The round.
         threat: The attack on the run.
     """
@@ -71,13 +71,13 @@ def lost_rounds(before: int, record: RoundRecord, threat: Threat | None) -> int:
 
 
 def divergence(lost: int, done: int, ended: bool) -> str | None:
-    """Return that the clients' training has left what numbers can hold; None where it has not.
+    """Return the message that the clients' training has diverged; None if it has not.
 
     Args:
-        lost: Of the last round, as `lost_rounds` counts them.
+        lost: `lost_rounds` of the last round.
         done: Rounds done.
-        ended: Whether the run ends here. It is told where it never had a finite update, however
-            few its rounds.
+        ended: Whether the run ends here. If it never had a finite update, it diverged, however few
+            its rounds.
     """
     if lost < DIVERGED and not (lost and lost == done and ended):
         return None

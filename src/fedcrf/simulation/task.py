@@ -1,4 +1,4 @@
-"""What clients minimise, and what is measured of a model: classification, or what a user gives."""
+"""A task: the loss that clients minimise, and the metrics of a model."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ Outputs = Any
 """What a network returns: a tensor, or several in tuples, lists and dictionaries."""
 
 Loss = Callable[[Outputs, Tensor], Tensor]
-"""Of outputs and targets of some examples a scalar, their mean loss."""
+"""From the outputs and targets of some examples to their mean loss, a scalar."""
 
 Metric = Callable[[Outputs, Tensor], float | Tensor]
-"""Of outputs and targets of some examples a number."""
+"""From the outputs and targets of some examples to a number."""
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-"""Of the parameters that are trained their optimizer, made anew for each client and round."""
+"""From the trained parameters to their optimizer, made anew for each client and round."""
 
 ACCURACY = "accuracy"
-"""The metric that records have a place of their own for."""
+"""The metric that has its own field in records."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What clients minimise and what is measured of a model; cross-entropy and accuracy by default.
+    """The loss and metrics of a model; cross-entropy and accuracy by default.
 
     Attributes:
-        loss: Of outputs and targets; None for the cross-entropy of logits and labels, which is
-            measured example by example together with the accuracy.
-        metrics: By name, where ``loss`` is given. They are measured over each client's examples as
-            a whole, and so is the loss: what is said of all clients is the mean by examples.
+        loss: The loss of outputs and targets; None for the cross-entropy of logits and labels,
+            which is measured example by example together with the accuracy.
+        metrics: Metrics by name, where ``loss`` is given. They and the loss are measured over each
+            client's examples as a whole; numbers over all clients are means by examples.
         optimizer: Makes a client's optimizer; None for SGD with momentum.
         shared: Names of the tensors that clients send and the server averages; None for all.
-        personal: Names of those that each client keeps to itself from round to round. What is in
-            neither stays as it is initialised.
+        personal: Names of the tensors that each client keeps from round to round without sending
+            them. Tensors in neither keep their initial values.
     """
 
     loss: Loss | None = None
@@ -49,7 +49,7 @@ class Task:
 
     @property
     def by_client(self) -> bool:
-        """Whether a model is measured client by client, and not example by example."""
+        """Whether a model is measured client by client, instead of example by example."""
         return self.loss is not None or bool(self.personal)
 
     def loss_of(self, outputs: Outputs, targets: Tensor) -> Tensor:
@@ -64,12 +64,12 @@ class Task:
         return {name: each for name, each in state.items() if self.shares(name)}
 
     def personal_tensors(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return the tensors that a client keeps to itself, by name in the network's order."""
+        """Return the tensors that a client keeps, by name in the network's order."""
         state = network.state_dict()
         return {name: state[name] for name in state if name in self.personal}
 
     def shares(self, name: str) -> bool:
-        """Tell whether clients send a tensor of this name."""
+        """Return whether clients send a tensor of this name."""
         return self.shared is None or name in self.shared
 
 

@@ -21,11 +21,11 @@ from fedcrf.simulation.randomness import Stream, generator, torch_seed
 from fedcrf.simulation.task import CLASSIFICATION, Task
 
 EVIDENCE = (RESIDUAL_LOSS,)
-"""What clients can report of themselves, by name."""
+"""Names of the evidence that clients can report."""
 
 
 def check_evidence(names: Iterable[str]) -> None:
-    """Raise a `FedcrfError` where clients cannot report evidence of one of these names."""
+    """Raise a `FedcrfError` if clients cannot report evidence of one of these names."""
     for name in names:
         if name not in EVIDENCE:
             raise unknown_name("evidence", name, EVIDENCE)
@@ -33,12 +33,12 @@ def check_evidence(names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """All that training and evaluating depend on, besides the global model and the round.
+    """All that training and evaluation depend on, besides the global model and the round.
 
     ``clients_per_round`` is how many clients are drawn for a round; None for all of them.
-    ``adversary`` has poisoned the training data of some; None where all are honest.
-    ``evidence`` names what clients report of themselves, of `EVIDENCE`. ``task`` says what they
-    minimise, what is measured and which tensors they send.
+    ``adversary`` has the attackers and their poisoned data; None if all clients are honest.
+    ``evidence`` names the evidence that clients report, of `EVIDENCE`. ``task`` has the loss, the
+    metrics and which tensors clients send.
     """
 
     federation: Federation
@@ -75,7 +75,7 @@ class Work:
         return fewest_in_a_step(self.network(), torch.cat([first, first]))
 
     def check_steps(self) -> None:
-        """Raise a `FedcrfError` where some step would have one example and needs two."""
+        """Raise a `FedcrfError` if some step would have one example and needs two."""
         if self.fewest_in_a_step == 1:
             return
         needs = "batch norm in this model needs two in a step"
@@ -98,11 +98,11 @@ class Work:
 
     @property
     def most_participants(self) -> int:
-        """How many clients train in a round: all that could, where fewer could than are drawn."""
+        """How many clients train in a round: at most all that have examples."""
         return min(self.clients_per_round or len(self.eligible), len(self.eligible))
 
     def participants(self, number: int) -> list[int]:
-        """Return the clients that train in a round, in their order; drawn anew each round."""
+        """Return the clients that train in a round, in order; they are drawn anew each round."""
         if self.most_participants == len(self.eligible):
             return self.eligible
         draw = generator(self.seed, Stream.PARTICIPATION, number)

@@ -104,11 +104,11 @@ class RoundMemory:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a client's local training came to, besides its model.
+    """The result of a client's local training, besides its model.
 
     Attributes:
         loss: Mean loss over the steps.
-        evidence: What the client reports of itself.
+        evidence: The evidence that the client reports.
     """
 
     loss: float
@@ -131,7 +131,7 @@ class Worker:
             number: The round.
 
         Returns:
-            What each client's training came to.
+            Each client's loss and evidence.
         """
         work, trained = self._work, []
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
@@ -162,20 +162,20 @@ class Worker:
         return score(self._network, examples, work.evaluation_batch_size, work.task)
 
     def _evidence(self, examples: Examples) -> dict[str, float]:
-        """Return what a client reports of the model that it trained, which the network holds."""
+        """Return a client's evidence about the model that it trained, which the network holds."""
         if RESIDUAL_LOSS not in self._work.evidence:
             return {}
         return {RESIDUAL_LOSS: evaluation_of(self._scores(examples)).loss}
 
     def _load(self, client: int | None = None) -> None:
-        """Put the published model into the network, and what a client keeps to itself."""
+        """Load the published model into the network, and a client's personal tensors."""
         torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
         if client is not None:
             for name, tensor in self._work.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
 
     def _keep(self, client: int) -> None:
-        """Take what a client keeps to itself out of the network."""
+        """Store a client's personal tensors from the network."""
         for name, tensor in self._work.task.personal_tensors(self._network).items():
             self.memory.personal[name][client] = tensor
 
