@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FedcrfError(ValueError):
@@ -24,6 +24,11 @@ class EarlierNameWarning(FutureWarning):
 def in_a_line(error: Exception) -> str:
     """Return the kind of an error that is none of ours, and what it says, in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def listed(things: Sequence[object], most: int = 20) -> str:
+    """Return things as text with commas between them; of more than so many the first ones."""
+    return ", ".join(map(str, things[:most])) + (", …" if len(things) > most else "")
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:

@@ -67,16 +67,8 @@ class CellLogger(Protocol):
         ...
 
 
-class MakeLogger(Protocol):
-    """Begins to log a cell.
-
-    Raises:
-        ImportError: The tool is not installed.
-    """
-
-    def __call__(self, logged: LoggedCell) -> CellLogger:
-        """Return the logger of one cell."""
-        ...
+MakeLogger = Callable[[LoggedCell], CellLogger]
+"""Begins to log a cell; raises an `ImportError` where its tool is not installed."""
 
 
 def round_values(record: RoundRecord) -> dict[str, float]:

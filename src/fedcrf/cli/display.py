@@ -17,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fedcrf.errors import listed
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.grid import (
@@ -248,8 +249,8 @@ def counts_table(partition: PartitionRecord) -> Table:
 
 
 def _clients(numbers: list[int]) -> str:
-    listed = ", ".join(map(str, numbers[:20])) + (", …" if len(numbers) > 20 else "")
-    return f"client {listed} holds" if len(numbers) == 1 else f"clients {listed} hold"
+    named = listed(numbers)
+    return f"client {named} holds" if len(numbers) == 1 else f"clients {named} hold"
 
 
 def _scores(record: RoundRecord) -> str:

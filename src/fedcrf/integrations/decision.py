@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedcrf.errors import listed
 from fedcrf.integrations.replies import Excluded, TrainReply, alike, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
 
@@ -161,7 +162,7 @@ def exclusions(excluded: Sequence[Excluded]) -> list[str]:
         if len(nodes) == 1:
             lines.append(f"Node {nodes[0]} is excluded: it {reason}")
             continue
-        named = ", ".join(map(str, nodes[:MOST_LOGGED])) + (", …" if nodes[MOST_LOGGED:] else "")
+        named = listed(nodes, MOST_LOGGED)
         lines.append(f"{len(nodes)} nodes ({named}) are excluded: each {reason}")
     return few(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, listed
 
 NOT = "!"
 """Stands before a pattern of names that are left out."""
@@ -27,7 +27,7 @@ def chosen(names: Sequence[str], patterns: Patterns, what: str) -> frozenset[str
         FedcrfError: A pattern matches nothing, or nothing is left.
     """
     given = [patterns] if isinstance(patterns, str) else list(patterns)
-    there = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    there = listed(names, 8)
     for each in given:
         if not isinstance(each, str):
             raise FedcrfError(

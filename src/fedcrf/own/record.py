@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcrf._version import __version__
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, listed
 from fedcrf.experiments.cell import CellStore
 from fedcrf.experiments.folders import check_folder, folder_lock
 from fedcrf.experiments.provenance import provenance
@@ -128,24 +128,17 @@ def _about(simulation: Simulation, sites: Sites, network: nn.Module) -> list[tup
     federation, training, task = simulation.federation, simulation.training, simulation.task
     names = [str(name) for name in sites.identities]
     counts = [f"{name} ({len(each)})" for name, each in zip(names, sites.examples, strict=True)]
-    listed = ", ".join(counts[:MOST_NAMED]) + (", …" if len(counts) > MOST_NAMED else "")
     whole = sum(each.numel() for each in network.parameters())
     sent = sum(each.numel() for each in task.shared_tensors(network).values())
-    optimizer = f"SGD, learning rate {training.learning_rate:g}, momentum {training.momentum:g}"
-    epochs = f"{training.local_epochs} epoch{'s' if training.local_epochs > 1 else ''}"
     about = [
-        ("Sites", f"{len(names)}: {listed} examples"),
+        ("Sites", f"{len(names)}: {listed(counts, MOST_NAMED)} examples"),
         (
             "Validation, test",
             f"{len(federation.validation):,} and {len(federation.test):,} examples",
         ),
         ("Model", f"{type(network).__name__}, {whole:,} parameters; {sent:,} numbers are sent"),
         ("Loss", "cross-entropy" if task.loss is None else called(task.loss)),
-        (
-            "Local training",
-            f"{epochs} of {called(task.optimizer) if task.optimizer else optimizer}, batches of "
-            f"{training.batch_size}",
-        ),
+        ("Local training", training.in_words(called(task.optimizer) if task.optimizer else None)),
         ("Seed", str(simulation.seed)),
     ]
     if isinstance(simulation.rule, Judged):

@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any
 
 from fedcrf.crf.potentials import SCORE_TERMS
+from fedcrf.errors import listed
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, effects_of, scales_of
 from fedcrf.report.verdict import Verdict
@@ -198,13 +199,13 @@ def round_line(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
         for client, each in zip(record.clients, verdicts, strict=True)
         if each.is_low
     ]
-    count, most = len(record.clients), MOST_SENTENCES
+    count = len(record.clients)
     if not low and not any(each.kind in ("trusted", "doubted") for each in verdicts):
         return "the rule judges no client"
     if not low:
         return f"none of {count} clients is distrusted"
-    listed = ", ".join(low[:most]) + (", …" if len(low) > most else "")
-    return f"{len(low)} of {count} clients {'is' if len(low) == 1 else 'are'} distrusted: {listed}"
+    are, named = "is" if len(low) == 1 else "are", listed(low, MOST_SENTENCES)
+    return f"{len(low)} of {count} clients {are} distrusted: {named}"
 
 
 def weight_lines(causes: ClientCauses) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.cell import CellStore, CellSummary, StaleCellError
 from fedcrf.experiments.recorded import RecordedRun, newest, readable
 from fedcrf.experiments.results import damage_line, find
@@ -175,8 +175,5 @@ def find_client(causes: Sequence[ClientCauses], client: int | str, number: int) 
     by_id |= {str(each.client): each for each in causes}
     if str(client) in by_id:
         return by_id[str(client)]
-    took_part = ", ".join(str(each.client) for each in causes[:20])
-    more = ", …" if len(causes) > 20 else ""
-    raise FedcrfError(
-        f"client {client} took no part in round {number}: choose from {took_part}{more}"
-    )
+    took_part = listed([each.client for each in causes])
+    raise FedcrfError(f"client {client} took no part in round {number}: choose from {took_part}")

@@ -190,7 +190,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def _facts(run: RunResults) -> list[tuple[str, str]]:
     spec = run.spec
-    partition, training, rounds = spec.partition, spec.training, spec.rounds
+    partition, rounds = spec.partition, spec.rounds
     described = spec.describe()["model"]
     model = ", ".join(f"{key} {value}" for key, value in described.items() if key != "name")
     facts = [
@@ -199,12 +199,7 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
         ("Model", described["name"] + (f" ({model})" if model else "")),
         ("Methods", ", ".join(method_title(method) for method in spec.methods)),
         ("Seeds", ", ".join(map(str, spec.seeds))),
-        (
-            "Local training",
-            f"{training.local_epochs} epoch{'s' if training.local_epochs > 1 else ''} of SGD, "
-            f"learning rate {training.learning_rate:g}, momentum {training.momentum:g}, "
-            f"batches of {training.batch_size}",
-        ),
+        ("Local training", spec.training.in_words()),
         (
             "Rounds",
             f"at most {rounds.maximum}; ends after {rounds.patience} without a better validation "

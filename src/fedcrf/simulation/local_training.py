@@ -42,6 +42,12 @@ class LocalTraining(Settings):
     local_epochs: int = 1
     precision: Literal["float32", "bfloat16"] = "float32"
 
+    def in_words(self, optimizer: str | None = None) -> str:
+        """Return how a client trains, in a line; by SGD if no other optimizer is named."""
+        epochs = f"{self.local_epochs} epoch{'s' if self.local_epochs > 1 else ''}"
+        sgd = f"SGD, learning rate {self.learning_rate:g}, momentum {self.momentum:g}"
+        return f"{epochs} of {optimizer or sgd}, batches of {self.batch_size}"
+
     def __post_init__(self) -> None:
         check_positive(self, "learning_rate")
         if self.learning_rate > LARGEST_FLOAT32:
