@@ -268,7 +268,9 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
             for row in run_rows(read_results(store), store.path, point.at)
         )
     if (suite := Store(folder)).is_suite:
-        return frame(suite_rows(suite))
+        scores = suite.scores()
+        rows = suite_rows(scores, suite.descriptions(scores))
+        return frame({**row, "folder": str(folder)} for row, _ in rows)
     runs = [(store, read_results(store)) for store in find(folder)[1].values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
     keys = dict.fromkeys(key for each in described for key in each)
@@ -339,56 +341,44 @@ def _measured(each: CellResult) -> dict[str, Any]:
     return found
 
 
-def suite_rows(suite: Store) -> Iterator[dict[str, Any]]:
-    """Yield a row for each finished cell of a suite's folder.
-
-    Raises:
-        FedcrfError: The cells or their descriptions are damaged.
-    """
-    scores = suite.scores()
-    descriptions = suite.descriptions(scores)
-    for score, (cell, said) in zip(scores, cells_today(scores, descriptions), strict=True):
-        description, stale = descriptions[score.description], said if cell else ""
-        yield {
-            **score_row(score),
-            "dataset": description.get("data", {}).get("dataset", ""),
-            "attack": description.get("attack", {}).get("name", ""),
-            "stale": stale,
-            "complete": not stale,
-            "folder": str(suite.path),
-        }
-
-
-def score_row(score: Score) -> dict[str, Any]:
-    """Return what a suite's line says of a cell."""
-    said = score.model_dump(include=set(COLUMNS))
-    return {**said, "everyone_accuracy": score.everyone, "commit": score.provenance.commit}
-
-
-def cells_today(
+def suite_rows(
     scores: Iterable[Score], descriptions: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[CellSpec | None, str]]:
-    """Yield for each score the cell that it is of, and why it is stale; empty where it is not.
+) -> Iterator[tuple[dict[str, Any], CellSpec | FedcrfError]]:
+    """Yield for each finished cell of a suite its row, and the cell.
 
-    Settings that are new since it was run have their defaults. It is None, with the reason, where
-    there are no such cells now.
+    Settings that are new since it was run have their defaults. Where there is no such cell now,
+    the error that says why stands in its place.
+
+    Args:
+        scores: What the cells came to.
+        descriptions: By name what they were, but for their seeds.
     """
     cells: dict[str, CellSpec | FedcrfError] = {}
     reasons: dict[tuple[str, str, str], str] = {}
     for score in scores:
         name, kept, device = score.description, score.behaviour or {}, score.provenance.device
+        description = descriptions.get(name, {})
         if name not in cells:
             try:
-                cells[name] = cell_of({**descriptions.get(name, {}), "seed": 0})
+                cells[name] = cell_of({**description, "seed": 0})
             except FedcrfError as error:
                 cells[name] = error
         cell, key = cells[name], (name, str(kept), device)
-        if isinstance(cell, FedcrfError):
-            yield None, str(cell)
-            continue
-        if key not in reasons:
-            reasons[key] = "; ".join(changes(cell, kept, device))
-        yield replace(cell, seed=score.seed), reasons[key]
+        if not isinstance(cell, FedcrfError):
+            if key not in reasons:
+                reasons[key] = "; ".join(changes(cell, kept, device))
+            cell = replace(cell, seed=score.seed)
+        stale = reasons.get(key, "")
+        row = {
+            **score.model_dump(include=set(COLUMNS)),
+            "dataset": description.get("data", {}).get("dataset", ""),
+            "attack": description.get("attack", {}).get("name", ""),
+            "everyone_accuracy": score.everyone,
+            "commit": score.provenance.commit,
+            "stale": stale,
+            "complete": not stale,
+        }
+        yield row, cell
 
 
 def counted(column: pd.Series) -> dict[str, int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from scipy.stats import rankdata
 
+from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.conditions import (
     accuracy_table,
     heat_map_grid,
@@ -29,7 +30,7 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.provenance import FIRST
-from fedcrf.experiments.results import cells_today, counted, frame, score_row
+from fedcrf.experiments.results import counted, frame, suite_rows
 from fedcrf.experiments.settings import differences
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
 from fedcrf.experiments.store import Score, Store, digest
@@ -67,27 +68,20 @@ def judged(
         was made.
     """
     wanted, rows = suite.cells, []
-    today = cells_today(scores, descriptions)
-    for score, (cell, stale) in zip(scores, today, strict=True):
+    for score, (row, cell) in zip(scores, suite_rows(scores, descriptions), strict=True):
         other = ""
         if score.key not in wanted:
             other = f" of {score.partition}/{score.condition}/{score.method}"
         elif score.last_rounds != suite.last_rounds:
             other = f", means of the last {score.last_rounds} rounds, not of {suite.last_rounds}"
-        elif cell is None:
-            other = f" of settings that there are no longer ({stale})"
+        elif isinstance(cell, FedcrfError):
+            other = f" of settings that there are no longer ({cell})"
         elif cell != wanted[score.key]:
             other = f" of other settings ({_differences(cell, wanted[score.key])})"
-        rows.append(
-            score_row(score)
-            | {
-                "stale": "" if other else stale,
-                "complete": not (other or stale),
-                "other": other,
-                "machine": f"{score.provenance.processor}, torch {score.provenance.torch}",
-                "commits": score.provenance.every_commit,
-            }
-        )
+        if other:
+            row |= {"other": other, "stale": "", "complete": False}
+        machine = f"{score.provenance.processor}, torch {score.provenance.torch}"
+        rows.append({**row, "machine": machine, "commits": score.provenance.every_commit})
     cells = frame(rows, other="", machine="", commits=())
     # Of the cells of one key that which counts comes last, else that which was kept last.
     last = cells.sort_values("complete", kind="stable")
