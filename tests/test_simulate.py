@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 
 import fedcrf
 from fedcrf.attacks import GaussianNoise, SignFlip
+from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.reading import read_report
@@ -340,6 +342,96 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(FedcrfError, match="is not empty and holds no such run: name another"):
         simulate(record_to=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+# Sites from files.
+
+
+def write_sites(folder: Path, kind: str, held: Mapping[str, Any]) -> Path:
+    """Write sites as files of a kind, and return what to give."""
+    folder.mkdir()
+    if kind == "one npz":
+        arrays = {f"{name}_{part}": array for name, pair in held.items()
+                  for part, array in zip("xy", pair, strict=True)}  # fmt: skip
+        np.savez(folder / "sites.npz", **arrays)
+        return folder / "sites.npz"
+    for name, (x, y) in held.items():
+        if kind == "npz":
+            np.savez(folder / f"{name}.npz", x=x, y=y)
+            continue
+        table = pd.DataFrame(x, columns=[f"c{i}" for i in range(x.shape[1])])
+        table.insert(2, "Label", np.where(y, "ill", "healthy") if kind == "words" else y)
+        if name == "south":
+            table = table[table.columns[::-1]]
+        if kind == "parquet":
+            table.to_parquet(folder / f"{name}.parquet")
+        else:
+            table.to_csv(folder / f"{name}.csv", index=False)
+    (folder / "README.txt").write_text("not a site", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["one npz", "npz", "csv", "words", "parquet"])
+def test_sites_from_files(kind: str, tmp_path: Path) -> None:
+    held = {name: (x.round(6), y) for name, (x, y) in sites(12, names=sorted(NAMES)).items()}
+    place = write_sites(tmp_path / "sites", kind, held)
+    given = {"rounds": 2, "validation": 0.2}
+    assert_same(simulate(sites=str(place), **given), simulate(sites=held, **given))
+
+
+def test_sites_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    held = sites(12, names=["site 10", "site 2", "annex"])
+    found = read_site_files(write_sites(tmp_path / "sites", "csv", held)).sites
+    assert list(found) == ["annex", "site 2", "site 10"]
+
+
+LINE = "1,2,0\n"
+FILES: dict[str, tuple[dict[str, str], str]] = {
+    "nothing": ({}, "holds no .csv, .parquet or .npz file: put one there for each site"),
+    "no target": ({"a": "c,d\n1,2\n"}, "no columns are named as a target .*: name it by --label-c"),
+    "two targets": ({"a": "c,y,label\n1,2,3\n"}, "2 columns are named as a target"),
+    "words": ({"a": "c,d,y\n1,two,0\n"}, r"a.csv: column 'd' is no numbers: make it some"),
+    "a hole": ({"a": "c,d,y\n1,2,0\n1,,0\n"}, r"a.csv: column 'd' is empty in row 2: fill it in"),
+    "a hole among the targets": ({"a": "c,d,y\n1,2,\n"}, "column 'y' is empty in row 1"),
+    "other columns": (
+        {"a": f"c,d,y\n{LINE}", "b": f"c,e,y\n{LINE}"},
+        "b.csv: column 'd' is not in all sites' files: give all the same columns",
+    ),
+    "other targets": (
+        {"a": f"c,d,y\n{LINE}", "b": "c,d,y\n1,2,no\n"},
+        "targets of site 'b' are words, those of site 'a' numbers",
+    ),
+    "no table": ({"a": ""}, "a.csv cannot be read"),
+    "no rows": ({"a": f"c,d,y\n{LINE}", "b": "c,d,y\n"}, "b"),
+}
+
+
+@pytest.mark.parametrize(("files", "said"), FILES.values(), ids=FILES)
+def test_what_is_wrong_with_files_is_a_line(
+    files: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(FedcrfError, match=said) as caught:
+        simulate(sites=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_wrong_with_arrays_is_a_line(tmp_path: Path) -> None:
+    np.savez(tmp_path / "sites.npz", north_x=np.ones(3), north_z=np.ones(3))
+    with pytest.raises(FedcrfError, match="holds 'north_z': give two arrays for each site"):
+        simulate(sites=tmp_path / "sites.npz")
+    np.savez(tmp_path / "sites.npz", north_x=np.ones(3))
+    with pytest.raises(FedcrfError, match="lacks 'north_y': give two arrays for each site"):
+        simulate(sites=tmp_path / "sites.npz")
+    (tmp_path / "sites.npz").write_bytes(b"no archive")
+    with pytest.raises(FedcrfError, match=r"sites\.npz cannot be read"):
+        simulate(sites=tmp_path / "sites.npz")
+    with pytest.raises(FedcrfError, match=r"there are no such sites; give an \.npz file"):
+        simulate(sites=tmp_path / "nowhere")
+    np.savez(tmp_path / "a.npz", x=np.ones(3))
+    with pytest.raises(FedcrfError, match=r"a\.npz holds x: give it two arrays, x and y"):
+        simulate(sites=tmp_path)
 
 
 # What is wrong.

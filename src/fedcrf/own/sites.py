@@ -252,8 +252,10 @@ def _tensor(values: Any, what: str) -> Tensor:
             raise FedcrfError(f"{what} are no array ({in_a_line(error)}): give one") from None
         if array.dtype.kind not in "biuf":
             raise FedcrfError(f"{what} are {array.dtype.name}, not numbers: give numbers")
-        kind = torch.get_default_dtype() if array.dtype.kind == "f" else torch.int64
-        tensor = torch.tensor(array, dtype=kind)
+        copied = np.array(array, np.float64 if array.dtype.kind == "f" else np.int64, order="C")
+        tensor = torch.from_numpy(copied)
+        if tensor.is_floating_point():
+            tensor = tensor.to(torch.get_default_dtype())
     if tensor.is_floating_point() and tensor.numel():
         odd = ~torch.isfinite(tensor).reshape(len(tensor), -1).all(dim=1)
         if odd.any():

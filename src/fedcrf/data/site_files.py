@@ -1,0 +1,215 @@
+"""What real sites hold, from files: an NPZ file of all of them, or a folder with a file a site."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.errors import FedcrfError, in_a_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TARGETS = ("label", "labels", "target", "targets", "y")
+"""Columns of a table that hold the targets, where none is named."""
+
+INPUTS, TARGET = "x", "y"
+"""Arrays of an NPZ file; behind the site's name and an underscore where it holds all sites."""
+
+Pair = tuple[NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class SiteFiles:
+    """What the sites of a file or a folder hold.
+
+    Attributes:
+        sites: By name inputs (n, ...) and targets (n, ...).
+        class_names: What targets that were words are called, in the order of their numbers; None
+            where they were numbers.
+    """
+
+    sites: Mapping[str, Pair]
+    class_names: tuple[str, ...] | None = None
+
+
+def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
+    """Read what sites hold.
+
+    An ``.npz`` file has two arrays for each site, ``NAME_x`` and ``NAME_y``. In a folder each file
+    is a site of its name: ``.npz`` with ``x`` and ``y``, or a table, ``.csv`` or ``.parquet``, of
+    which one column is the target and all others, numbers, are the inputs. Other files are not
+    read. Sites are in the order of their names.
+
+    Args:
+        path: The file or folder.
+        label_column: The column of targets in tables; by default the only one named label, labels,
+            target, targets or y.
+
+    Raises:
+        FedcrfError: There is none, or it holds no sites, or one cannot be read.
+    """
+    if path.is_dir():
+        files = sorted(
+            (each for each in path.iterdir() if each.suffix.lower() in READERS and each.is_file()),
+            key=lambda each: _natural(each.stem),
+        )
+        held: dict[str, Pair] = {}
+        columns: list[str] = []
+        for file in files:
+            if file.stem in held:
+                raise FedcrfError(f"{path}: site '{file.stem}' is there twice: keep one file of it")
+            try:
+                held[file.stem] = READERS[file.suffix.lower()](file, label_column, columns)
+            except FedcrfError:
+                raise
+            except Exception as error:  # whatever a reader of files raises
+                raise FedcrfError(f"{file} cannot be read ({in_a_line(error)})") from error
+    elif path.suffix.lower() == ".npz" and path.is_file():
+        held = _all_sites(path)
+    else:
+        raise FedcrfError(
+            f"{path}: there are no such sites; give an .npz file, or a folder of .csv, .parquet or "
+            ".npz files, one for each site"
+        )
+    if not held:
+        raise FedcrfError(
+            f"{path} holds no .csv, .parquet or .npz file: put one there for each site"
+        )
+    return _numbered(held)
+
+
+def _all_sites(path: Path) -> dict[str, Pair]:
+    """Return the sites of one NPZ file."""
+    arrays = _arrays(path)
+    names = sorted({name.rpartition("_")[0] for name in arrays}, key=_natural)
+    odd = [name for name in arrays if name.rpartition("_")[::2][1] not in (INPUTS, TARGET)]
+    lacking = [
+        f"{name}_{part}"
+        for name in names
+        for part in (INPUTS, TARGET)
+        if f"{name}_{part}" not in arrays
+    ]
+    if odd or lacking:
+        what = f"holds '{odd[0]}'" if odd else f"lacks '{lacking[0]}'"
+        raise FedcrfError(f"{path} {what}: give two arrays for each site, NAME_x and NAME_y")
+    return {name: (arrays[f"{name}_{INPUTS}"], arrays[f"{name}_{TARGET}"]) for name in names}
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:  # a damaged archive raises what it likes
+        raise FedcrfError(f"{path} cannot be read ({in_a_line(error)})") from error
+
+
+def _one_site(path: Path, label_column: str | None, columns: list[str]) -> Pair:
+    arrays = _arrays(path)
+    if not {INPUTS, TARGET} <= set(arrays):
+        there = ", ".join(arrays) or "nothing"
+        raise FedcrfError(f"{path} holds {there}: give it two arrays, x and y")
+    return arrays[INPUTS], arrays[TARGET]
+
+
+def _csv(path: Path, label_column: str | None, columns: list[str]) -> Pair:
+    import pandas as pd
+
+    return _table(path, pd.read_csv(path, comment=None), label_column, columns)
+
+
+def _parquet(path: Path, label_column: str | None, columns: list[str]) -> Pair:
+    import pandas as pd
+
+    return _table(path, pd.read_parquet(path), label_column, columns)
+
+
+READERS: Mapping[str, Callable[[Path, str | None, list[str]], Pair]] = {
+    ".csv": _csv,
+    ".parquet": _parquet,
+    ".npz": _one_site,
+}
+"""By suffix what reads a site, of which tables have the columns of the first one."""
+
+
+def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: list[str]) -> Pair:
+    """Return inputs and targets of a table.
+
+    Args:
+        path: Its file.
+        table: What it holds.
+        label_column: The column of targets.
+        columns: Those of the sites before it, in whose order they are taken; the first fills it.
+    """
+    names = [str(name) for name in table.columns]
+    table.columns = names
+    if label_column is None:
+        found = [name for name in names if name.lower() in TARGETS]
+        if len(found) != 1:
+            raise FedcrfError(
+                f"{path}: {len(found) or 'no'} columns are named as a target "
+                f"({', '.join(TARGETS)}): name it by --label-column, or rename it"
+            )
+        label_column = found[0]
+    elif label_column not in names:
+        raise FedcrfError(f"{path} has no column '{label_column}': there are {', '.join(names)}")
+    inputs = [name for name in names if name != label_column]
+    columns.extend(() if columns else inputs)
+    odd = sorted(set(columns) ^ set(inputs))
+    if odd:
+        raise FedcrfError(
+            f"{path}: column '{odd[0]}' is not in all sites' files: give all the same columns"
+        )
+    for name in columns:
+        if table[name].dtype.kind not in "biuf":
+            raise FedcrfError(
+                f"{path}: column '{name}' is no numbers: make it some, or leave it out"
+            )
+        missing = table[name].isna().to_numpy()
+        if missing.any():
+            raise FedcrfError(
+                f"{path}: column '{name}' is empty in row {int(missing.argmax()) + 1}: fill it in, "
+                "or leave the row out"
+            )
+    targets = table[label_column]
+    if targets.isna().any():
+        row = int(targets.isna().to_numpy().argmax()) + 1
+        raise FedcrfError(f"{path}: column '{label_column}' is empty in row {row}: fill it in")
+    values = targets.to_numpy()
+    return table[columns].to_numpy(np.float64), values.astype(
+        str
+    ) if values.dtype == object else values
+
+
+def _numbered(held: Mapping[str, Pair]) -> SiteFiles:
+    """Number targets that are words, alike at all sites."""
+    words = {name: targets.dtype.kind in "US" for name, (_, targets) in held.items()}
+    if not any(words.values()):
+        return SiteFiles(held)
+    if not all(words.values()):
+        others = [name for name, each in words.items() if not each]
+        first = next(name for name, each in words.items() if each)
+        raise FedcrfError(
+            f"targets of site '{first}' are words, those of site '{others[0]}' numbers: give all "
+            "sites the same"
+        )
+    names = sorted({str(each) for _, targets in held.values() for each in targets.ravel()})
+    numbers = {name: number for number, name in enumerate(names)}
+    return SiteFiles(
+        {
+            name: (inputs, np.array([numbers[str(each)] for each in targets.ravel()], np.int64))
+            for name, (inputs, targets) in held.items()
+        },
+        tuple(names),
+    )
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key by which 'site 2' comes before 'site 10'."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
