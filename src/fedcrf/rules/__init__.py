@@ -16,6 +16,7 @@ from fedcrf.rules.base import (
     Memory,
     Rule,
     aggregate_or_keep,
+    plain_rule,
     reported_evidence,
 )
 from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
@@ -25,7 +26,7 @@ from fedcrf.rules.geometric import RFA, GeometricMedian
 from fedcrf.rules.krum import Krum, MultiKrum
 from fedcrf.rules.mean import FedAvg, Uniform
 from fedcrf.rules.nova import FedNova
-from fedcrf.rules.optimized import Optimized, plain_rule
+from fedcrf.rules.optimized import Optimized
 from fedcrf.rules.server_optimizers import (
     SERVER_OPTIMIZERS,
     Adagrad,

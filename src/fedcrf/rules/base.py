@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -172,6 +172,55 @@ class Rule(Settings, ABC):
 
         It is called before the first round. If fewer report in a round, the rule uses those.
         """
+
+
+@dataclass(frozen=True)
+class Wrapper(Rule):
+    """A rule around another one, whose answers it passes on.
+
+    Attributes:
+        rule: The inner rule; it may have a memory of its own.
+    """
+
+    rule: Rule
+
+    remembers: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The inner rule's name."""
+        return self.rule.name
+
+    @property
+    def wanted_evidence(self) -> frozenset[str]:
+        """The evidence that the inner rule uses."""
+        return self.rule.wanted_evidence
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the inner rule needs steps."""
+        return self.rule.needs_steps
+
+    def begin(self) -> Memory:
+        """Return the inner rule's memory before the first round."""
+        return self.rule.begin()
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Inform the inner rule; see `Rule.informed`."""
+        return replace(self, rule=self.rule.informed(attackers, num_clients, seed))
+
+    def with_secret_signs(self, memory: Memory, seed: int) -> Self:
+        """Give the inner rule secret signs; see `Rule.with_secret_signs`."""
+        return replace(self, rule=self.rule.with_secret_signs(memory, seed))
+
+    def check_clients(self, num_clients: int) -> None:
+        """Check the inner rule; see `Rule.check_clients`."""
+        self.rule.check_clients(num_clients)
+
+
+def plain_rule(rule: object) -> object:
+    """Return the rule within any wrappers; another object as it is."""
+    return plain_rule(rule.rule) if isinstance(rule, Wrapper) else rule
 
 
 def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:

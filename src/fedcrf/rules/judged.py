@@ -1,10 +1,9 @@
-"""A rule that judges clients by some of their tensors, and averages all with the same weights."""
+"""A rule that judges clients by some of their tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
     Memory,
-    Rule,
+    Wrapper,
     average_states,
     finite_reports,
 )
@@ -22,59 +21,25 @@ from fedcrf.statistics import is_floating
 
 
 @dataclass(frozen=True)
-class Judged(Rule):
-    """Any rule that weighs clients, over some tensors of the model; the others get its weights.
+class Judged(Wrapper):
+    """A rule that gets only some tensors of the model; its weights average the others too.
 
-    A report that is not finite in any tensor has no weight.
+    The rule must give weights. A report that is not finite in any tensor gets weight 0.
 
     Attributes:
-        rule: Judges the clients.
-        judged: Names of the tensors it sees, one of floating point at least.
+        rule: Weighs the clients.
+        judged: Names of the tensors that it gets; at least one of floating-point numbers.
     """
 
-    rule: Rule
     judged: frozenset[str]
-
-    remembers: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        """The inner rule's."""
-        return self.rule.name
-
-    @property
-    def wanted_evidence(self) -> frozenset[str]:
-        """What the inner rule looks at."""
-        return self.rule.wanted_evidence
-
-    @property
-    def needs_steps(self) -> bool:
-        """As of the inner rule."""
-        return self.rule.needs_steps
-
-    def begin(self) -> Memory:
-        """Return the inner rule's memory before the first round."""
-        return self.rule.begin()
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return it with the inner rule informed; see `Rule.informed`."""
-        return replace(self, rule=self.rule.informed(attackers, num_clients, seed))
-
-    def with_secret_signs(self, memory: Memory, seed: int) -> Self:
-        """Return it with the inner rule's secret signs; see `Rule.with_secret_signs`."""
-        return replace(self, rule=self.rule.with_secret_signs(memory, seed))
-
-    def check_clients(self, num_clients: int) -> None:
-        """Ask the inner rule; see `Rule.check_clients`."""
-        self.rule.check_clients(num_clients)
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
-        """Let the rule judge, then average the other tensors; see `Rule.aggregate`.
+        """Let the rule weigh the clients, then average the other tensors; see `Rule.aggregate`.
 
         Raises:
-            FedcrfError: As the rule does; and where it gives clients no weights of their own.
+            FedcrfError: Also if the rule gives no weights.
         """
         seen = [
             replace(report, state=self._seen(report.state, finite))
@@ -91,7 +56,7 @@ class Judged(Rule):
         return replace(result, state={name: averaged[name] for name in model})
 
     def _seen(self, state: State, finite: bool) -> State:
-        """Return the judged tensors; NaN where a report is not finite in another."""
+        """Return the judged tensors, NaN if the report is not finite in any tensor."""
         seen = {name: array for name, array in state.items() if name in self.judged}
         if not finite:
             return {

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import BUFFERS, AggregationResult, ClientReport, Memory, Rule, is_buffer
-from fedcrf.rules.judged import Judged
+from fedcrf.rules.base import BUFFERS, AggregationResult, ClientReport, Memory, Wrapper, is_buffer
 from fedcrf.rules.server_optimizers import ServerOptimizer
 from fedcrf.rules.state import State
 from fedcrf.statistics import is_floating
@@ -24,7 +23,7 @@ RULE = "rule"
 
 
 @dataclass(frozen=True)
-class Optimized(Rule):
+class Optimized(Wrapper):
     """Any rule, with Δ = w_agg − w_t as pseudo-gradient (algorithm 2 of Reddi et al., ICLR 2021).
 
     Weights and reasons stay the rule's. So do integer tensors and batch norm's running statistics:
@@ -37,42 +36,21 @@ class Optimized(Rule):
         buffers: Last parts of the names of tensors that are not trained.
     """
 
-    rule: Rule
     optimizer: ServerOptimizer
     buffers: tuple[str, ...] = BUFFERS
-
-    remembers: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         """The rule's name, then the optimizer's."""
         return f"{self.rule.name}{BEHIND}{type(self.optimizer).__name__}"
 
-    @property
-    def wanted_evidence(self) -> frozenset[str]:
-        """The evidence that the inner rule uses."""
-        return self.rule.wanted_evidence
-
-    @property
-    def needs_steps(self) -> bool:
-        """Whether the inner rule needs steps."""
-        return self.rule.needs_steps
-
     def begin(self) -> Memory:
         """Return the inner rule's memory; the optimizer's needs the model's shapes."""
         return _Joined({RULE: self.rule.begin()})
 
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Inform the inner rule; see `Rule.informed`."""
-        return replace(self, rule=self.rule.informed(attackers, num_clients, seed))
-
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Give the inner rule secret signs; see `Rule.with_secret_signs`."""
-        return replace(self, rule=self.rule.with_secret_signs(_named(memory, RULE), seed))
-
-    def check_clients(self, num_clients: int) -> None:
-        """Check the inner rule; see `Rule.check_clients`."""
-        self.rule.check_clients(num_clients)
+        return super().with_secret_signs(_named(memory, RULE), seed)
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
@@ -132,11 +110,6 @@ class Optimized(Rule):
             for name, array in state.items()
             if is_floating(array.dtype) and not is_buffer(name, self.buffers)
         ]
-
-
-def plain_rule(rule: object) -> object:
-    """Return the rule without server optimizers and a choice of tensors; others as they are."""
-    return plain_rule(rule.rule) if isinstance(rule, Optimized | Judged) else rule
 
 
 class _Joined(Mapping[str, NDArray[Any]]):

@@ -1,4 +1,4 @@
-"""A model's tensors by name, and models whose numbers are one vector."""
+"""Models: tensors by name, and models whose floating-point numbers are one vector."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ State = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Layout:
-    """Which tensors a model has, and where those of floating-point numbers lie in one vector.
+    """The form of a model, and the place of each floating-point tensor in one vector.
 
     Attributes:
-        tensors: Name, shape and dtype of each, in their order.
+        tensors: Name, shape and dtype of each tensor, in order.
     """
 
     tensors: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 
     @classmethod
     def of(cls, state: State) -> Layout:
-        """Return a model's."""
+        """Return the layout of a model."""
         if isinstance(state, FlatState):
             return state.layout
         return cls(tuple((name, array.shape, array.dtype) for name, array in state.items()))
 
     @cached_property
     def places(self) -> Mapping[str, tuple[slice, tuple[int, ...]]]:
-        """By name the columns and shape of floating-point tensors; of none in several dtypes."""
+        """By name the columns and shape of floating-point tensors; empty if dtypes differ."""
         floats = [each for each in self.tensors if is_floating(each[2])]
         if len({dtype for _, _, dtype in floats}) > 1:
             return {}
@@ -49,15 +49,15 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """d, the numbers in the vector."""
+        """The length d of the vector."""
         return sum(math.prod(shape) for _, shape in self.places.values())
 
 
 class FlatState(Mapping[str, NDArray[Any]]):
-    """A model whose floating-point tensors are views of one vector, made when they are asked for.
+    """A model whose floating-point tensors are views of one vector, made on access.
 
     Attributes:
-        layout: Where they lie.
+        layout: The tensors' places in the vector.
         vector: (d,) their numbers.
         others: The other tensors by name.
     """
@@ -79,9 +79,9 @@ class FlatState(Mapping[str, NDArray[Any]]):
 
 
 def flattened(state: State) -> State:
-    """Return a model as a `FlatState`, copied unless it is one.
+    """Return a copy of a model as a `FlatState`; one that is flat already as it is.
 
-    It is returned as it is where its floating-point tensors have several dtypes, or there are none.
+    A model without floating-point tensors, or with several of their dtypes, is returned as it is.
     """
     layout = Layout.of(state)
     if isinstance(state, FlatState) or not layout.places:
@@ -96,14 +96,14 @@ def floating_layers(state: State, order: State | None = None) -> Layers:
 
     Args:
         state: The model.
-        order: The model whose order of names counts; the state's own by default.
+        order: The model that gives the order of names; by default the state itself.
     """
     names = state if order is None else order
     return [state[name].reshape(-1) for name in names if is_floating(state[name].dtype)]
 
 
 def flat_alike(model: State, states: Sequence[State]) -> bool:
-    """Tell whether states have their numbers in vectors of the model's layout, but for itself."""
+    """Return whether all states but the model itself are flat, in the model's layout."""
     layout = Layout.of(model)
     return bool(layout.places) and all(
         state is model or (isinstance(state, FlatState) and state.layout == layout)
@@ -117,7 +117,7 @@ def vectors_of(states: Sequence[State]) -> list[NDArray[Any]]:
 
 
 def layers_alike(model: State, states: Sequence[State]) -> list[Layers]:
-    """Return each state's floating-point numbers: one vector where all are flat, else tensors.
+    """Return each state's floating-point numbers: one vector if all are flat, else its tensors.
 
     They are in the order of the model's names.
     """
@@ -127,17 +127,17 @@ def layers_alike(model: State, states: Sequence[State]) -> list[Layers]:
 
 
 Reduce = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
-"""Of m arrays what becomes of them number by number."""
+"""From m arrays to one, number by number."""
 
 
 def merged(model: State, states: Sequence[State], floats: Reduce, others: Reduce) -> State:
-    """Return what becomes of m models number by number; flat where they are.
+    """Return one model of m, number by number; it is flat if they are.
 
     Args:
-        model: Which tensors they have, in its order.
-        states: The models.
-        floats: Of floating-point numbers.
-        others: Of any other tensor.
+        model: A model with the same tensors, which gives their order.
+        states: The m models.
+        floats: Reduces floating-point tensors.
+        others: Reduces other tensors.
     """
     layout, flat = Layout.of(model), flat_alike(model, states)
     rest = {
