@@ -162,11 +162,6 @@ class RunResults:
         return f", {short_name(self.spec.attack['name'])} by {count}{start}{pulse}"
 
     @property
-    def stale(self) -> list[CellResult]:
-        """The cells that other code made."""
-        return [each for each in self.cells if each.stale]
-
-    @property
     def finished(self) -> list[CellSummary]:
         """The results of the finished cells."""
         return [each.summary for each in self.cells if each.summary is not None]
@@ -212,7 +207,7 @@ def write_results(store: Store) -> list[Path]:
     paths = []
     tables = dict(zip(("results", "details"), run.tables(), strict=True))
     for name, table in tables.items():
-        check_not_emptier(folder / f"{name}.md", table.as_markdown(), bool(run.stale))
+        check_not_emptier(folder / f"{name}.md", table.as_markdown(), run.table)
     for name, table in tables.items():
         paths += table.write(folder / name)
     seed = f"seed {run.spec.seeds[0]}"

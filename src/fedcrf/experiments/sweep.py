@@ -41,8 +41,7 @@ def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
     table = sweep_table(study, results)
-    stale = bool((results["stale"] != "").any())
-    check_not_emptier(folder / "sweep.md", table.as_markdown(), stale)
+    check_not_emptier(folder / "sweep.md", table.as_markdown(), results)
     paths = table.write(folder / "sweep")
     if len(study.axes) != 2:
         return paths

@@ -108,18 +108,18 @@ class Table:
         return text.getvalue()
 
 
-def check_not_emptier(path: Path, page: str, stale: bool) -> None:
+def check_not_emptier(path: Path, page: str, cells: pd.DataFrame) -> None:
     """Check that the tables of a Markdown page show no less than those of the file it replaces.
 
     Args:
         path: Of the file, where there is one.
         page: What is to be written.
-        stale: Whether cells are left out as other code made them; then less may be shown.
+        cells: What the tables are of; where some are stale, less may be shown.
 
     Raises:
         FedcrfError: They show less.
     """
-    if stale:
+    if (cells["stale"] != "").any():
         return
     there = _results_shown(path.read_text("utf-8", errors="replace")) if path.exists() else 0
     here = _results_shown(page)
