@@ -33,7 +33,7 @@ from fedcrf.experiments.store import PartitionRecord, Store
 from fedcrf.simulation.records import RoundRecord
 
 SMALL_CLIENT = 10
-"""Examples below which a client is reported as small."""
+"""A client with fewer examples is named as small."""
 
 
 class RunDisplay:
@@ -42,7 +42,7 @@ class RunDisplay:
     Args:
         runs: What is run, and where the results go.
         console: What to print on.
-        brief: Whether a cell has one line, at its end, where many have one of each round.
+        brief: Whether to print a line a cell, at its end, instead of a line a round.
         clock: Tells the time, in seconds.
     """
 

@@ -32,7 +32,7 @@ where_option = _panel("Where and how")
 T = TypeVar("T")
 
 MOST_SEEDS = 10_000
-"""Seeds of one run; more can only be a slip."""
+"""Of one run; more seeds are taken for a slip of the keyboard."""
 
 RunFileArgument = Annotated[
     Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)

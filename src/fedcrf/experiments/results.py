@@ -86,8 +86,8 @@ class CellResult:
         records: Its rounds so far; where a record is damaged, those before it.
         summary: Its result, where it is finished.
         damage: What is wrong with its files, where something is.
-        stale: What does something else than when it was run; such a cell has neither records nor
-            summary.
+        stale: Which parts behave otherwise than when it was run; such a cell has neither records
+            nor summary.
     """
 
     cell: CellSpec

@@ -41,7 +41,7 @@ REMEMBERED = "remembered"
 """The cause that earlier rounds are."""
 
 LEAST = 0.05
-"""A cause that takes a smaller share is not named."""
+"""A cause that lowers a weight by a smaller share is not named."""
 
 FEW_VOTES = 0.75
 """A vote below so many medians is named."""
@@ -49,12 +49,12 @@ FEW_VOTES = 0.75
 
 @dataclass(frozen=True)
 class Scale:
-    """What is known of a cause's evidence beyond its number.
+    """How the evidence of a cause follows from what is measured.
 
     Attributes:
-        tolerance: How much of what is measured is no evidence yet.
-        limit: The most that the evidence can be.
-        strength: How much evidence one more of what it measures is; above 0.
+        tolerance: What is measured below it is no evidence.
+        limit: The largest possible evidence.
+        strength: Evidence per unit measured beyond the tolerance; above 0.
     """
 
     tolerance: float = 0.0

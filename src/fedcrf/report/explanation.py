@@ -27,13 +27,14 @@ WORDS: Mapping[str, Any] = tomllib.loads(
 """The content of ``templates/words.toml``, which says what each entry is."""
 
 LARGEST_WRITTEN = 9999.0
-"""Values above are not written out: where most norms are equal, a deviation is 10¹² of nothing."""
+"""Larger values are not written out. Where most norms are equal, the median deviation is about 0,
+and a deviation is a huge multiple of it."""
 
 ALL_DIGITS = Context(prec=400)
-"""Of any float before its point, and some after it."""
+"""Enough digits for any float."""
 
 SMALLEST_FACTOR = 0.001
-"""Factors below are not written out."""
+"""Smaller factors are not written out."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedcrf.report.verdict import last_verdicts
 from fedcrf.simulation.records import RoundRecord
 
 LASTING = 3
-"""Rounds in a row up to the last in which a client is distrusted, or all where they are fewer."""
+"""Clients are named that were distrusted in so many last rounds, or in all of fewer rounds."""
 
 MOST_NAMED = 12
 """Clients that a tile names."""

@@ -28,8 +28,8 @@ class Explained:
         rule: That made them; None where it is not known.
         attackers: Of the run.
         damage: What is wrong with the records.
-        stale: What does something else than when it was run.
-        unread: Of runs beside it that could not be read.
+        stale: Which parts behave otherwise than when it was run.
+        unread: A line for each run beside it that could not be read.
     """
 
     title: str

@@ -131,9 +131,10 @@ def check_not_emptier(path: Path, page: str, cells: pd.DataFrame) -> None:
 
 
 def _results_shown(page: str) -> int:
-    """Return of how many cells of a grid a page says it is, else how much its tables hold.
+    """Return how many results a page shows.
 
-    That is the number of their entries with decimals, and all that is in their columns of seeds.
+    That is the number of cells that it says it is of; else the number of its tables' entries with
+    decimals, and the sum of their columns of seeds.
     """
     if said := re.search(r"^(\d+) of \d+ cells;", page, flags=re.MULTILINE):
         return int(said[1])
