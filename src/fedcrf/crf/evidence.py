@@ -61,7 +61,8 @@ class NormEvidence(LinearPart):
     """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t)).
 
     z_i is log‖u_i‖ − a·log n_i less its median over the clients. The tolerance is
-    t = max(tolerance, spread·δ), since honest clients may differ much.
+    t = max(tolerance, spread·δ) with the lower median deviation δ, since honest clients may differ
+    much.
 
     The tolerance may grow with the norm decay. Once most clients have learnt their own examples,
     the updates of the others are long in comparison. A client that lost its weight for its length
@@ -115,7 +116,8 @@ class ResponseEvidence(LinearPart):
     step: r_i < 0. The update of a client that pushes the model somewhere does not respond
     (r_i = 0), or follows the step (r_i > 0).
 
-    The threshold is t = max(share·μ, μ + ℓ·spread·δ) with μ = min(0, median(r)).
+    The threshold is t = max(share·ν, ν + ℓ·spread·δ) with ν = min(0, median(r)), the large-round
+    share ℓ and the lower median deviation δ.
 
     The threshold may grow with the norm decay, in proportion to the client's trust ratio. A client
     that has learnt its own examples responds little, so that responses become noise as a federation
@@ -167,8 +169,9 @@ class ConsistencyEvidence(LinearPart):
     loss in every round. A client that fakes a curvature response has to turn with every step of the
     model, and one that hides its update behind new noise in every round turns too.
 
-    With μ = median(c), the threshold is t = μ − max((1 − ℓ/2)·(1 − share)·|μ|, ℓ·spread·δ). Here δ
-    is of the cosines above the median, as inconsistent clients are below it.
+    With μ = median(c) and the large-round share ℓ, the threshold is
+    t = μ − max((1 − ℓ/2)·(1 − share)·|μ|, ℓ·spread·δ). The median deviation δ is of the cosines
+    above μ, as inconsistent clients are below it.
 
     Attributes:
         strength: κ.
@@ -216,9 +219,9 @@ class Opposition(LinearPart):
     counts; the median is over the clients with a credit of half or more. In a small round the
     threshold is t = tolerance.
 
-    In a large round every client meets some opposition. There agreement cancels conflict:
-    C_ij = (1 − ℓ)·a_j·(max(0, −cos(u_i, u_j)) − ℓ·max(0, cos(u_i, u_j)))/k_j. The threshold is
-    t = (1 − ℓ)·tolerance + ℓ·spread·δ.
+    In a large round every client meets some opposition. There agreement cancels conflict, by the
+    large-round share ℓ: C_ij = (1 − ℓ)·a_j·(max(0, −cos(u_i, u_j)) − ℓ·max(0, cos(u_i, u_j)))/k_j.
+    The threshold is t = (1 − ℓ)·tolerance + ℓ·spread·δ, with the lower median deviation δ of σ.
 
     The tolerance may grow with the norm decay. As a federation converges, what honest clients agree
     on is learnt, and clients with rare data are opposed as much as attackers were at first. A
