@@ -44,6 +44,7 @@ def small_rounds_too() -> Iterator[None]:
         patch.setattr(compiled, "FEWEST_NUMBERS", 0)
         patch.setattr(compiled, "CHUNK", 1024)
         patch.setattr(compiled, "CHUNK_OF_MANY", 1024)
+        patch.setattr(compiled, "SKETCHED", 1024)
         patch.setattr(compiled, "CONVERTED", 512)
         yield
 

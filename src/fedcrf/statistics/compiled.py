@@ -49,6 +49,9 @@ CHUNK_OF_MANY = 1 << 14
 CHUNK_WITHOUT_PRODUCTS = 1 << 12
 """Columns in a task for many clients that has none."""
 
+SKETCHED = 1 << 16
+"""Columns that are sketched at a time; their signs stay in the second-level cache."""
+
 NUMBERS_OF_A_THREAD = 1 << 20
 """Numbers for which another thread is worth starting: a tenth of a millisecond."""
 
@@ -190,7 +193,7 @@ def sketch_columns(
 
     def carry_out(mine: slice) -> None:
         joined = Joined(clients[mine], origin)
-        for task in joined.tasks(CHUNK_OF_MANY):
+        for task in joined.tasks(SKETCHED):
             for where, columns in joined.columns(task):
                 signs = sketch.signs(where.start, where.stop)
                 _call(

@@ -142,8 +142,9 @@ def finite_clients(clients: Sequence[Layers]) -> NDArray[np.bool_]:
 def _is_finite(layer: Any) -> bool:
     if is_torch_tensor(layer):
         return bool(layer.isfinite().all())
-    # A sum takes a third of the time, and is finite of finite numbers alone.
-    return bool(np.isfinite(layer.sum()) or np.isfinite(layer).all())
+    # Sums are finite of finite numbers alone, and the BLAS takes a tenth of the time for squares.
+    quick = layer.dot(layer) if layer.dtype.char in "fd" else layer.sum()
+    return bool(np.isfinite(quick) or np.isfinite(layer).all())
 
 
 def _layers_of(update: Any, client: int) -> list[Any]:

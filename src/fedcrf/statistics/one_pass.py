@@ -61,17 +61,19 @@ class UpdateGeometry:
         """The number of clients, m."""
         return len(self.finite)
 
-    @property
+    @cached_property
     def norms(self) -> NDArray[np.float64]:
-        """(m,) Euclidean norms ‖u_i‖."""
-        return np.asarray(np.sqrt(np.diagonal(self.gram)))
+        """(m,) Euclidean norms ‖u_i‖, read-only."""
+        norms = np.asarray(np.sqrt(np.diagonal(self.gram)))
+        norms.flags.writeable = False  # all who ask get the same
+        return norms
 
     @cached_property
     def cosines(self) -> NDArray[np.float64]:
-        """(m, m) cosines ⟨u_i, u_j⟩ / (‖u_i‖ ‖u_j‖ + ε), read-only; divided once and kept."""
+        """(m, m) cosines ⟨u_i, u_j⟩ / (‖u_i‖ ‖u_j‖ + ε), read-only."""
         norms = self.norms
         cosines = np.asarray(self.gram / (np.outer(norms, norms) + EPSILON))
-        cosines.flags.writeable = False  # all who ask get the same
+        cosines.flags.writeable = False
         return cosines
 
 
@@ -343,8 +345,10 @@ def scatter(
         fill: What the others have.
 
     Returns:
-        (m,) or (m, m) float64.
+        (m,) or (m, m) float64; the values themselves where they are of all.
     """
+    if chosen.all():
+        return values
     whole = np.full((len(chosen),) * values.ndim, fill)
     whole[np.ix_(*[chosen] * values.ndim)] = values
     return whole
