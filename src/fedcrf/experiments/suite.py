@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.analysis.pairs import BASELINE
 from fedcrf.experiments.methods import averaging_method
 from fedcrf.experiments.settings import flat, wanted
 from fedcrf.experiments.spec import (
@@ -33,17 +34,6 @@ from fedcrf.extensions import short_name
 LAST_ROUNDS = 5
 """A cell's score is the mean over so many rounds where the suite does not say it."""
 
-CHOSEN_ELSEWHERE = {
-    "methods": "with --methods",
-    "seeds": "with --seeds",
-    "attack": "with --conditions and --attackers, or in a suite of your own",
-}
-"""What is no setting of a whole suite, and how it is chosen."""
-
-BASELINE = "fedavg"
-"""The method that the others are compared with."""
-
-
 SUITES = ("attacks", "noise")
 """The suites that come with the package; beside them is ``paper``, of the paper's tables."""
 
@@ -51,11 +41,14 @@ FOLDER_NAME = re.compile(r"\w[\w.\-]{0,99}")
 """What partitions and conditions may be called, as their cells have folders of these names."""
 
 SAID_ELSEWHERE = {
-    "methods": "at the top of the file",
-    "seeds": "at the top of the file",
-    "attack": "in the [[conditions]] that have one, or it would reach all of them",
+    "methods": ("at the top of the file", "with --methods"),
+    "seeds": ("at the top of the file", "with --seeds"),
+    "attack": (
+        "in the [[conditions]] that have one, or it would reach all of them",
+        "with --conditions and --attackers, or in a suite of your own",
+    ),
 }
-"""Where a suite says what does not belong into the sections that all runs share."""
+"""What is no setting of all runs of a suite: where its file says it, and how it is chosen."""
 
 
 class Condition(BaseModel):
@@ -278,7 +271,7 @@ class Suite:
     ) -> None:
         """Raise a `FedcrfError` where one is of what is chosen otherwise, or said by some part."""
         for layer in settings:
-            for key, how in CHOSEN_ELSEWHERE.items():
+            for key, (_, how) in SAID_ELSEWHERE.items():
                 if key in layer:
                     raise FedcrfError(f"{key} is no setting of a whole suite: choose it {how}")
             for part, section in said.items():
@@ -382,7 +375,7 @@ def _check_sections(name: str, file: _SuiteFile) -> None:
     """Raise a `FedcrfError` where what all runs share is not theirs, or there is nowhere to run."""
     shared_by_runs = {"run": file.run} | {f"datasets.{k}": v for k, v in file.datasets.items()}
     for section, options in shared_by_runs.items():
-        for key, place in SAID_ELSEWHERE.items():
+        for key, (place, _) in SAID_ELSEWHERE.items():
             if key in options:
                 raise FedcrfError(f"suite {name}: leave {section}.{key} out, and say {key} {place}")
     for kind, given in (("partitions.iid", file.partitions), ("datasets.digits", file.datasets)):
