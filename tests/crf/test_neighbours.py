@@ -17,7 +17,6 @@ from fedcrf.crf import (
     NormEvidence,
     Observation,
     Opposition,
-    Presence,
     Reliability,
 )
 from fedcrf.crf.potentials import label_distance
@@ -196,7 +195,7 @@ def test_a_part_that_needs_all_pairs_is_refused_neighbours_alone():
 )
 def test_a_part_that_needs_statistics_is_refused_without_them(field):
     with pytest.raises(FedcrfError, match=r"whether they are finite: gather .*update_statis"):
-        field.infer(Observation(Presence(np.ones(9, dtype=bool)), np.ones(9)))
+        field.infer(Observation(np.ones(9, dtype=bool), np.ones(9)))
 
 
 def test_evidence_alone_needs_no_pass_over_the_updates(monkeypatch):

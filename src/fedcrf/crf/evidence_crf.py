@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, check_not_negative, check_positive
 from fedcrf.crf.field import Field, Inference
-from fedcrf.crf.parts import Observation, Presence, Prior, Vector
+from fedcrf.crf.parts import Observation, Prior, Vector
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import label_prior, median
 from fedcrf.crf.weights import base_weights, refined_weights
@@ -187,7 +187,7 @@ class EvidenceCRF(Settings):
             FedcrfError: Evidence of another length or name.
         """
         reported = checked_evidence(evidence, len(finite))
-        return self.field.infer(Observation(Presence(finite), np.ones(len(finite)), reported))
+        return self.field.infer(Observation(finite, np.ones(len(finite)), reported))
 
 
 def checked_evidence(evidence: Evidence | None, num_clients: int) -> dict[str, NDArray[np.float64]]:

@@ -23,20 +23,21 @@ Arrays = Mapping[str, NDArray[Any]]
 ARRAYS: Mapping[str, tuple[str, str]] = {
     "layout": ("iu", "4"),
     "labels": ("iuf", "L"),
-    "clients": ("iu", "k"),
+    "clients": ("iu", "k"),  # identities, rising, in the order of the next three
     "beliefs": ("iuf", "kL"),
     "sketches": ("iuf", "ks"),
-    "rounds": ("iu", "k"),
-    "positions": ("iuf", "Ts"),
+    "rounds": ("iu", "k"),  # each client's row of the next
+    "positions": ("iuf", "Ts"),  # one of each round that is some client's last, earliest first
     "expected": ("iuf", "s"),
     "longest": ("iuf", "1"),
 }
-"""The arrays of a memory: the kinds of dtype that each may have, and its axes; see `ClientMemory`.
+"""The plain arrays of a memory of k clients: the kinds of dtype that each may have, and its axes.
+
+What they hold is an attribute of `ClientMemory` or `Row`.
 """
 
 SHARED = ("layout", "labels", "expected", "longest")
 """Those that belong to no single client."""
-
 
 LARGEST_SKETCHED = 1e30
 """Larger numbers in a sketch count as this one, so that float64 holds their squares."""
@@ -85,19 +86,9 @@ class Recalled:
 
 @dataclass(frozen=True, eq=False)
 class ClientMemory(Mapping[str, NDArray[Any]]):
-    """A table with a row for each of k clients.
+    """A table with a row for each of k clients, and as a mapping its plain arrays, `ARRAYS`.
 
-    As a mapping, it consists of plain arrays by name:
-
-    - ``layout``, ``labels``, ``expected`` and ``longest``: the attributes below;
-    - ``clients``: (k,) int64 identities, rising, which order the next three;
-    - ``beliefs``: (k, L) float64 marginals;
-    - ``sketches``: (k, s) float32 sketches of the last updates;
-    - ``rounds``: (k,) int64, each client's row of ``positions``;
-    - ``positions``: (T, s) float64 sketches of the global model, one for each round in which some
-      client last took part, the earliest first.
-
-    A column is stacked only when it is read by name: a row takes 16 KiB where s = 4096, and a round
+    An array is stacked only when it is read by name: a row takes 16 KiB where s = 4096, and a round
     replaces the rows of its own clients alone.
 
     Attributes:
@@ -119,38 +110,35 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
     __hash__ = object.__hash__
 
     @classmethod
-    def empty(
-        cls, dimension: int, labels: Sequence[float], size: int, seed: int, model_given: bool
+    def of(
+        cls, memory: Arrays | None, layout: Sequence[int], labels: Sequence[float]
     ) -> ClientMemory:
-        """Return a memory without clients."""
-        return cls(
-            layout=np.array([dimension, size, seed, model_given], dtype=np.int64),
-            labels=np.array(labels, dtype=np.float64),
-            rows={},
-            expected=np.zeros(size),
-            longest=np.zeros(1),
-        )
-
-    @classmethod
-    def of(cls, memory: Arrays | None, like: ClientMemory) -> ClientMemory:
-        """Return the given memory; ``like`` itself where none is given.
+        """Return the given memory; one without clients where none is given.
 
         Args:
             memory: As the round before returned it, or its plain arrays, which are checked.
-            like: An empty memory of the same settings.
+            layout: What the memory's layout must be.
+            labels: What its labels must be.
 
         Raises:
             FedcrfError: It is the memory of another rule or federation, or it is damaged.
         """
+        new = cls(
+            layout=np.array(layout, dtype=np.int64),
+            labels=np.array(labels, dtype=np.float64),
+            rows={},
+            expected=np.zeros(layout[1]),
+            longest=np.zeros(1),
+        )
         if memory is not None and not isinstance(memory, Mapping):
             raise FedcrfError(
                 f"the memory is a {type(memory).__name__}: give the memory that the round before "
                 "handed back, posterior.memory, or none to begin anew"
             )
         if not memory:
-            return like
+            return new
         if isinstance(memory, cls):
-            memory._check_settings(like)
+            memory._check_settings(new)
             return memory
         if set(memory) != set(ARRAYS):
             odd = sorted(map(str, set(memory) ^ set(ARRAYS)))[0]
@@ -166,11 +154,11 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             arrays = {name: as_numpy(memory[name]) for name in ARRAYS}
         except NO_ARRAY:
             raise damaged from None
-        if arrays["layout"].shape != like.layout.shape:
+        if arrays["layout"].shape != new.layout.shape:
             raise damaged
         given = cls(rows={}, **{name: arrays[name] for name in SHARED})
-        given._check_settings(like)
-        if not _fit_together(arrays, like) or not _hold_values(arrays):
+        given._check_settings(new)
+        if not _fit_together(arrays, new) or not _hold_values(arrays):
             raise damaged
         return replace(given, rows=_rows(arrays))
 
@@ -178,19 +166,16 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         """Return a plain array, made anew and for the caller to keep."""
         if name in SHARED:
             return np.array(getattr(self, name))
-        clients = sorted(self.rows)
-        rows = [self.rows[client] for client in clients]
+        size, rows = len(self.expected), [self.rows[client] for client in sorted(self.rows)]
         if name == "clients":
-            return np.array(clients, dtype=np.int64)
+            return np.array(sorted(self.rows), dtype=np.int64)
         if name == "beliefs":
             return np.array([row.belief for row in rows]).reshape(-1, len(self.labels))
         if name == "sketches":
-            return np.array([row.sketch for row in rows], np.float32).reshape(
-                -1, len(self.expected)
-            )
+            return np.array([row.sketch for row in rows], np.float32).reshape(-1, size)
         positions = _positions(self.rows.values())
         if name == "positions":
-            return np.array([*positions.values()]).reshape(-1, len(self.expected))
+            return np.array([*positions.values()]).reshape(-1, size)
         if name == "rounds":
             return _rounds(rows, positions)
         raise KeyError(name)

@@ -24,28 +24,12 @@ Causes = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Presence:
-    """Stands in for statistics where only reported evidence counts: which updates are finite.
-
-    Attributes:
-        finite: (m,) bool; False where an update is not finite.
-    """
-
-    finite: NDArray[np.bool_]
-
-    @property
-    def num_clients(self) -> int:
-        """The number of clients, m."""
-        return len(self.finite)
-
-
-@dataclass(frozen=True, eq=False)
 class Observation:
     """What is known of the m clients of a round.
 
     Attributes:
-        updates: Statistics of the updates: lengths, angles, how they lie to their median; or only
-            whether they are finite.
+        updates: Statistics of the updates: lengths, angles, how they lie to their median. Where
+            only reported evidence counts, (m,) bool, whether they are finite.
         num_examples: (m,) training examples n_i; only their ratios count.
         evidence: (m,) numbers that the clients report, by name; NaN where a client reports none.
         measured: (m,) numbers that parts need and ``updates`` lacks, by cause, such as comparisons
@@ -60,7 +44,7 @@ class Observation:
             so far; 0 where it is not below.
     """
 
-    updates: Statistics | Presence
+    updates: Statistics | NDArray[np.bool_]
     num_examples: NDArray[np.float64]
     evidence: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -72,7 +56,7 @@ class Observation:
     @property
     def num_clients(self) -> int:
         """The number of clients, m."""
-        return self.updates.num_clients
+        return len(self.finite)
 
     @property
     def statistics(self) -> Statistics:
@@ -81,7 +65,7 @@ class Observation:
         Raises:
             FedcrfError: It is only known whether the updates are finite.
         """
-        if isinstance(self.updates, Presence):
+        if isinstance(self.updates, np.ndarray):
             raise FedcrfError(
                 "a part of the field needs statistics of the updates, and it is only known whether "
                 "they are finite: gather the statistics with update_statistics"
@@ -105,7 +89,7 @@ class Observation:
     @property
     def finite(self) -> NDArray[np.bool_]:
         """(m,) bool; False where an update is not finite, so that its client is excluded."""
-        return self.updates.finite
+        return self.updates if isinstance(self.updates, np.ndarray) else self.updates.finite
 
 
 @dataclass(frozen=True, eq=False)

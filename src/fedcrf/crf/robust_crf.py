@@ -378,7 +378,8 @@ class RobustCRF(Settings):
         copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
         base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
         who = identities(clients, len(finite))
-        memory = self._memory(memory, statistics.dimension, model_given=position is not None)
+        layout = (statistics.dimension, self.sketch_size, self._seed, position is not None)
+        memory = ClientMemory.of(memory, layout, self.labels)
         past = memory.gather(who)
         position = memory.expected if position is None else position
         kept = as_remembered(sketches, finite)
@@ -445,10 +446,3 @@ class RobustCRF(Settings):
             trusted_share=decided.share,
             kept_reason=decided.kept_reason,
         )
-
-    def _memory(self, memory: Arrays | None, dimension: int, model_given: bool) -> ClientMemory:
-        """Return the memory of the round before, checked; an empty one where there is none."""
-        empty = ClientMemory.empty(
-            dimension, self.labels, self.sketch_size, self._seed, model_given
-        )
-        return ClientMemory.of(memory, like=empty)
