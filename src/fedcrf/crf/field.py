@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,8 @@ class Field(Settings):
             initial = self.temporal.transition(initial, seen.before)
         unary = unary_energy(initial)
         causes = dict(prior.causes)
+        if causes:  # potentials may need them too
+            seen = replace(seen, measured={**seen.measured, **causes})
         for part in self.evidence:
             energy = part.energy(seen, labels)
             unary = unary + energy.values

@@ -32,8 +32,8 @@ class Observation:
             only reported evidence counts, (m,) bool, whether they are finite.
         num_examples: (m,) training examples n_i; only their ratios count.
         evidence: (m,) numbers that the clients report, by name; NaN where a client reports none.
-        measured: (m,) numbers that parts need and ``updates`` lacks, by cause, such as comparisons
-            with earlier rounds; NaN where a client's is unknown.
+        measured: (m,) numbers that parts need and ``updates`` lacks, by cause: comparisons with
+            earlier rounds, and the causes of the prior; NaN where a client's is unknown.
         before: (m, L) marginals of the round in which a client last took part; NaN rows for new
             clients. None without a memory.
         credit: (m,) in [0, 1], how much a client's opposition to others counts; None where all

@@ -76,8 +76,8 @@ def reliability_causes(statistics: Statistics) -> dict[str, Vector]:
 def label_prior(rho: Vector, labels: Vector) -> Matrix:
     """Return P_i(q) ∝ 1 − ρ_i at the smallest label, ρ_i at the largest, 1 at any other; (m, L)."""
     prior = np.ones((len(rho), len(labels)))
-    prior[:, np.argmin(labels)] = 1.0 - rho
-    prior[:, np.argmax(labels)] = rho
+    prior[:, labels.argmin()] = 1.0 - rho
+    prior[:, labels.argmax()] = rho
     return np.asarray(prior / prior.sum(axis=1, keepdims=True))
 
 
@@ -181,7 +181,9 @@ class Attraction(Settings):
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message λ Σ_j A_ij Σ_q' Q_j(q')(q − q')²; A is its cause ``affinity``."""
-        rho = reliability_causes(seen.statistics)["reliability"]
+        rho = seen.measured.get("reliability")  # where the prior has computed it
+        if rho is None:
+            rho = reliability_causes(seen.statistics)["reliability"]
         tied = affinity(seen.statistics.cosines, rho, self.bandwidth, self.reliability_gate)
         coupling = self.strength * tied
         disagreement = label_distance(labels)
