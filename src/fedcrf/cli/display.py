@@ -248,7 +248,7 @@ def counts_table(partition: PartitionRecord) -> Table:
     return Table("", header, tuple(tuple(map(str, row)) for row in rows))
 
 
-def _clients(numbers: list[int]) -> str:
+def _clients(numbers: list[int | str]) -> str:
     named = listed(numbers)
     return f"client {named} holds" if len(numbers) == 1 else f"clients {named} hold"
 

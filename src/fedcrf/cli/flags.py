@@ -155,6 +155,13 @@ class DataFlags:
     """Which images, and how they are dealt out."""
 
     dataset: DatasetFlag = None
+    sites: Annotated[
+        Path | None,
+        data_option(
+            "Real sites, in the place of data set and partition: an .npz file, or a folder with a "
+            ".csv, .parquet or .npz file for each."
+        ),
+    ] = None
     data_dir: DataDirFlag = None
     image_column: Annotated[str | None, data_option("Column of images, if not detected.")] = None
     label_column: Annotated[str | None, data_option("Column of labels, if not detected.")] = None
@@ -175,10 +182,16 @@ class DataFlags:
     min_examples: Annotated[int | None, data_option("Fewest examples of a client.")] = None
 
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Return what they say in a run file, None where a flag was not given."""
+        """Return what they say in a run file, None where a flag was not given.
+
+        Raises:
+            FedcrfError: Both a data set and sites are given.
+        """
+        if self.sites is not None and self.dataset is not None:
+            raise FedcrfError("--sites and --dataset: give one of them")
         return {
             "data": {
-                "dataset": self.dataset,
+                "dataset": self.dataset if self.sites is None else f"sites:{self.sites}",
                 "image_column": self.image_column,
                 "label_column": self.label_column,
                 "image_size": self.image_size,

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,7 +39,7 @@ class LabelledImages:
     convert.
 
     Attributes:
-        images: ``(n, C, H, W)`` uint8.
+        images: ``(n, C, H, W)`` uint8; float32 of examples that are no images of bytes.
         labels: ``(n,)`` int64, from 0 to the number of classes less one.
         pixel_sums: ``(n, C)`` int64, each image's sum of pixel values per channel.
         pixel_square_sums: ``(n, C)`` int64, each image's sum of squared pixel values per channel.
@@ -71,6 +71,20 @@ class LabelledImages:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @classmethod
+    def from_numbers(cls, rows: NDArray[np.float32], labels: NDArray[np.int64]) -> Self:
+        """Return examples that are no images of bytes; each number of a row is its own channel.
+
+        Args:
+            rows: ``(n, d)`` float32, or ``(n, C, H, W)``.
+            labels: ``(n,)`` int64.
+        """
+        images: Any = rows.reshape(len(rows), -1, 1, 1) if rows.ndim == 2 else rows
+        nothing = np.zeros(images.shape[:2], dtype=np.int64)
+        for array in (images, labels, nothing):
+            array.flags.writeable = False
+        return cls(images, labels, nothing, nothing)
+
     def normalisation(self, indices: ArrayLike | None = None) -> Normalisation:
         """Return the exact per-channel mean and standard deviation over some of the images.
 
@@ -85,6 +99,11 @@ class LabelledImages:
         count = len(sums) * math.prod(self.images.shape[2:])
         if count == 0:
             raise FedcrfError("no images to take the mean and standard deviation of.")
+        if self.images.dtype != np.uint8:
+            values = self.images[chosen].astype(np.float64)
+            constant = values.max(axis=(0, 2, 3)) == values.min(axis=(0, 2, 3))
+            std = np.where(constant, 1.0, values.std(axis=(0, 2, 3)))
+            return Normalisation(mean=values.mean(axis=(0, 2, 3)), std=std)
         moments = [
             _exact_moments(count, int(total), int(square_total))
             for total, square_total in zip(sums.sum(axis=0), square_sums.sum(axis=0), strict=True)
@@ -104,6 +123,8 @@ class ImageDataset:
         class_names: One name per class, in the order of the labels.
         fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays. Two runs with
             the same fingerprint had the same data.
+        sites: The names of real sites, whose examples stand one behind the other; None where a
+            partition deals them out.
     """
 
     name: str
@@ -111,6 +132,7 @@ class ImageDataset:
     held_out: LabelledImages | None
     class_names: tuple[str, ...]
     fingerprint: str
+    sites: tuple[str, ...] | None = None
 
     @classmethod
     def from_parts(

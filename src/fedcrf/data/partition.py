@@ -386,6 +386,15 @@ def _deal(
     return [np.concatenate(part) if part else np.empty(0, dtype=np.int64) for part in parts]
 
 
+def _as_held(
+    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+) -> list[Indices]:
+    """Real sites, whose examples stand one behind the other: cut in parts as sizes says."""
+    sizes = np.array(settings.sizes or [1.0] * settings.num_clients)
+    ends = np.rint(np.cumsum(sizes) / sizes.sum() * len(labels)).astype(np.int64)
+    return np.split(np.arange(len(labels)), ends[:-1])
+
+
 PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     {
         "iid": PartitionScheme(
@@ -417,6 +426,11 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
             "sizes as partition.sizes says; each client has its own mix of labels from Dir(alpha).",
             _given_sizes,
             ignores=frozenset({"gamma"}),
+        ),
+        "as-held": PartitionScheme(
+            "each real site's own examples (--sites).",
+            _as_held,
+            ignores=frozenset({"alpha", "gamma"}),
         ),
     }
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.data.cache import cached_dataset
-from fedcrf.data.dataset import ImageDataset
+from fedcrf.data.dataset import ImageDataset, LabelledImages
 from fedcrf.data.origins import (
     DATA_VARIABLE,
     HELD_OUT_SPLITS,
@@ -24,12 +24,16 @@ from fedcrf.data.origins import (
     Origin,
     dataset_of,
 )
+from fedcrf.data.site_files import read_site_files
 from fedcrf.data.tables import ReadOptions
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extensions import failing, find, installed, is_outside
 
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _DIGITS_HELD_OUT = 360
+
+SITES = "sites:"
+"""Stands before the path of real sites' files, where a data set's name is taken."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +117,60 @@ def load_dataset(
             names the mend.
     """
     options = ReadOptions(image_column, label_column, image_size)
+    if name.startswith(SITES):
+        return _of_sites(name, options)
     if is_outside(name) or name in installed("dataset"):
         # Its changes cannot be noticed, so it is never cached.
         return _from_outside(name, options)
     origin = _find(name, data_dir)
     identity = {**origin.identity(), "options": asdict(options)}
     return cached_dataset(name, identity, lambda: origin.decode(options), cache_dir)
+
+
+def site_sizes(name: str, label_column: str | None) -> list[int]:
+    """Return how many examples each real site of a data set's name holds.
+
+    Raises:
+        FedcrfError: They cannot be read.
+    """
+    sites = read_site_files(Path(name.removeprefix(SITES)), label_column).sites
+    return [len(targets) for _, targets in sites.values()]
+
+
+def _of_sites(name: str, options: ReadOptions) -> ImageDataset:
+    """Return what real sites hold, one behind the other."""
+    path = Path(name.removeprefix(SITES))
+    if options.image_column is not None or options.image_size is not None:
+        raise FedcrfError(
+            f"sites {path} hold no images of bytes: leave --image-column and --image-size out"
+        )
+    read = read_site_files(path, options.label_column)
+    first = next(iter(read.sites))
+    shape = read.sites[first][0].shape[1:]
+    for site, (inputs, targets) in read.sites.items():
+        numbers = inputs.ndim in (2, 4) and inputs.dtype.kind in "biuf"
+        if not numbers or inputs.shape[1:] != shape:
+            raise FedcrfError(
+                f"inputs of site '{site}' have shape {inputs.shape[1:]}, {inputs.dtype}, those of "
+                f"site '{first}' {shape}: give all sites (n, numbers) or (n, C, H, W) of one shape"
+            )
+        if not len(inputs) or len(inputs) != len(targets):
+            raise FedcrfError(
+                f"site '{site}' has {len(inputs)} inputs and {len(targets)} targets: give it some, "
+                "and one target for each input"
+            )
+        if not np.isfinite(inputs).all():
+            raise FedcrfError(f"inputs of site '{site}' are NaN or infinite: fill them in")
+        if targets.ndim != 1 or targets.dtype.kind not in "iu" or targets.min() < 0:
+            raise FedcrfError(
+                f"targets of site '{site}' are no labels from 0 on: give such, or use "
+                "fedcrf.simulate, which takes any targets and any loss"
+            )
+    inputs, labels = (np.concatenate(each) for each in zip(*read.sites.values(), strict=True))
+    labels = labels.astype(np.int64)
+    names = read.class_names or tuple(str(label) for label in range(int(labels.max()) + 1))
+    examples = LabelledImages.from_numbers(inputs.astype(np.float32), labels)
+    return replace(ImageDataset.from_parts(name, examples, None, names), sites=tuple(read.sites))
 
 
 def _from_outside(name: str, options: ReadOptions) -> ImageDataset:

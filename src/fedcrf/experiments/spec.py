@@ -11,6 +11,7 @@ from typing import Any
 from fedcrf.attacks import ATTACKS, RENAMED, Attack, Schedule, Threat, find_attack
 from fedcrf.checks import current_names
 from fedcrf.data import PartitionSettings, find_partition
+from fedcrf.data.sources import SITES, site_sizes
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.methods import Method, find_method, folder_name, with_server_optimizer
 from fedcrf.experiments.settings import (
@@ -100,6 +101,9 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 """By data set the settings that it has by default: the paper's, where it names them."""
+
+AS_HELD = "as-held"
+"""The partition of real sites."""
 
 OTHERS: Mapping[str, Mapping[str, Any]] = {"model": {"name": "resnet9"}}
 """For any other data set."""
@@ -421,6 +425,8 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     given = _said_of_each(given, reading)
     dataset = given.get("data", {}).get("dataset", DataSettings.dataset)
     preset = PRESETS.get(str(dataset), OTHERS)
+    if str(dataset).startswith(SITES):
+        preset = _of_sites(str(dataset), given, reading)
     merged = merge(preset, given)
     attack = _checked_attack(merged.get("attack", {}))
     nobody = attack.get("name") == NOBODY
@@ -536,7 +542,7 @@ def attack_sections(name: str | None, threat: Threat | None) -> dict[str, Any]:
 
 def default_folder(spec: RunSpec) -> Path:
     """Return the results folder of a description: one for each setting of data and clients."""
-    dataset = short_name(spec.data.dataset).replace("/", "-")
+    dataset = short_name(spec.data.dataset.removeprefix(SITES)).strip("./").replace("/", "-")
     name = f"{dataset}-{short_name(spec.model['name'])}-{clients_name(spec.partition)}"
     if spec.threat is not None:
         name += f"-{short_name(spec.attack['name'])}-{spec.threat.schedule.attackers:g}attackers"
@@ -547,6 +553,27 @@ def clients_name(partition: PartitionSettings) -> str:
     """Return a name for how the examples are dealt out, fit for a file."""
     skew = "" if "alpha" in partition.ignored else f"-alpha{partition.alpha:g}"
     return f"{short_name(partition.scheme)}{skew}-{partition.num_clients}clients"
+
+
+def _of_sites(dataset: str, given: Options, reading: bool) -> Mapping[str, Mapping[str, Any]]:
+    """Return the settings of real sites, where nothing else is given.
+
+    Raises:
+        FedcrfError: They cannot be read, or are to be dealt out or cut short.
+    """
+    model = {"model": {"name": "mlp"}}
+    if reading:
+        return model
+    partition, data = (_section(given, name) for name in ("partition", "data"))
+    if partition.get("scheme", AS_HELD) != AS_HELD or data.get("limit") is not None:
+        raise FedcrfError(
+            "the data are sites, each with examples of its own: leave --partition and --limit out"
+        )
+    sizes = site_sizes(dataset, data.get("label_column"))
+    if partition.get("num_clients", len(sizes)) != len(sizes):
+        raise FedcrfError(f"there are {len(sizes)} sites: leave --clients out")
+    held = {"scheme": AS_HELD, "num_clients": len(sizes), "sizes": sizes, "min_examples": 1}
+    return {**model, "partition": held}
 
 
 def _said_of_each(given: Options, reading: bool) -> dict[str, Any]:

@@ -59,7 +59,7 @@ _unpacked: list[TemporaryDirectory[str]] = []
 class ClientHoldings(Record):
     """What one client holds: examples in each part, and training examples of each label."""
 
-    client: int
+    client: int | str
     train: int
     validation: int
     test: int
@@ -501,7 +501,7 @@ def partition_record(
         counts = np.bincount(labels[split.train], minlength=len(names))
         clients.append(
             ClientHoldings(
-                client=client,
+                client=client if dataset.sites is None else dataset.sites[client],
                 train=len(split.train),
                 validation=len(split.validation),
                 test=len(split.test),

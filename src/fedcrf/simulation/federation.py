@@ -189,6 +189,7 @@ def build_federation(
         else _examples(dataset.held_out, np.arange(len(dataset.held_out)), scale, device),
         image_shape=dataset.image_shape,
         num_classes=dataset.num_classes,
+        names=dataset.sites,
     )
 
 
