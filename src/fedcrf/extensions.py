@@ -1,4 +1,4 @@
-"""What comes from outside the package by name: rules, attacks, models, data sets, and the like.
+"""Objects from outside the package, by name: rules, attacks, models, data sets and the like.
 
 A name is ``FILE.py:OBJECT``, ``MODULE:OBJECT``, or one that an installed package gives as an entry
 point of a group such as ``fedcrf.rules``. A file is looked for from the working directory.
@@ -33,11 +33,11 @@ _FILE = f"{__name__}.file_"
 
 
 class AbsentError(FedcrfError):
-    """What a name stands for is not there, or cannot be imported."""
+    """The object of a name does not exist, or cannot be imported."""
 
 
 def is_outside(name: str) -> bool:
-    """Tell whether a name is of the form ``FILE.py:OBJECT`` or ``MODULE:OBJECT``."""
+    """Return whether a name has the form ``FILE.py:OBJECT`` or ``MODULE:OBJECT``."""
     place, _, thing = name.rpartition(":")
     return bool(place) and thing.isidentifier()
 
@@ -90,15 +90,15 @@ def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
 
 @contextmanager
 def failing(what: str, name: str, when: str = "") -> Iterator[None]:
-    """Say in a line what went wrong in code from outside, and in which.
+    """Turn an exception in code from outside into one line that names that code.
 
     Args:
         what: A rule, an attack or the like.
-        name: Of it.
-        when: It went wrong.
+        name: Its name.
+        when: Text for when it failed, such as ``" in round 3"``.
 
     Raises:
-        FedcrfError: Something did.
+        FedcrfError: The code raised an exception.
     """
     try:
         yield
@@ -136,17 +136,17 @@ def check_settings(what: str, name: str, found: object) -> None:
 
 
 def stand_in(name: str, settings: Mapping[str, Any], base: type, methods: tuple[str, ...]) -> type:
-    """Return a class of settings in the place of one that is not there any more.
+    """Return a class of settings in place of one that no longer exists.
 
-    Results made with it can be read and shown; whoever calls one of its methods is told. It is the
-    same class for the same arguments, so that equal descriptions stay equal.
+    Results made with that class can be read and shown; its methods raise an error. The same
+    arguments give the same class, so that equal descriptions stay equal.
 
     Args:
-        name: What it was called.
-        settings: What a description keeps of it, which are the fields and their defaults; lists
-            are tuples.
-        base: What it derives from.
-        methods: Those that tell that it is not there.
+        name: The name of the missing class.
+        settings: Its settings in a description, which become the fields and their defaults; lists
+            become tuples.
+        base: The base class.
+        methods: Names of the methods that raise the error.
     """
     return _stand_in(name, tuple(sorted(settings.items())), base, methods)
 

@@ -1,4 +1,4 @@
-"""What is installed with an extra, and the one line that says so where it is missing."""
+"""Packages of extras, and the error that names the extra of a missing one."""
 
 from __future__ import annotations
 

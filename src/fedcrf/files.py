@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and where what can be made again is kept."""
+"""Files that are written whole or not at all, and the cache folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CACHE_VARIABLE = "FEDCRF_CACHE"
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again: decoded images, compiled code."""
+    """Return the cache folder, for decoded images and compiled code."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named)
@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file that is appended to; one still being written is left out."""
+    """Return the complete lines of a file that is appended to."""
     lines = path.read_bytes().split(b"\n")
     return lines[:-1]  # what stands after the last end of a line is none yet
 

@@ -65,7 +65,7 @@ WARNED: set[str] = set()
 """What has been warned of in this process."""
 
 TOLD: dict[str, int] = {}
-"""How often it has been told of each function that it was compiled."""
+"""How often the compilation of each function has been announced."""
 
 FAILED: set[str] = set()
 """Functions that are not tried again: to compile takes seconds, also in vain."""
@@ -95,7 +95,7 @@ def sum_columns(
         origin: Flat layers of the global model to take away; none where the layers are updates.
         threads: Tasks carried out at once, all cores by default; no part of the result.
         products: Whether the Gram matrix is wanted.
-        sketch: What the updates and their median are sketched by; not where left out. Not together
+        sketch: The sketch to make of the updates and their median; None for none. Not together
             with products.
 
     Returns:

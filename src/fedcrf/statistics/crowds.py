@@ -52,16 +52,16 @@ Closer = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[Any]]
 
 @dataclass(frozen=True)
 class NeighbourSearch(Settings):
-    """Which pairs of clients are wanted: each with its k nearest, by the angle of their updates.
+    """The pairs of clients to find: each with its k nearest, by the angle of their updates.
 
     Attributes:
-        neighbours: k ≥ 1; all others where there are no more.
-        sketch_size: Numbers in the sketches by which cosines are estimated, as
-            `EstimatedCosines` tells; they are made in the one pass, and time beyond it is
-            O(m²) of a small constant where exact cosines take O(m²d). Exact where left out, or
-            where updates have no more numbers.
-        sketch_seed: Of the sketches' signs. Keep it to the server: who knows it can make updates
-            whose sketches mislead.
+        neighbours: k ≥ 1; all other clients if there are fewer.
+        sketch_size: Numbers in the sketches from which cosines are estimated (`EstimatedCosines`).
+            Sketches are made in the one pass; beyond it estimates take O(m²) time with a small
+            constant, exact cosines O(m²d). Without it, or if updates have no more numbers, cosines
+            are exact.
+        sketch_seed: The seed of the sketches' signs. Keep it secret: an attacker that knows it can
+            send updates whose sketches mislead.
 
     Raises:
         FedcrfError: A setting outside its range.
@@ -80,7 +80,7 @@ class NeighbourSearch(Settings):
 
 @dataclass(frozen=True, eq=False)
 class CrowdStatistics:
-    """What `UpdateStatistics` tells of m updates, but of pairs those of near neighbours alone.
+    """`UpdateStatistics` of m updates, with the pairs of near neighbours alone.
 
     Attributes:
         dimension: d, the numbers in an update.
@@ -88,8 +88,8 @@ class CrowdStatistics:
         overflowed: (m,) bool, as there.
         norms: (m,) float64; ‖u_i‖, NaN where not finite.
         cosines: (m, m) float64, sparse and symmetric; ⟨u_i, u_j⟩ / (‖u_i‖ ‖u_j‖ + ε), exact or
-            estimated, where one of i and j is among the other's k nearest. What is not stored is
-            no pair, and zeros are.
+            estimated, if one of i and j is among the other's k nearest. Only stored numbers are
+            pairs, zeros too.
         median_inner: (m,) float64, as there.
         median_distance: (m,) float64, as there.
         median_norm: As there.
@@ -194,8 +194,8 @@ def nearest(
 ) -> csr_array[np.float64]:
     """Return the cosines of each client with its nearest: (m, m), sparse and symmetric.
 
-    Two clients are a pair where either is among the other's k nearest, so that everybody has k
-    neighbours at least, and m·k pairs are the most. Of equally near ones the first count.
+    Two clients are a pair if either is among the other's k nearest. So every client has at least k
+    neighbours, and there are at most m·k pairs. Of equally near clients the first count.
 
     Args:
         rows: Cosines of the n finite clients with each other; they may be written to.

@@ -31,7 +31,7 @@ def sum_columns(
         clients: For each of m clients its flat layers, on one device.
         origin: Flat layers of the global model to take away; none where the layers are updates.
         products: Whether the Gram matrix is wanted.
-        sketch: What the updates and their median are sketched by; not where left out.
+        sketch: The sketch to make of the updates and their median; None for none.
 
     Returns:
         (m,) bool, whether each update is finite, and the sums, which count where all are.

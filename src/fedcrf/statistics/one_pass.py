@@ -143,7 +143,7 @@ def finite_sums(
         origin: The global model.
         threads: Of the compiled code.
         products: Whether the Gram matrix is wanted.
-        sketch: What the updates and their median are sketched by; not where left out.
+        sketch: The sketch to make of the updates and their median; None for none.
     """
     return _excluding(
         len(clients),

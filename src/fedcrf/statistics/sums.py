@@ -1,4 +1,4 @@
-"""What a pass over the updates sums up, whichever way it is made."""
+"""The sums of a pass over the updates, the same for every form of the pass."""
 
 from __future__ import annotations
 

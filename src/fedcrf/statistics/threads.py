@@ -1,4 +1,4 @@
-"""How many tasks are worked on at once, and their results in order."""
+"""Tasks in threads, with their results in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def in_order(task: Callable[[T], R], items: Sequence[T], threads: int | None) ->
     Args:
         task: What is done with each item.
         items: In their order.
-        threads: Tasks at once; `default_threads` where left out.
+        threads: Tasks at once; by default `default_threads`.
     """
     threads = min(threads or default_threads(), len(items))
     if threads <= 1:
