@@ -188,4 +188,4 @@ class Attraction(Settings):
         coupling = self.strength * tied
         disagreement = label_distance(labels)
         causes: dict[str, Any] = {"affinity": tied}
-        return lambda marginals: Energy(np.asarray(coupling @ (marginals @ disagreement)), causes)
+        return lambda marginals: Energy(coupling.dot(marginals.dot(disagreement)), causes)
