@@ -95,23 +95,6 @@ def _piece(ends, layer, start, stop):
 
 
 @summing
-def _bring(source, base, moved, row, n):
-    """Copy numbers to a row, less the base's where they moved from it; return their squares."""
-    total = 0.0
-    if moved:
-        for k in range(n):
-            value = row.dtype.type(source[k]) - row.dtype.type(base[k])
-            row[k] = value
-            total += np.float64(value) * np.float64(value)
-    else:
-        for k in range(n):
-            value = row.dtype.type(source[k])
-            row[k] = value
-            total += np.float64(value) * np.float64(value)
-    return total
-
-
-@loops
 def _read(layers, start, stop, block, squares):
     """Bring columns into the block; add to each row's sum of squares.
 
@@ -121,17 +104,26 @@ def _read(layers, start, stop, block, squares):
     columns, layer, done, finite = stop - start, 0, 0, True
     while done < columns:
         layer, place, n = _piece(ends, layer, start + done, stop)
-        offset, moved = place * like.itemsize, origins[layer] != 0
+        offset, into = place * like.itemsize, block.ctypes.data + done * block.itemsize
         base = _at(origins[layer] + offset, like)
         for i in range(len(squares)):
-            source = _at(addresses[layer, i] + offset, like)
-            row = _at(_row(block, i).ctypes.data + done * block.itemsize, block)
-            squares[i] += _bring(source, base, moved, row, n)
+            source, total = _at(addresses[layer, i] + offset, like), 0.0
+            row = _at(into + i * block.strides[0], block)
+            if origins[layer] == 0:
+                for k in range(n):
+                    value = block.dtype.type(source[k])
+                    row[k] = value
+                    total += np.float64(value) * np.float64(value)
+            else:
+                for k in range(n):
+                    value = block.dtype.type(source[k]) - block.dtype.type(base[k])
+                    row[k] = value
+                    total += np.float64(value) * np.float64(value)
+            squares[i] += total
         done += n
     for i in range(len(squares)):
-        row = _row(block, i)
         for k in range(columns, (columns + STRIP - 1) // STRIP * STRIP):
-            row[k] = 0
+            block[i, k] = 0
         finite &= np.isfinite(squares[i])
     return finite
 
