@@ -114,6 +114,13 @@ def test_it_is_reported_beside_our_own(finished: Path, tmp_path: Path) -> None:
     assert recorded["accuracy"][0]["mean"] == [0.5, None, 0.5]
 
 
+def test_columns_are_explained_where_they_are_shown(finished: Path, tmp_path: Path) -> None:
+    """A recorded run has neither a best round by validation loss nor a difference to FedAvg."""
+    explained = "the round with the lowest validation loss"
+    assert explained in render(read_report([finished]))
+    assert explained not in render(read_report([record_run(tmp_path / "flower")]))
+
+
 def test_runs_of_several_folders_have_names_of_their_own(tmp_path: Path) -> None:
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:

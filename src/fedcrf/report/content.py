@@ -155,8 +155,8 @@ class Report:
 
     @property
     def has_results(self) -> bool:
-        """Whether a cell of a run is finished."""
-        return any(run.results.rows for run in self.runs)
+        """Whether a cell of a run is finished. Runs that a framework carried out have no cells."""
+        return any(run.results.rows and run.details for run in self.runs)
 
     @property
     def has_curves(self) -> bool:

@@ -152,7 +152,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
                 or [
                     (
                         "Not recorded",
-                        "data, model and local training, of which the server is not told",
+                        "data, model and local training, which the server does not know",
                     )
                 ]
             ),
