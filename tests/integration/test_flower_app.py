@@ -152,7 +152,7 @@ def test_in_deployment_with_a_supernode_that_is_killed(
         f'output="{tmp_path / "out"}"',
     )  # fmt: skip
     processes.wait_for("run", "[ROUND 2/2]", 120)
-    processes.wait_for("run", "aggregate_train: 2 usable, 0 left out", 5)
+    processes.wait_for("run", "aggregate_train: 2 usable, 0 excluded", 5)
     processes.end(nodes[1], signal.SIGKILL)
     run.wait(timeout=240)
     log = processes.log("run")
