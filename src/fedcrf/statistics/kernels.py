@@ -38,7 +38,7 @@ PADDING = 16
 LONG_BLOCK = 2048
 """Columns in a block of an average, of which little else is in cache."""
 
-TILE_ROWS, TILE_COLUMNS = 2, 4
+TILE_ROWS, TILE_COLUMNS = 4, 2
 """A tile of the Gram matrix: its sums and the rows' numbers fit in 16 vector registers."""
 
 BLOCKED_ROWS = 64
@@ -173,42 +173,41 @@ def _compare(block, rows, columns, median, inner, squared_distance):
 
 @summing
 def _add_tile(block, i, j, columns, gram):
-    """Add the products of rows i and i + 1 with rows j to j + 3."""
-    a, b = _row(block, i), _row(block, i + 1)
-    c, d, e, f = _row(block, j), _row(block, j + 1), _row(block, j + 2), _row(block, j + 3)
-    ac = ad = ae = af = bc = bd = be = bf = block.dtype.type(0)
+    """Add the products of rows i to i + 3 with rows j and j + 1."""
+    a, b, c, d = _row(block, i), _row(block, i + 1), _row(block, i + 2), _row(block, i + 3)
+    e, f = _row(block, j), _row(block, j + 1)
+    ae = be = ce = de = af = bf = cf = df = block.dtype.type(0)
     for k in range(columns):
-        x, y = a[k], b[k]
-        ac += x * c[k]
-        ad += x * d[k]
-        ae += x * e[k]
-        af += x * f[k]
-        bc += y * c[k]
-        bd += y * d[k]
-        be += y * e[k]
-        bf += y * f[k]
-    gram[i, j] += ac
-    gram[i, j + 1] += ad
-    gram[i, j + 2] += ae
-    gram[i, j + 3] += af
-    gram[i + 1, j] += bc
-    gram[i + 1, j + 1] += bd
-    gram[i + 1, j + 2] += be
-    gram[i + 1, j + 3] += bf
+        x, y = e[k], f[k]
+        ae += a[k] * x
+        be += b[k] * x
+        ce += c[k] * x
+        de += d[k] * x
+        af += a[k] * y
+        bf += b[k] * y
+        cf += c[k] * y
+        df += d[k] * y
+    gram[i, j] += ae
+    gram[i + 1, j] += be
+    gram[i + 2, j] += ce
+    gram[i + 3, j] += de
+    gram[i, j + 1] += af
+    gram[i + 1, j + 1] += bf
+    gram[i + 2, j + 1] += cf
+    gram[i + 3, j + 1] += df
 
 
 @loops
 def _add_products(block, rows, columns, gram):
     """Add the rows' products on and above the diagonal; what lies elsewhere is not defined.
 
-    The block and the matrix have `TILE_COLUMNS` rows more, which tiles reach into.
+    Four rows stay in the first-level cache while those they are multiplied with come from the
+    second. The block and the matrix have `TILE_ROWS` rows more, which tiles reach into.
     """
     for panel in range(0, rows, BLOCKED_ROWS):
         end = min(panel + BLOCKED_ROWS, rows)
         for i in range(0, end, TILE_ROWS):
-            # No tile reaches into the next panel; beyond the last one there is room.
-            first = i if end == rows else i // TILE_COLUMNS * TILE_COLUMNS
-            for j in range(max(first, panel), end, TILE_COLUMNS):
+            for j in range(max(i, panel), end, TILE_COLUMNS):
                 _add_tile(block, i, j, columns, gram)
 
 
@@ -231,7 +230,7 @@ def gather(layers, start, stop, squares, gram, inner, squared_distance, steps, k
         slots: Rows of the block: the clients' and those that the network writes to.
     """
     m, like, finite, total = len(squares), layers[3], True, 0.0
-    block = np.empty((slots + TILE_COLUMNS, BLOCK + PADDING), like.dtype)
+    block = np.empty((slots + TILE_ROWS, BLOCK + PADDING), like.dtype)
     median, half = np.empty((1, BLOCK), like.dtype), like.dtype.type(0.5)
     for first in range(start, stop, BLOCK):
         n = min(BLOCK, stop - first)
@@ -261,7 +260,7 @@ def gather_many(layers, start, stop, squares, gram, inner, squared_distance, who
     """
     m, like, finite, total = len(squares), layers[3], True, 0.0
     width = _width(m)
-    block = np.empty((m + TILE_COLUMNS, width + PADDING), like.dtype)
+    block = np.empty((m + TILE_ROWS, width + PADDING), like.dtype)
     median, following = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
     half = like.dtype.type(0.5)
     for first in range(start, stop, width):
@@ -434,7 +433,7 @@ def gather_centred(layers, start, stop, squares, gram):
     """
     m, finite = len(squares), True
     width = _width(m)
-    block, mean = np.empty((m + TILE_COLUMNS, width + PADDING)), np.empty(width)
+    block, mean = np.empty((m + TILE_ROWS, width + PADDING)), np.empty(width)
     for first in range(start, stop, width):
         n = min(width, stop - first)
         finite &= _read(layers, first, first + n, block, squares)
