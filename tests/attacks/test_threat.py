@@ -75,6 +75,8 @@ def test_the_attackers_of_a_tenth_of_the_clients_are_rounded_likewise(
         ({"attackers": None}, "attackers None: give a whole number"),
         ({"start_round": 0}, "start_round 0"),
         ({"every": 0}, "every 0"),
+        ({"additional": True}, "give additional attackers as a whole number"),
+        ({"attackers": 3, "additional": "no"}, "additional 'no': give True or False"),
     ],
 )
 def test_schedules_that_cannot_be(settings: dict[str, Any], named: str) -> None:

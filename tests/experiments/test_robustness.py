@@ -831,6 +831,45 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
     assert read_suite(str(path), "mnist").layers[1] == shared.layers[1]
 
 
+QUICK = """
+[quick]
+run = { rounds = { maximum = 2, patience = 2 } }
+methods = ["rfa"]
+seeds = [7]
+conditions = ["none"]
+"""
+
+
+def test_the_small_size_of_a_suite(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN + QUICK)
+    whole = read_suite(str(path), "digits")
+    small = whole.chosen(quick=True)
+    assert [*small.cells] == [("iid", "none", "rfa", 7)]
+    assert {cell.rounds.maximum for cell in small.cells.values()} == {2}
+    assert default_folder(whole, small) == Path("runs/robustness/mine-quick-digits")
+    more = whole.chosen(quick=True, methods=["fedavg"], seeds=[1], conditions=["flip"])
+    assert [*more.cells] == [("iid", "none", "fedavg", 1), ("iid", "flip", "fedavg", 1)]
+    assert {cell.rounds.maximum for cell in whole.cells.values()} != {2}
+    path.write_text(OWN)
+    with pytest.raises(FedcrfError, match="mine has no small size: leave --quick out"):
+        read_suite(str(path), "digits").chosen(quick=True)
+
+
+def test_additional_attackers_of_a_suite(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN.replace("seeds", "attackers = 3\nadditional = true\nseeds"))
+    suite = read_suite(str(path), "digits").chosen(methods=["trimmed-mean", "krum"])
+    assert suite.numbers == "2 of 12 clients"
+    quiet, attacked = (suite.cells["iid", name, "krum", 0] for name in ("none", "flip"))
+    assert quiet.threat is None and quiet.num_clients == 10
+    assert attacked.threat is not None and attacked.threat.schedule.additional
+    assert attacked.num_clients == 12
+    assert [quiet.rule.num_byzantine, attacked.rule.num_byzantine] == [3, 2]  # type: ignore[attr-defined]
+    trimmed = [suite.cells["iid", name, "trimmed-mean", 0].rule for name in ("none", "flip")]
+    assert [rule.fraction for rule in trimmed] == pytest.approx([3 / 10, 2 / 12])  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("more", ["", TOLD], ids=["", "as older files have it"])
 @pytest.mark.parametrize(
     ("attackers", "quiet"), [("", (0, 0, 0.1)), ("attackers = 3", (3, 3, 0.3))]
@@ -874,6 +913,9 @@ def test_rules_of_a_suite_of_one_s_own_are_told_too(
             OWN.replace("[partitions", "attack.name = 'ipm'\n[partitions", 1),
             r"leave datasets\.digits\.attack out, and",
         ),
+        (OWN + QUICK.replace("{ rounds", "{ seeds = [1], rounds"), r"leave quick\.run\.seeds out"),
+        (OWN + QUICK.replace("seeds", "sedes"), "unknown key 'quick.sedes'"),
+        (OWN.replace("seeds", "additional = 3\nseeds"), "additional is 3"),
         (OWN.replace('name = "flip"', 'name = "none"'), "two of one name: give each a name"),
         (OWN + 'ideal = "flip"', "'flip' cannot be what is ideal for 'flip'"),
         (OWN + 'ideal = "none"', "'none' cannot be what is ideal for 'flip'"),

@@ -51,7 +51,11 @@ SIZES = (20, 9, 0, 33, 12, 15)  # number 2 has nothing to train on
 
 def simulation(attack: Any = None, **changes: Any) -> Simulation:
     schedule = Schedule(
-        **{key: changes.pop(key) for key in ("attackers", "start_round", "every") if key in changes}
+        **{
+            key: changes.pop(key)
+            for key in ("attackers", "start_round", "every", "additional")
+            if key in changes
+        }
     )
     given: dict[str, Any] = {
         "federation": federation(SIZES),
@@ -80,6 +84,31 @@ def test_the_attackers_are_the_seed_s_and_no_method_s() -> None:
     counts = np.bincount(np.concatenate(others), minlength=6)
     assert counts[2] == 0, "who has nothing to train on is no attacker"
     assert counts[[0, 1, 3, 4, 5]].min() > 10, "24 are expected of each, ± 4"
+
+
+def test_additional_attackers_hold_others_examples_and_are_the_last() -> None:
+    of = federation(SIZES)
+    joined = of.joined_by(2, seed=5)
+    assert joined.clients[:6] == of.clients and joined.validation is of.validation
+    pool = {(image.numpy().tobytes(), int(y)) for c in of.clients for image, y in _pairs(c)}
+    for sample in joined.clients[6:]:
+        held = {(image.numpy().tobytes(), int(y)) for image, y in _pairs(sample)}
+        assert len(held) == len(sample) == round(sum(SIZES) / len(SIZES))
+        assert held <= pool
+    assert not torch.equal(joined.clients[6].images, joined.clients[7].images)
+    again = of.joined_by(2, seed=5).clients[6]
+    assert torch.equal(joined.clients[6].images, again.images)
+    chosen = simulation(SignFlip(), attackers=2, additional=True, federation=joined)
+    assert attackers_of(chosen) == [6, 7]
+    _, records = run(chosen)
+    assert all(record.attackers == [6, 7] for record in records)
+    assert all(set(record.clients) == {0, 1, 3, 4, 5, 6, 7} for record in records)
+    honest, alone = run(simulation())[1][0], records[0]
+    assert alone.client_training_loss[:5] == honest.client_training_loss
+
+
+def _pairs(examples: Any) -> Any:
+    return zip(examples.images, examples.labels, strict=True)
 
 
 def test_before_anybody_attacks_it_is_the_same_run() -> None:

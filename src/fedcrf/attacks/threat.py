@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedcrf.attacks.base import Attack
-from fedcrf.checks import Settings, check_whole, is_number
+from fedcrf.checks import Settings, check_truth, check_whole, is_number
 from fedcrf.errors import FedcrfError
 
 
@@ -18,11 +18,15 @@ class Schedule(Settings):
         attackers: How many: a whole number, or a fraction of the clients, which is rounded.
         start_round: The first round of the attack.
         every: k, for an attack in every k-th round from then on.
+        additional: Whether the attackers come in addition to the clients among whom the data are
+            dealt out. These are then all honest, and each attacker holds a random sample of all
+            their examples, as large as the mean client's part.
     """
 
     attackers: int | float = 0.3
     start_round: int = 1
     every: int = 1
+    additional: bool | None = None
 
     def __post_init__(self) -> None:
         if not is_number(self.attackers) or not (self.is_count or 0 < self.attackers < 1):
@@ -32,11 +36,21 @@ class Schedule(Settings):
             )
         check_whole("start_round", self.start_round, least=1)
         check_whole("every", self.every, least=1)
+        if self.additional is not None:
+            check_truth("additional", self.additional)
+        if self.additional and not self.is_count:
+            raise FedcrfError(
+                f"attackers {self.attackers}: give additional attackers as a whole number"
+            )
 
     def active(self, number: int) -> bool:
         """Return whether there is an attack in a round."""
         since = number - self.start_round
         return since >= 0 and since % self.every == 0
+
+    def federation_size(self, holders: int) -> int:
+        """Return how many clients there are if the data are dealt out among so many."""
+        return holders + int(self.attackers) if self.additional else holders
 
     def count(self, num_clients: int) -> int:
         """Return how many of so many clients attack.

@@ -275,12 +275,14 @@ def sweep(
 def robustness(
     *,
     suite: Annotated[
-        str, typer.Argument(help="attacks, noise, or a TOML file of a suite.")
+        str,
+        typer.Argument(
+            help="attacks or noise; byzfl, karimireddy, flpoison, honest-sites or hospitals, the "
+            "field's protocols; or a TOML file of a suite."
+        ),
     ] = "attacks",
-    dataset: Annotated[
-        str | None, what_option("digits, mnist-6000, mnist: of the suite's; else its first.")
-    ] = None,
-    partitions: Annotated[str | None, what_option("iid, alpha-0.5, alpha-0.1; else all.")] = None,
+    dataset: Annotated[str | None, what_option("Of the suite's data sets; else its first.")] = None,
+    partitions: Annotated[str | None, what_option("Of the suite's partitions; else all.")] = None,
     conditions: Annotated[
         str | None, what_option("Conditions, or titles of their groups; else all.")
     ] = None,
@@ -293,6 +295,9 @@ def robustness(
         ),
     ] = None,
     clients: Annotated[int | None, what_option("Number of clients; else the suite's.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The suite at its small size: ten minutes on two cores.")
+    ] = False,
     settings: SettingsFlag = None,
     run: RunMissingFlag = True,
     data_dir: DataDirFlag = None,
@@ -324,6 +329,7 @@ def robustness(
         attackers=attackers,
         clients=clients,
         settings=[setting(text) for text in settings or []],
+        quick=quick,
     )
     store = Store(output or default_folder(whole, chosen))
 

@@ -282,8 +282,11 @@ def run_cell(
     origin = provenance(device)
     with store.locked():
         splits = client_splits(dataset.train.labels, cell.partition, cell.seed)
+        federation = build_federation(dataset, splits, device)
+        if cell.threat is not None and cell.threat.schedule.additional:
+            federation = federation.joined_by(int(cell.threat.schedule.attackers), cell.seed)
         simulation = Simulation(
-            federation=build_federation(dataset, splits, device),
+            federation=federation,
             model=cell.model,
             objective=cell.objective,
             rule=cell.server_rule,
@@ -375,7 +378,7 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
 
 
 def _images_a_round(cell: CellSpec, dataset: ImageDataset) -> float:
-    num_clients = cell.partition.num_clients
+    num_clients = cell.num_clients
     taking_part = (cell.rounds.clients_per_round or num_clients) / num_clients
     return len(dataset.train) * taking_part * cell.training.local_epochs
 

@@ -156,10 +156,11 @@ class RunResults:
         if self.spec.threat is None:
             return ""
         schedule = self.spec.threat.schedule
-        count = schedule.count(self.spec.partition.num_clients)
+        count = schedule.count(self.spec.num_clients)
+        more = " additional clients" if schedule.additional else ""
         start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
         pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
-        return f", {short_name(self.spec.attack['name'])} by {count}{start}{pulse}"
+        return f", {short_name(self.spec.attack['name'])} by {count}{more}{start}{pulse}"
 
     @property
     def finished(self) -> list[CellSummary]:

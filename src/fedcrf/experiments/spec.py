@@ -156,6 +156,11 @@ class CellSpec:
         return f"{folder_name(self.method.name)}-seed-{self.seed}"
 
     @property
+    def num_clients(self) -> int:
+        """How many clients there are, additional attackers among them."""
+        return _num_clients(self.partition, self.threat)
+
+    @property
     def server_rule(self) -> Rule:
         """The rule, with the server optimizer behind it where there is one."""
         if self.server_optimizer is None:
@@ -225,6 +230,11 @@ class RunSpec:
             return None
         schedule = build(Schedule, without_name(self.attack), "attack")
         return Threat(self._named("attacks", self.attack["name"]), schedule)
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are, additional attackers among them."""
+        return _num_clients(self.partition, self.threat)
 
     def cells(self) -> list[CellSpec]:
         """Return the cells of the grid, seed by seed, so that paired results come early."""
@@ -303,7 +313,7 @@ class RunSpec:
 
     def _informed(self, rule: Rule, seed: int) -> Rule:
         """Return a rule that knows of this run what it is to know."""
-        num_clients, threat = self.partition.num_clients, self.threat
+        num_clients, threat = self.num_clients, self.threat
         drawn = self.rounds.clients_per_round or num_clients
         if threat is None:
             return rule.informed(0, drawn, seed)
@@ -450,7 +460,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         raise FedcrfError("a run needs at least one method and one seed")
     if min(spec.seeds) < 0:
         raise FedcrfError(f"seed {min(spec.seeds)}: give seeds of 0 or more")
-    check_participation(spec.rounds.clients_per_round, spec.partition.num_clients)
+    check_participation(spec.rounds.clients_per_round, spec.num_clients)
     used = spec.names
     for section, options in sections.items():
         for called in options:
@@ -459,11 +469,11 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     if not reading:
         find_partition(spec.partition.scheme)
     if spec.threat is not None:
-        spec.threat.check(spec.partition.num_clients, spec.rounds.clients_per_round)
+        spec.threat.check(spec.num_clients, spec.rounds.clients_per_round)
     for method in spec.methods:  # every name and setting is looked at before anything runs
         cell = spec.cell(method, spec.seeds[0])
         check_evidence(cell.rule.wanted_evidence)
-        cell.rule.check_clients(spec.rounds.clients_per_round or spec.partition.num_clients)
+        cell.rule.check_clients(spec.rounds.clients_per_round or spec.num_clients)
     return _ready(spec, attack) if nobody else spec
 
 
@@ -649,6 +659,11 @@ def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
                 "one of the classes another name"
             )
     return found
+
+
+def _num_clients(partition: PartitionSettings, threat: Threat | None) -> int:
+    holders = partition.num_clients
+    return holders if threat is None else threat.schedule.federation_size(holders)
 
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:

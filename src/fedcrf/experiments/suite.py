@@ -34,7 +34,10 @@ from fedcrf.extensions import short_name
 LAST_ROUNDS = 5
 """A cell's score is the mean over so many rounds where the suite does not say it."""
 
-SUITES = ("attacks", "noise")
+PROTOCOLS = ("byzfl", "karimireddy", "flpoison", "honest-sites", "hospitals")
+"""Suites of the field's protocols; each file names its source and its departures from it."""
+
+SUITES = ("attacks", "noise", *PROTOCOLS)
 """The suites that come with the package; beside them is ``paper``, of the paper's tables."""
 
 FOLDER_NAME = re.compile(r"\w[\w.\-]{0,99}")
@@ -73,6 +76,26 @@ class Condition(BaseModel):
     ideal: str | None = None
 
 
+class Quick(BaseModel):
+    """What a suite is at the size that two cores finish in ten minutes.
+
+    Attributes:
+        run: What all runs share there, over the suite's own.
+        methods: The methods, if no others are chosen; the next three likewise.
+        seeds: The seeds.
+        partitions: Names of partitions.
+        conditions: Names of conditions, or titles of their groups.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: dict[str, Any] = {}
+    methods: list[str] | None = None
+    seeds: list[int] | None = None
+    partitions: list[str] | None = None
+    conditions: list[str] | None = None
+
+
 @dataclass(frozen=True)
 class Suite:
     """Methods × seeds × partitions × conditions on one data set.
@@ -91,6 +114,9 @@ class Suite:
         attackers: How many clients attack under a condition that does not say it itself. Where
             nobody attacks, rules that are informed of them expect so many, so that it shows
             what it costs to be ready for them.
+        additional: Whether they come in addition to the clients that hold the data; see
+            `Schedule`. Where nobody attacks there are none.
+        quick: The suite at its small size; None if it has none.
     """
 
     name: str
@@ -104,6 +130,8 @@ class Suite:
     conditions: Mapping[str, Condition]
     groups: Mapping[str, tuple[str, ...]]
     attackers: int | None = None
+    additional: bool | None = None
+    quick: Quick | None = None
 
     def with_parts_of(self, complete: Suite) -> Suite:
         """Return what was chosen of a suite with all of its partitions and conditions."""
@@ -138,7 +166,8 @@ class Suite:
         for _, layers in product(self.study.axes):
             with suppress(FedcrfError):  # `cells` says it of those that are to be run
                 specs.append(resolve(*self.layers, *layers, one))
-        threats = [(spec.threat, spec.partition.num_clients) for spec in specs]
+        threats = [(spec.threat, spec.num_clients) for spec in specs if spec.threat is not None]
+        threats = threats or [(None, spec.num_clients) for spec in specs]
         clients = f"{_either({size for _, size in threats})} clients"
         wrong = {threat.schedule.count(size) for threat, size in threats if threat is not None}
         return f"{_either(wrong)} of {clients}" if wrong else clients
@@ -161,6 +190,8 @@ class Suite:
         """
         chosen = self.conditions[condition]
         shared = {} if self.attackers is None else {"attackers": self.attackers}
+        if self.additional is not None and chosen.attack:
+            shared["additional"] = self.additional
         attack = {**shared, **(chosen.attack or {"name": NOBODY})}
         asked = {"methods": list(self.oracles)} if condition in self.ideals else {}
         return {"attack": attack, "attacks": chosen.attacks, **asked}
@@ -192,6 +223,7 @@ class Suite:
         attackers: int | None = None,
         clients: int | None = None,
         settings: Sequence[Mapping[str, Any]] = (),
+        quick: bool = False,
     ) -> Suite:
         """Return the suite with only some of its parts, or with others of yours.
 
@@ -206,6 +238,8 @@ class Suite:
                 informed of it are informed of this.
             clients: Of how many clients the federation is.
             settings: Layers for `resolve` that win over the suite's, of other things than these.
+            quick: Whether to return the suite at its small size. What is not chosen is then what
+                its ``quick`` says.
 
         Raises:
             FedcrfError: The suite has no such partition or condition, a number is none of
@@ -213,6 +247,11 @@ class Suite:
                 attack, of what a chosen partition or condition says itself, or of what no method
                 or condition uses.
         """
+        small = self._small() if quick else Quick()
+        methods = small.methods if methods is None else methods
+        seeds = small.seeds if seeds is None else seeds
+        partitions = small.partitions if partitions is None else partitions
+        conditions = small.conditions if conditions is None else conditions
         if partitions is not None and not partitions:
             raise FedcrfError(f"no partition is chosen: name one of suite {self.name} at least")
         for name in partitions or ():
@@ -245,16 +284,22 @@ class Suite:
         self._check_settings(settings, said)
         suite = replace(
             self,
+            name=f"{self.name}-quick" if quick else self.name,
             methods=self.methods if methods is None else tuple(methods),
             seeds=self.seeds if seeds is None else tuple(seeds),
             partitions=chosen,
             conditions=kept,
-            layers=(*self.layers, numbers, *settings),
+            layers=(*self.layers, small.run, numbers, *settings),
             attackers=self.attackers if attackers is None else attackers,
         )
         if settings:
             check_used(settings, [point.spec for point in replace(suite, seeds=(0,)).study.points])
         return suite
+
+    def _small(self) -> Quick:
+        if self.quick is None:
+            raise FedcrfError(f"suite {self.name} has no small size: leave --quick out")
+        return self.quick
 
     def _named(self, name: str) -> Sequence[str]:
         """Return the condition of a name, or those of the group of a title."""
@@ -301,6 +346,8 @@ class _SuiteFile(BaseModel):
     seeds: list[int]
     last_rounds: PositiveInt = LAST_ROUNDS
     attackers: PositiveInt | None = None
+    additional: bool | None = None
+    quick: Quick | None = None
     told: dict[str, Any] = {}  # of older files: rules are informed of how many attack anyway
     run: dict[str, Any]
     datasets: dict[str, dict[str, Any]]
@@ -337,6 +384,8 @@ def read_suite(name: str, dataset: str | None = None) -> Suite:
         conditions=_conditions(name, file),
         groups={title: tuple(names) for title, names in file.groups.items()},
         attackers=file.attackers,
+        additional=file.additional,
+        quick=file.quick,
     )
 
 
@@ -345,7 +394,7 @@ def default_folder(suite: Suite, chosen: Suite) -> Path:
 
     There is one for each data set, and others for numbers of clients that are not the suite's.
     """
-    name, numbers = f"{suite.name}-{suite.dataset}", chosen.with_parts_of(suite).numbers
+    name, numbers = f"{chosen.name}-{suite.dataset}", chosen.with_parts_of(suite).numbers
     if numbers != suite.numbers:
         name += f"-{numbers.replace(' ', '-')}"
     return Path("runs") / "robustness" / name
@@ -374,6 +423,8 @@ def _parsed(name: str) -> _SuiteFile:
 def _check_sections(name: str, file: _SuiteFile) -> None:
     """Raise a `FedcrfError` where what all runs share is not theirs, or there is nowhere to run."""
     shared_by_runs = {"run": file.run} | {f"datasets.{k}": v for k, v in file.datasets.items()}
+    if file.quick is not None:
+        shared_by_runs["quick.run"] = file.quick.run
     for section, options in shared_by_runs.items():
         for key, (place, _) in SAID_ELSEWHERE.items():
             if key in options:

@@ -39,6 +39,8 @@ class Adversary:
     ) -> Adversary:
         """Draw the attackers among the clients that can train, and poison their examples.
 
+        Additional attackers are not drawn: they are the last clients, see `Federation.joined_by`.
+
         Args:
             threat: The attack and its schedule.
             federation: The clients' data.
@@ -50,6 +52,8 @@ class Adversary:
         """
         eligible = federation.eligible
         count = threat.schedule.count(len(eligible))
+        if threat.schedule.additional:
+            named = eligible[-count:]
         drawn = generator(seed, Stream.ATTACKERS).choice(eligible, count, replace=False)
         clients = tuple(sorted(drawn.tolist() if named is None else named))
         poisoned = {}

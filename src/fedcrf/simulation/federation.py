@@ -98,6 +98,24 @@ class Federation:
         """The clients that have examples to train on."""
         return [client for client, each in enumerate(self.clients) if len(each)]
 
+    def joined_by(self, attackers: int, seed: int) -> Federation:
+        """Return the federation with so many more clients, whose examples are others' too.
+
+        Each holds a random sample of all training examples, as large as the mean client's part, and
+        nothing to validate or test on.
+        """
+        pool = Examples(
+            torch.cat([each.images for each in self.clients]),
+            torch.cat([each.labels for each in self.clients]),
+        )
+        size = max(1, round(len(pool) / len(self.clients)))
+        samples = []
+        for number in range(attackers):
+            draw = generator(seed, Stream.ATTACKERS, number + 1)
+            chosen = torch.from_numpy(draw.choice(len(pool), size, replace=False))
+            samples.append(Examples(pool.images[chosen], pool.labels[chosen]))
+        return replace(self, clients=(*self.clients, *samples))
+
     def judged_without(self, clients: Sequence[int]) -> Federation:
         """Return the same clients, with some excluded from validation and test.
 
