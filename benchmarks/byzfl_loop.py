@@ -5,17 +5,20 @@ worker momentum, the distribution of the data, attacks, rules, and the server's 
 normalised once and held as tensors, which makes its loop faster than from files. A row of the CSV
 is a cell: the mean accuracy of the last five evaluations on the held-out images, and its seconds.
 
-    python -m benchmarks.byzfl_loop --seeds 1000 1001 1002 -o results/protocols/byzfl-source.csv
+    python -m benchmarks.byzfl_loop -o results/protocols/byzfl-source.csv
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import random
 import sys
 import time
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +29,7 @@ from torch import Tensor
 
 from fedcrf.data import LabelledImages, load_dataset
 from fedcrf.experiments.provenance import provenance
+from fedcrf.files import append_line
 
 BATCH, LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 25, 0.1, 0.9, 1e-4
 HONEST, ATTACKERS, EVERY = 10, 3, 20
@@ -45,6 +49,11 @@ RULES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 }
 """Aggregator and pre-aggregators by name; f is the number that rules are informed of."""
 
+COLUMNS = (
+    "gamma", "attack", "rule", "seed", "accuracy", "seconds",
+    "byzfl", "torch", "processor", "commit",
+)  # fmt: skip
+
 ATTACKS: dict[str, dict[str, Any]] = {
     "none": {},
     "sign-flip": {"name": "SignFlipping", "parameters": {}},
@@ -56,11 +65,7 @@ def framework() -> ModuleType:
     """Import ByzFL's federation without its package, which needs a torchvision that fits torch."""
     spec = find_spec("byzfl")
     assert spec is not None
-    package = module_from_spec(spec)  # so that its parts are found; it is not executed
-    sys.modules["byzfl"] = package
-    models = import_module("byzfl.fed_framework.model_base_interface")
-    package.fed_framework = sys.modules["byzfl.fed_framework"]  # type: ignore[attr-defined]
-    del models
+    sys.modules["byzfl"] = module_from_spec(spec)  # so that parts are found; it is not executed
     return import_module("byzfl.fed_framework")
 
 
@@ -76,10 +81,8 @@ def cell(
     source: ModuleType, train: Images, test: Images, rule: str, attack: str, gamma: float, seed: int
 ) -> tuple[float, float]:
     """Return the accuracy of a cell, as the source's loop finds it, and its seconds."""
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  (the source draws from it)
     torch.manual_seed(seed)
-    import random
-
     random.seed(seed)
     indices = torch.randperm(len(train))[: int(0.8 * len(train))].tolist()
     loaders = source.DataDistributor(
@@ -144,13 +147,13 @@ def cell(
 
 
 def main() -> None:
-    """Run the cells one after the other, print them and write them."""
+    """Run the cells that the file does not hold yet, one after the other; add each to it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gammas", type=float, nargs="+", default=[0.33])
+    parser.add_argument("--gammas", type=float, nargs="+", default=[0.33, 0.0])
     parser.add_argument("--rules", nargs="+", default=list(RULES))
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1000, 1001, 1002])
-    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1000, 1001, 1002, 1003, 1004])
+    parser.add_argument("-o", "--output", type=Path, required=True, help="a CSV file")
     given = parser.parse_args()
     torch.set_num_threads(1)
     source, data = framework(), load_dataset("mnist")
@@ -163,24 +166,22 @@ def main() -> None:
         return Images(pixels, torch.from_numpy(np.array(part.labels)))
 
     train, test = images(data.train), images(data.held_out)
-    rows = []
-    for seed in given.seeds:
-        for gamma in given.gammas:
-            for attack in given.attacks:
-                for rule in given.rules:
-                    accuracy, seconds = cell(source, train, test, rule, attack, gamma, seed)
-                    rows.append(
-                        (f"{gamma:g}", attack, rule, seed, f"{accuracy:.4f}", f"{seconds:.2f}")
-                    )
-                    print(*rows[-1], flush=True)
     made = provenance(torch.device("cpu"))
-    print(f"{made.processor}, torch {made.torch}, commit {made.commit}")
-    if given.output:
-        given.output.parent.mkdir(parents=True, exist_ok=True)
-        with given.output.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(("gamma", "attack", "rule", "seed", "accuracy", "seconds"))
-            writer.writerows(rows)
+    origin = (version("byzfl"), made.torch, made.processor, made.commit)
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    known: set[tuple[str, ...]] = set()
+    if given.output.exists():
+        with given.output.open(newline="", encoding="utf-8") as file:
+            known = {tuple(row[:4]) for row in csv.reader(file)}
+    else:
+        append_line(given.output, (",".join(COLUMNS) + "\n").encode())
+    for seed, gamma, attack, rule in product(given.seeds, given.gammas, given.attacks, given.rules):
+        key = (f"{gamma:g}", attack, rule, str(seed))
+        if key not in known:
+            accuracy, seconds = cell(source, train, test, rule, attack, gamma, seed)
+            line = ",".join([*key, f"{accuracy:.4f}", f"{seconds:.2f}", *map(str, origin)])
+            print(line, flush=True)
+            append_line(given.output, f"{line}\n".encode())
 
 
 if __name__ == "__main__":

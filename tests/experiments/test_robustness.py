@@ -862,8 +862,10 @@ def test_additional_attackers_of_a_suite(tmp_path: Path) -> None:
     suite = read_suite(str(path), "digits").chosen(methods=["trimmed-mean", "krum"])
     assert suite.numbers == "2 of 12 clients"
     quiet, attacked = (suite.cells["iid", name, "krum", 0] for name in ("none", "flip"))
-    assert quiet.threat is None and quiet.num_clients == 10
-    assert attacked.threat is not None and attacked.threat.schedule.additional
+    assert quiet.threat is None
+    assert quiet.num_clients == 10
+    assert attacked.threat is not None
+    assert attacked.threat.schedule.additional
     assert attacked.num_clients == 12
     assert [quiet.rule.num_byzantine, attacked.rule.num_byzantine] == [3, 2]  # type: ignore[attr-defined]
     trimmed = [suite.cells["iid", name, "trimmed-mean", 0].rule for name in ("none", "flip")]

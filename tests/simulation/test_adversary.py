@@ -89,7 +89,8 @@ def test_the_attackers_are_the_seed_s_and_no_method_s() -> None:
 def test_additional_attackers_hold_others_examples_and_are_the_last() -> None:
     of = federation(SIZES)
     joined = of.joined_by(2, seed=5)
-    assert joined.clients[:6] == of.clients and joined.validation is of.validation
+    assert joined.clients[:6] == of.clients
+    assert joined.validation is of.validation
     pool = {(image.numpy().tobytes(), int(y)) for c in of.clients for image, y in _pairs(c)}
     for sample in joined.clients[6:]:
         held = {(image.numpy().tobytes(), int(y)) for image, y in _pairs(sample)}
