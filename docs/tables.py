@@ -273,6 +273,71 @@ def gain() -> str:
     )
 
 
+PROTOCOLS = RESULTS / "protocols"
+
+
+def protocols() -> str:
+    """Return the rules of all protocols by worst case, and by what they cost where nobody is wrong."""
+    places = []
+    for folder in sorted(PROTOCOLS.glob("*-quick*")):
+        name, _, dataset = folder.name.partition("-quick-")
+        whole = read_suite(name, dataset)
+        shown = held(whole, whole.chosen(quick=True, conditions=[]), Store(folder))
+        cells = suite_cells(shown, Store(folder))
+        places += [
+            Place(f"{folder.name.replace('-quick', '')}, {partition}", shown, cells, partition)
+            for partition in shown.partitions
+            if len(cells[cells["partition"] == partition])
+        ]
+    tables = worst_case_ranks(places), cost_ranks(places)
+    return "\n".join(table.as_markdown() for table in tables)
+
+
+SAME_RULES = {
+    "average": "fedavg",
+    "trimmed-mean": "trimmed-mean",
+    "geometric-median": "byzfl-geometric-median",
+    "nnm-trimmed-mean": "byzfl-nnm-trmean",
+}
+"""By their names in ByzFL's own loop, the methods that are the same rules."""
+
+SAME_ATTACKS = {"none": "none", "sign-flip": "sign-flip", "alie": "alie-1.5"}
+
+
+def source() -> str:
+    """Return ByzFL's own results on its protocol beside ours, with the difference."""
+    theirs = pd.read_csv(PROTOCOLS / "byzfl-source.csv", dtype={"gamma": str})
+    ours = held_out(PROTOCOLS / "byzfl-against-source")
+    rows = []
+    for (gamma, attack, rule), cells in theirs.groupby(["gamma", "attack", "rule"], sort=False):
+        own = ours.get((f"gamma-{gamma}", SAME_ATTACKS[attack], SAME_RULES[rule]))
+        if own is None:
+            continue
+        samples = cells["accuracy"].to_numpy(), np.array(own)
+        error = math.sqrt(sum(each.var(ddof=1) / len(each) for each in samples))
+        means = [each.mean() for each in samples]
+        rows.append(
+            (
+                gamma, attack, rule,
+                *(f"{each.mean():.3f} ± {each.std(ddof=1):.3f} (n = {len(each)})" for each in samples),
+                f"{(means[1] - means[0]) / error:+.1f}",
+            )
+        )  # fmt: skip
+    header = ("γ", "attack", "rule", "ByzFL's loop", "fedcrf", "difference / its standard error")
+    return Table("", header, tuple(rows)).as_markdown()
+
+
+def held_out(folder: Path) -> dict[tuple[str, str, str], list[float]]:
+    """Return the cells' mean held-out accuracies of the last five evaluations, a number a seed."""
+    store, found = Store(folder), defaultdict(list)
+    for score in store.scores():
+        last = [each for each in store.records_of(score) if each.held_out is not None][-5:]
+        found[score.partition, score.condition, score.method].append(
+            float(np.mean([each.held_out.accuracy for each in last]))
+        )
+    return found
+
+
 def filled(text: str, indent: str = "") -> str:
     """Return a paragraph in lines of the pages' width."""
     lines = textwrap.wrap(

@@ -6,6 +6,7 @@ The functions take a suite, for what it calls things and in which order, and the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -289,3 +290,81 @@ def _difference_text(places: Places, condition: str, there: str, method: str, se
 
 def _fewer(found: Estimate, seeds: int) -> str:
     return f" (n = {found.seeds})" if found.seeds < seeds else ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One partition of a suite, for tables over several suites.
+
+    Attributes:
+        title: How the tables call it.
+        suite: The suite.
+        cells: The table of its cells.
+        partition: The partition's name.
+    """
+
+    title: str
+    suite: Suite
+    cells: pd.DataFrame
+    partition: str
+
+
+def worst_case_ranks(places: Sequence[Place]) -> Table:
+    """Return a row a method: its worst mean accuracy over all attacks in each place, and its rank.
+
+    Methods are in the order of their mean rank. Rank 1 is the best; where a method is not run, it
+    has no rank.
+    """
+
+    def worst(place: Place, method: str) -> Estimate | None:
+        by_condition = _places(place.cells, place.partition)
+        names = _groups(place.suite).get("all shown", [])
+        found = worst_of(by_condition, names, place.suite.reference, method)
+        return None if found is None else found[1]
+
+    attacked = [each for each in places if _groups(each.suite)]
+    return _ranked("worst case (rank)", attacked, worst)
+
+
+def cost_ranks(places: Sequence[Place]) -> Table:
+    """Return a row a method: what it costs where nobody is wrong, as the difference to FedAvg."""
+
+    def cost(place: Place, method: str) -> Estimate | None:
+        by_condition = _places(place.cells, place.partition)
+        own, baseline = (
+            by_condition[place.suite.reference, name]["accuracy"] for name in (method, BASELINE)
+        )
+        return paired_difference(own, baseline)
+
+    return _ranked("nobody wrong: Δ to FedAvg (rank)", places, cost)
+
+
+def _ranked(
+    title: str,
+    places: Sequence[Place],
+    measure: Callable[[Place, str], Estimate | None],
+) -> Table:
+    """Return a table of methods by places: a measure of which more is better, and ranks by it."""
+    methods = dict.fromkeys(method for place in places for method in place.suite.methods)
+    ranks: dict[str, list[float]] = {method: [] for method in methods}
+    columns: list[dict[str, str]] = []
+    for place in places:
+        found = {method: measure(place, method) for method in methods}
+        known = {method: each for method, each in found.items() if each is not None}
+        texts = {}
+        for method, each in known.items():
+            rank = 1 + sum(other.mean > each.mean for other in known.values())
+            ranks[method].append(rank)
+            texts[method] = f"{each.mean:.3f} {interval_text(each)} ({rank})"
+        columns.append(texts)
+    mean = {method: float(np.mean(each)) if each else np.inf for method, each in ranks.items()}
+    rows = [
+        (
+            method_title(method),
+            f"{mean[method]:.1f}" if ranks[method] else NO_NUMBER,
+            *(texts.get(method, NO_NUMBER) for texts in columns),
+        )
+        for method in sorted(methods, key=mean.__getitem__)
+    ]
+    header = (title, "mean rank", *(place.title for place in places))
+    return Table(title, header, tuple(rows))
