@@ -15,7 +15,7 @@ from fedcrf.models import MLP
 from fedcrf.objectives import Plain
 from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
-from fedcrf.simulation.local_training import LocalTraining
+from fedcrf.simulation.local_training import LocalTraining, epochs
 from fedcrf.simulation.mlp_training import trainer
 from fedcrf.simulation.work import Work
 from fedcrf.simulation.worker import state_of
@@ -100,13 +100,16 @@ def overhead(turns: int = 15) -> dict[str, Any]:
     torch.set_num_threads(1)
     count = PER_ROUND * EXAMPLES
     union = Examples(images[:count], labels[:count])
-    train = trainer(work.network(), LocalTraining(batch_size=EXAMPLES))
+    settings = LocalTraining(batch_size=EXAMPLES)
+    train = trainer(work.network(), settings)
     shuffle, number = np.random.default_rng(0), iter(range(1, 10**9))
     alone = Engine(work)
     with engine_for(work, 2) as pool:
         timings = take_turns(
             {
-                "arithmetic": lambda: seconds(lambda: train(union, Plain(), shuffle)),
+                "arithmetic": lambda: seconds(
+                    lambda: train(union, Plain(), epochs(settings, count, shuffle))
+                ),
                 "1 process": lambda: seconds(lambda: alone.train(model, next(number))),
                 "2 processes": lambda: seconds(lambda: pool.train(model, next(number))),
             },

@@ -19,7 +19,7 @@ from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, Fed
 from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
 from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.local_training import LocalTraining, train_client
+from fedcrf.simulation.local_training import LocalTraining, epochs, train_client
 from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.stopping import EarlyStopping
@@ -141,9 +141,8 @@ def test_a_round_is_what_it_says() -> None:
     for client, data in enumerate(whole.federation.clients):
         network.load_state_dict({k: torch.from_numpy(v) for k, v in start.model.items()})
         shuffle = generator(5, Stream.SHUFFLE, 1, client)
-        losses.append(
-            train_client(network, data, Plain(), shuffle=shuffle, settings=whole.training)
-        )
+        passes = epochs(whole.training, len(data), shuffle)
+        losses.append(train_client(network, data, Plain(), passes, settings=whole.training))
         for name, tensor in network.state_dict().items():
             total[name] += sizes[client] / sum(sizes) * tensor.numpy().astype(np.float64)
     for name, array in state.model.items():

@@ -19,7 +19,7 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import OBJECTIVES, Objective, Plain, Proximal
 from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.local_training import LocalTraining, fewest_in_a_step, train_client
+from fedcrf.simulation.local_training import LocalTraining, epochs, fewest_in_a_step, train_client
 from fedcrf.simulation.mlp_training import trainer
 from simulation.small import (
     CLASSES,
@@ -93,7 +93,8 @@ def generally(
     settings: LocalTraining,
     shuffle: np.random.Generator,
 ) -> float:
-    return train_client(model, data, objective, settings=settings, shuffle=shuffle)
+    passes = epochs(settings, len(data), shuffle)
+    return train_client(model, data, objective, passes, settings=settings)
 
 
 def as_a_run_does(
@@ -106,9 +107,9 @@ def as_a_run_does(
     train = trainer(model, settings)
     # Another client before, and the model put back: nothing of it may be left, momentum least.
     before = copy.deepcopy(model.state_dict())
-    train(examples(9, seed=99), Proximal(1.0), np.random.default_rng(99))
+    train(examples(9, 99), Proximal(1.0), epochs(settings, 9, np.random.default_rng(99)))
     model.load_state_dict(before)
-    return train(data, objective, shuffle)
+    return train(data, objective, epochs(settings, len(data), shuffle))
 
 
 both_ways = pytest.mark.parametrize("train", [generally, as_a_run_does])
@@ -189,8 +190,9 @@ def test_a_last_example_alone_joins_the_step_before_it_where_batch_norm_needs_tw
 ) -> None:
     model, slow, data = built(NormedPlan()), built(NormedPlan()), examples(count, seed=5)
     settings = LocalTraining(0.05, 0.9, batch_size=4, local_epochs=3)
-    train = trainer(model, settings, fewest_in_a_step(built(NormedPlan()), torch.zeros(2, *SHAPE)))
-    loss = train(data, Plain(), np.random.default_rng(3))
+    fewest = fewest_in_a_step(built(NormedPlan()), torch.zeros(2, *SHAPE))
+    passes = epochs(settings, len(data), np.random.default_rng(3), fewest)
+    loss = trainer(model, settings)(data, Plain(), passes)
     expected = by_hand(slow, data, TERMS["plain"][1], settings, np.random.default_rng(3), steps)
     assert loss == alike(expected)
     for (key, tensor), truth in zip(
@@ -316,7 +318,8 @@ def test_mixed_precision_learns_alike(plan: Any) -> None:
     for precision in ("float32", "bfloat16"):
         network = built(plan)
         settings = LocalTraining(0.05, batch_size=20, local_epochs=4, precision=precision)
-        losses[precision] = trainer(network, settings)(data, Plain(), np.random.default_rng(0))
+        passes = epochs(settings, len(data), np.random.default_rng(0))
+        losses[precision] = trainer(network, settings)(data, Plain(), passes)
         assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
     assert losses["float32"] != losses["bfloat16"], "it was not used at all"
     assert losses["float32"] == pytest.approx(losses["bfloat16"], rel=0.02)

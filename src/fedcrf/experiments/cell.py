@@ -3,7 +3,7 @@
 ::
 
     METHOD-seed-S/begun.json       by which code, until the cell is finished
-                  rounds.jsonl     one record a round, appended
+                  rounds.jsonl     one record an evaluated round, appended
                   checkpoint.pt    to go on from; gone when the cell is finished
                   model.pt         the reported model, when the cell is finished
                   summary.json     the cell's result; its presence means finished
@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -32,8 +33,11 @@ from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
 from fedcrf.files import append_line, atomic_write, write_text
 from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint, save_model
-from fedcrf.simulation.records import Number, Record, RoundRecord
+from fedcrf.simulation.records import Number, Record, RoundRecord, rounds_of
 from fedcrf.simulation.rounds import RunState
+
+SPACING = 1.0
+"""Seconds between checkpoints of rounds without a record; longer rounds all have one."""
 
 ANEW = "move the cell's folder away to run it anew"
 """What helps where a cell's files are damaged."""
@@ -46,6 +50,7 @@ class CellSummary(Record):
     round with the lowest validation loss, ``last_test_accuracy`` to the last round;
     ``images_per_second`` is the median round's speed of local training. ``attackers`` names the
     clients that attack, whose examples no accuracy counts; None where the run has no attack.
+    ``attack_success`` is that of a backdoor in the best round; None without one.
     ``behaviour`` has the behaviour numbers of all that made it, by part; 1 where one is missing.
     """
 
@@ -59,6 +64,7 @@ class CellSummary(Record):
     client_mean: Number
     worst_client: Number
     held_out_accuracy: Number | None
+    attack_success: Number | None = None
     last_test_accuracy: Number
     seconds_per_round: Number
     aggregation_share: Number
@@ -144,10 +150,12 @@ class CellStore:
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
         records, damage = read_lines(self._rounds, RoundRecord, f"a round's record: {ANEW}")
+        done = 0
         for number, record in enumerate(records, start=1):
-            if record.round != number:
+            if record.first != done + 1:
                 damage = f"{self._rounds}, line {number}, is of round {record.round}: {ANEW}"
                 return records[: number - 1], damage
+            done = record.round
         return records, damage
 
     def summary(self) -> CellSummary | None:
@@ -185,9 +193,9 @@ class CellStore:
             )
         self.check_current(cell)
         records = self.records()
-        if len(records) != summary.rounds:
+        if (there := rounds_of(records)) != summary.rounds:
             raise FedcrfError(
-                f"{self._rounds} holds {len(records)} rounds and the summary beside it speaks of "
+                f"{self._rounds} holds {there} rounds and the summary beside it speaks of "
                 f"{summary.rounds}: {ANEW}"
             )
         return records, summary
@@ -245,20 +253,31 @@ class CellStore:
         """
         state = load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
         done = 0 if state is None else state.round
+        recorded = done if state is None or state.totals is None else done - state.totals.rounds
         records = self.records()
-        # A kill between a record and its checkpoint leaves one round too many, never more.
-        if len(records) not in (done, done + 1):
+        kept = [record for record in records if record.round <= done]
+        # A kill between a record and its checkpoint leaves one record too many, never more.
+        if rounds_of(kept) != recorded or len(records) - len(kept) > 1:
             raise FedcrfError(
-                f"{self._rounds} does not hold rounds 1 to {done} of its checkpoint: {ANEW}"
+                f"{self._rounds} does not hold rounds 1 to {recorded} of its checkpoint: {ANEW}"
             )
         if self._rounds.exists():
             with atomic_write(self._rounds) as file:
-                file.writelines(map(line_of, records[:done]))
+                file.writelines(map(line_of, kept))
         return state
 
-    def append(self, state: RunState, record: RoundRecord) -> None:
-        """Keep one more round: its record first, then the state that makes it count."""
-        append_line(self._rounds, line_of(record))
+    def append(self, state: RunState, record: RoundRecord | None) -> None:
+        """Keep one more round: its record first, then the state that makes it count.
+
+        A round without a record is kept only if no checkpoint was written within `SPACING`. A kill
+        loses no more than that, and the run repeats it to the same bits.
+        """
+        if record is not None:
+            append_line(self._rounds, line_of(record))
+        elif self.checkpoint.exists():
+            age = time.time() - self.checkpoint.stat().st_mtime
+            if 0.0 <= age < SPACING:
+                return
         save_checkpoint(self.checkpoint, state)
 
     def finish(self, state: RunState, summary: CellSummary) -> None:

@@ -33,8 +33,9 @@ from fedcrf.extras import check_installed, mend
 from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
+from fedcrf.simulation.adversary import check_target
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
-from fedcrf.simulation.records import RoundRecord, reported_round
+from fedcrf.simulation.records import RoundRecord, reported_round, rounds_of
 from fedcrf.simulation.rounds import Simulation
 from fedcrf.simulation.stopping import EarlyStopping
 
@@ -128,7 +129,7 @@ class CellStarted:
 
 @dataclass(frozen=True)
 class RoundFinished:
-    """A round is on disk."""
+    """A round's record is on disk."""
 
     cell: CellSpec
     record: RoundRecord
@@ -230,6 +231,7 @@ def _check(spec: RunSpec, store: Store, workplace: Workplace) -> _Checked:
     cells = spec.cells()
     network = cells[0].model.build(dataset.image_shape, dataset.num_classes)
     check_outputs(cells[0].model_name, network, dataset.image_shape, dataset.num_classes)
+    check_target(cells[0].threat, dataset.num_classes)
     if any(isinstance(cell.rule, ByzFLRule) for cell in cells):
         check_installed("byzfl")
     splits = {
@@ -297,14 +299,16 @@ def run_cell(
             seed=cell.seed,
             clients_per_round=cell.rounds.clients_per_round,
             threat=cell.threat,
+            evaluate_every=cell.rounds.evaluate_every or 1,
         )
         earlier, begun = store.begin(cell, origin)
         state = earlier or simulation.start()
         observer(CellStarted(cell, state.round))
-        for after, record in simulation.rounds(state, workers):
+        for after, record in simulation.steps(state, workers):
             state = after
             store.append(state, record)
-            observer(RoundFinished(cell, record))
+            if record is not None:
+                observer(RoundFinished(cell, record))
         adversary = simulation.adversary
         attackers = None if adversary is None else simulation.federation.called(adversary.clients)
         summary = _summarise(cell, store.records(), dataset, begun, attackers)
@@ -327,24 +331,26 @@ def _summarise(
     attackers: list[int | str] | None,
 ) -> CellSummary:
     best = reported_round(records)
-    seconds = [record.seconds for record in records]
+    seconds = [record.mean_seconds for record in records]
+    rounds = rounds_of(records)
     return CellSummary(
         method=cell.method.name,
         seed=cell.seed,
-        rounds=len(records),
+        rounds=rounds,
         best_round=best.round,
-        stopped_early=len(records) < cell.rounds.maximum,
+        stopped_early=rounds < cell.rounds.maximum,
         validation_loss=best.validation.loss,
         test_accuracy=best.test.accuracy,
         client_mean=best.test.client_mean,
         worst_client=best.test.worst_client,
         held_out_accuracy=None if best.held_out is None else best.held_out.accuracy,
+        attack_success=best.attack_success,
         last_test_accuracy=records[-1].test.accuracy,
         seconds_per_round=statistics.median(each.total for each in seconds),
         aggregation_share=statistics.median(each.aggregation / each.total for each in seconds),
         images_per_second=statistics.median(
-            sum(record.num_examples) * cell.training.local_epochs / record.seconds.training
-            for record in records
+            sum(map(cell.training.images, record.num_examples)) / each.training
+            for record, each in zip(records, seconds, strict=True)
         ),
         attackers=attackers,
         description=cell.describe(),
@@ -380,7 +386,7 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
 def _images_a_round(cell: CellSpec, dataset: ImageDataset) -> float:
     num_clients = cell.num_clients
     taking_part = (cell.rounds.clients_per_round or num_clients) / num_clients
-    return len(dataset.train) * taking_part * cell.training.local_epochs
+    return num_clients * taking_part * cell.training.images(len(dataset.train) / num_clients)
 
 
 def _run_on(

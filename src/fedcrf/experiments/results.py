@@ -31,8 +31,8 @@ from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
 from fedcrf.extensions import short_name
-from fedcrf.simulation.records import RoundRecord, reported_round
-from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
+from fedcrf.simulation.records import RoundRecord, reported_round, rounds_of
+from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_so_far
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +54,7 @@ COLUMNS: Mapping[str, Any] = {
     "everyone_accuracy": math.nan,
     "worst_client": math.nan,
     "client_mean": math.nan,
+    "attack_success": math.nan,
     "held_out_accuracy": math.nan,
     "seconds_per_round": math.nan,
     "aggregation_share": math.nan,
@@ -71,9 +72,9 @@ COLUMNS: Mapping[str, Any] = {
 """The columns that every table has, with what stands where a cell does not say it.
 
 ``accuracy`` is the number reported: the test accuracy of the reported round, or, of a suite's cell,
-the mean over its last ``last_rounds``. ``curve`` has the validation accuracy of each round of a
-run's finished cell. ``stale`` says why a cell is stale, ``complete`` whether it has a result that
-counts.
+the mean over its last ``last_rounds`` evaluated ones. ``attack_success`` is a backdoor's, likewise.
+``curve`` has the validation accuracy of each evaluated round of a run's finished cell. ``stale``
+says why a cell is stale, ``complete`` whether it has a result that counts.
 """
 
 
@@ -103,8 +104,8 @@ class CellResult:
         stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
         for record in self.records:
             stopping = stopping.observe(record.round, record.validation.loss)
-            lost = lost_rounds(lost, record, self.cell.threat)
-        done = len(self.records)
+            lost = lost_so_far(lost, record, self.cell.threat)
+        done = rounds_of(self.records)
         return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
 
     @property
@@ -118,7 +119,7 @@ class CellResult:
             return None
         if not self.records:
             return "not finished, not started"
-        done, accuracy = len(self.records), self.records[-1].validation.accuracy
+        done, accuracy = rounds_of(self.records), self.records[-1].validation.accuracy
         so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
         return self.diverged or so_far
 
@@ -322,7 +323,7 @@ def _measured(each: CellResult) -> dict[str, Any]:
     """Return what a finished cell came to; of another one how far it is."""
     summary = each.summary
     if summary is None:
-        return {"rounds": len(each.records)}
+        return {"rounds": rounds_of(each.records)}
     found = summary.model_dump(include=COLUMNS.keys() - {"method", "seed"})
     found |= {
         "complete": True,

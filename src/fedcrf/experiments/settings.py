@@ -54,6 +54,8 @@ class RoundSettings:
         min_improvement: What counts as an improvement; in units of the loss.
         evaluation_batch_size: Examples evaluated at once.
         clients_per_round: Clients drawn for each round; all of them where left out.
+        evaluate_every: Evaluate and record every so many rounds, and the last one; every round
+            where left out. Patience then counts evaluations.
     """
 
     maximum: int = 150
@@ -61,8 +63,11 @@ class RoundSettings:
     min_improvement: float = 1e-4
     evaluation_batch_size: int = 256
     clients_per_round: int | None = None
+    evaluate_every: int | None = None
 
     def __post_init__(self) -> None:
+        if self.evaluate_every is not None:
+            check_whole("evaluate_every", self.evaluate_every, least=1)
         for name in ("maximum", "patience", "evaluation_batch_size"):
             check_whole(name, getattr(self, name), least=1)
         if not 0 <= self.min_improvement < float("inf"):

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedcrf.attacks import DataAttack, Scene, Threat
+from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport, Memory, Rule, State
 from fedcrf.simulation.federation import Examples, Federation
 from fedcrf.simulation.randomness import Stream, generator
+
+
+@runtime_checkable
+class Backdoor(Protocol):
+    """What an attack defines if its success is to be measured.
+
+    Attributes:
+        target: The class for which the model is to take an image with the trigger.
+    """
+
+    target: int
+
+    def trigger(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return test images (n, C, H, W) with the trigger; the argument is not changed."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -48,8 +67,9 @@ class Adversary:
             named: The attackers, if they are not drawn.
 
         Raises:
-            FedcrfError: So many cannot be drawn.
+            FedcrfError: So many cannot be drawn, or a backdoor's target is no class.
         """
+        check_target(threat, federation.num_classes)
         eligible = federation.eligible
         count = threat.schedule.count(len(eligible))
         if threat.schedule.additional:
@@ -66,6 +86,22 @@ class Adversary:
     def poisons(self, client: int, number: int) -> bool:
         """Return whether a client trains on poisoned examples in a round."""
         return client in self.poisoned and self.threat.schedule.active(number)
+
+    def triggered(self, test: Examples) -> Examples | None:
+        """Return test examples of other classes than a backdoor's target, with its trigger.
+
+        Their label is the target, so that the accuracy on them is the attack's success rate.
+
+        Returns:
+            None if the attack is no backdoor.
+        """
+        attack = self.threat.attack
+        if not isinstance(attack, Backdoor):
+            return None
+        others = test.labels != attack.target
+        images = attack.trigger(test.images[others].cpu().numpy())
+        labels = torch.full_like(test.labels[others], attack.target)
+        return Examples(torch.tensor(images, device=labels.device), labels)
 
     def scene(
         self,
@@ -108,6 +144,16 @@ class Adversary:
             sent = forgery.reports if active else sent
         attackers = [report.client for report in scene.own] if active else []
         return scene.round_with(sent), attackers, memory
+
+
+def check_target(threat: Threat | None, num_classes: int) -> None:
+    """Raise a `FedcrfError` if a backdoor's target is none of so many classes."""
+    attack = None if threat is None else threat.attack
+    if isinstance(attack, Backdoor) and not 0 <= attack.target < num_classes:
+        raise FedcrfError(
+            f"target {attack.target}: the data set has {num_classes} classes; give one from 0 to "
+            f"{num_classes - 1}"
+        )
 
 
 def _poisoned(attack: DataAttack, federation: Federation, client: int, seed: int) -> Examples:

@@ -14,6 +14,7 @@ import torch
 from fedcrf.errors import FedcrfError
 from fedcrf.files import atomic_write
 from fedcrf.rules import State
+from fedcrf.simulation.records import Totals
 from fedcrf.simulation.rounds import RunState
 from fedcrf.simulation.stopping import EarlyStopping
 
@@ -33,6 +34,7 @@ def save_checkpoint(path: Path, state: RunState) -> None:
             "attack_memory": _tensors(state.attack_memory),
             "lost_rounds": state.lost_rounds,
             "personal": _tensors(state.personal),
+            "totals": None if state.totals is None else state.totals.model_dump(),
         },
         content,
     )
@@ -56,6 +58,7 @@ def load_checkpoint(path: Path) -> RunState:
     if seal != _digest(saved):
         raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
     content = torch.load(io.BytesIO(saved), weights_only=True)
+    totals = content.get("totals")
     return RunState(
         round=content["round"],
         model=_arrays(content["model"]),
@@ -65,6 +68,7 @@ def load_checkpoint(path: Path) -> RunState:
         attack_memory=_arrays(content["attack_memory"]),
         lost_rounds=content.get("lost_rounds", 0),  # older ones do not count them
         personal=_arrays(content.get("personal", {})),
+        totals=None if totals is None else Totals(**totals),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,10 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedcrf.checks import Settings, check_positive, check_share, check_whole
+from fedcrf.checks import (
+    Settings,
+    check_not_negative,
+    check_positive,
+    check_share,
+    check_whole,
+    is_number,
+)
 from fedcrf.errors import FedcrfError
 from fedcrf.objectives import Objective
 from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.task import CLASSIFICATION, Task
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
@@ -22,43 +31,131 @@ MOST_EXAMPLES = 2**31 - 1
 """In a step: more than any client has."""
 
 
+Pass = tuple[Tensor, Sequence[int]]
+"""Indices of examples in the order of training, and how many of them each step has."""
+
+
 @dataclass(frozen=True)
 class LocalTraining(Settings):
-    """How a client trains in a round; momentum starts at zero each round.
+    """How a client trains in a round: SGD.
+
+    A client works through its examples in epochs without repeats, each shuffled anew. The work of a
+    round is so many epochs, or so many steps; with steps the next round goes on in the epoch.
 
     Attributes:
         learning_rate: Step size, above 0.
-        momentum: In [0, 1).
+        momentum: In [0, 1), starting at zero each round; 0.9 without ``worker_momentum``.
         batch_size: Examples in a step; the last step of an epoch may have fewer. If batch norm
             needs two (`fewest_in_a_step`), a single last example joins the step before it.
-        local_epochs: Passes over the client's examples in a round.
+        local_epochs: Passes over the client's examples in a round; 1 without ``local_steps``.
         precision: ``float32``, or ``bfloat16`` for mixed precision (weights stay float32).
+        local_steps: Steps of a round, in the place of epochs.
+        worker_momentum: β in [0, 1) of m ← βm + (1 − β)g, w ← w − ηm, in the place of ``momentum``.
+            m stays with the client from round to round. With one step a round the client sends m
+            itself, as in Karimireddy, He and Jaggi (ICLR 2022) and in ByzFL.
+        weight_decay: λ of the decay −ηλw. With ``worker_momentum`` it is part of the server's step,
+            once a round, as in ByzFL's DSGD: no rule sees it. Else it is part of the clients'
+            steps.
+        milestones: Rounds after which the learning rate is multiplied by ``learning_rate_decay``.
+        learning_rate_decay: In (0, 1].
+
+    Raises:
+        FedcrfError: A value is out of range, or two settings exclude each other.
     """
 
     behaviour: ClassVar[int] = 1
     learning_rate: float = 0.01
-    momentum: float = 0.9
+    momentum: float | None = None
     batch_size: int = 64
-    local_epochs: int = 1
+    local_epochs: int | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
+    local_steps: int | None = None
+    worker_momentum: float | None = None
+    weight_decay: float | None = None
+    milestones: tuple[int, ...] | None = None
+    learning_rate_decay: float | None = None
 
     def in_words(self, optimizer: str | None = None) -> str:
         """Return how a client trains, in a line; by SGD if no other optimizer is named."""
-        epochs = f"{self.local_epochs} epoch{'s' if self.local_epochs > 1 else ''}"
-        sgd = f"SGD, learning rate {self.learning_rate:g}, momentum {self.momentum:g}"
-        return f"{epochs} of {optimizer or sgd}, batches of {self.batch_size}"
+        count, unit = self.local_epochs or self.local_steps or 1, "epoch"
+        if self.local_steps is not None:
+            unit = "step"
+        kept = "" if self.worker_momentum is None else "worker "
+        sgd = f"SGD, learning rate {self.learning_rate:g}, {kept}momentum {self.beta:g}"
+        if self.weight_decay is not None:
+            sgd += f", weight decay {self.weight_decay:g}"
+        return (
+            f"{count} {unit}{'s' if count > 1 else ''} of {optimizer or sgd}, "
+            f"batches of {self.batch_size}"
+        )
 
     def __post_init__(self) -> None:
+        self._fill_in("local_epochs", "local_steps", 1)
+        self._fill_in("momentum", "worker_momentum", 0.9)
         check_positive(self, "learning_rate")
         if self.learning_rate > LARGEST_FLOAT32:
             raise FedcrfError(
                 f"learning_rate {self.learning_rate}: give a number above 0 that float32 can hold"
             )
-        check_share(self, "momentum")
+        for name in ("momentum", "worker_momentum"):
+            if getattr(self, name) is not None:
+                check_share(self, name)
         check_whole("batch_size", self.batch_size, least=1)
         if self.batch_size > MOST_EXAMPLES:
             raise FedcrfError(f"batch_size {self.batch_size}: give {MOST_EXAMPLES} at most")
-        check_whole("local_epochs", self.local_epochs, least=1)
+        for name in ("local_epochs", "local_steps"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), least=1)
+        if self.weight_decay is not None:
+            check_not_negative(self, "weight_decay")
+        self._check_schedule()
+
+    def _fill_in(self, name: str, other: str, default: float) -> None:
+        """Give a setting its default if the one in its place is not given."""
+        if getattr(self, other) is None:
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        elif getattr(self, name) is not None:
+            raise FedcrfError(
+                f"{name} {getattr(self, name)} and {other} {getattr(self, other)}: give one of them"
+            )
+
+    def _check_schedule(self) -> None:
+        milestones, decay = self.milestones, self.learning_rate_decay
+        if (milestones is None) != (decay is None):
+            raise FedcrfError("milestones and learning_rate_decay: give both, or neither")
+        for milestone in milestones or ():
+            check_whole("milestones", milestone, least=1)
+        if decay is not None and not (is_number(decay) and 0 < decay <= 1):
+            raise FedcrfError(f"learning_rate_decay {decay}: give a number in (0, 1]")
+
+    @property
+    def beta(self) -> float:
+        """The factor of momentum, the clients' own or that of a round."""
+        return (self.momentum if self.worker_momentum is None else self.worker_momentum) or 0.0
+
+    @property
+    def client_decay(self) -> float:
+        """The weight decay of the clients' steps."""
+        return 0.0 if self.worker_momentum is not None else self.weight_decay or 0.0
+
+    def rate(self, number: int) -> float:
+        """Return the learning rate in a round, from 1 on.
+
+        As torch's ``MultiStepLR`` stepped once a round: a milestone counts from the next round on.
+        """
+        passed = sum(milestone < number for milestone in self.milestones or ())
+        return float(self.learning_rate * (self.learning_rate_decay or 1.0) ** passed)
+
+    def step_size(self, number: int) -> float:
+        """Return η(1 − β) for worker momentum, which is kept as m/(1 − β); else η."""
+        return self.rate(number) * (1.0 - (self.worker_momentum or 0.0))
+
+    def server_decay(self, number: int) -> float:
+        """Return the share ηλ of the model that the server's step takes off in a round."""
+        if self.worker_momentum is None or self.weight_decay is None:
+            return 0.0
+        return self.rate(number) * self.weight_decay
 
     def steps(self, num_examples: int, fewest: int = 1) -> list[int]:
         """Return how many examples each step of an epoch has.
@@ -75,17 +172,79 @@ class LocalTraining(Settings):
             sizes.append(rest)
         return sizes
 
+    def num_steps(self, num_examples: int, fewest: int = 1) -> int:
+        """Return how many steps a round has; for the arguments see `steps`."""
+        if self.local_epochs is None:
+            return self.local_steps or 1
+        return self.local_epochs * len(self.steps(num_examples, fewest))
+
+    def images(self, num_examples: float) -> float:
+        """Return how many examples a client of so many trains on in a round, about."""
+        if self.local_epochs is None:
+            return min(self.batch_size, num_examples) * (self.local_steps or 1)
+        return num_examples * self.local_epochs
+
     def effective_steps(self, num_examples: int, fewest: int = 1) -> float:
         """Return ‖a_i‖₁ of FedNova for SGD with momentum β whose buffers start at zero.
 
         It is [τ − β(1 − β^τ)/(1 − β)]/(1 − β) after τ steps (Wang et al., NeurIPS 2020), summed
-        step by step, which does not cancel for β near 1. For the arguments see `steps`.
+        step by step, which does not cancel for β near 1. With worker momentum, which starts as the
+        last round left it and whose factors sum to 1, it is τ. For the arguments see `steps`.
         """
+        steps = self.num_steps(num_examples, fewest)
+        if self.momentum is None:
+            return float(steps)
         total = weight = 0.0
-        for _ in range(self.local_epochs * len(self.steps(num_examples, fewest))):
+        for _ in range(steps):
             weight = 1.0 + self.momentum * weight
             total += weight
         return total
+
+
+class Batches:
+    """The batches of clients, from the run's seed, by round.
+
+    An epoch's order is drawn from seed, epoch and client. So nothing is saved to resume. Where a
+    round is a number of steps, it begins where the round before it ended; a client that sits a
+    round out skips that round's batches.
+    """
+
+    def __init__(self, settings: LocalTraining, seed: int, fewest: int = 1) -> None:
+        self._settings, self._seed, self._fewest = settings, seed, fewest
+        self._orders: dict[int, tuple[int, Tensor]] = {}
+
+    def of(self, client: int, number: int, count: int) -> Iterator[Pass]:
+        """Yield a client's passes over some of its ``count`` examples in a round."""
+        settings = self._settings
+        if settings.local_epochs is not None:
+            shuffle = generator(self._seed, Stream.SHUFFLE, number, client)
+            yield from epochs(settings, count, shuffle, self._fewest)
+            return
+        sizes = settings.steps(count, self._fewest)
+        steps = settings.num_steps(count)
+        done, left = (number - 1) * steps, steps
+        while left:
+            epoch, first = divmod(done, len(sizes))
+            taken = sizes[first : first + left]
+            start = sum(sizes[:first])
+            yield self._order(client, epoch, count)[start : start + sum(taken)], taken
+            done, left = done + len(taken), left - len(taken)
+
+    def _order(self, client: int, epoch: int, count: int) -> Tensor:
+        known = self._orders.get(client)
+        if known is None or known[0] != epoch or len(known[1]) != count:
+            shuffle = generator(self._seed, Stream.SHUFFLE, epoch + 1, client)
+            known = self._orders[client] = epoch, torch.from_numpy(shuffle.permutation(count))
+        return known[1]
+
+
+def epochs(
+    settings: LocalTraining, count: int, shuffle: np.random.Generator, fewest: int = 1
+) -> Iterator[Pass]:
+    """Yield the passes of a round over so many examples, each shuffled anew."""
+    sizes = settings.steps(count, fewest)
+    for _ in range(settings.local_epochs or 1):
+        yield torch.from_numpy(shuffle.permutation(count)), sizes
 
 
 def fewest_in_a_step(network: nn.Module, inputs: Tensor) -> int:
@@ -117,9 +276,11 @@ def train_client(
     model: nn.Module,
     examples: Examples,
     objective: Objective,
-    shuffle: np.random.Generator,
+    passes: Iterable[Pass],
+    momenta: list[Tensor] | None = None,
+    *,
     settings: LocalTraining,
-    fewest: int = 1,
+    number: int = 1,
     task: Task = CLASSIFICATION,
 ) -> float:
     """Train ``model`` in place, from the global model it holds, for one round.
@@ -128,28 +289,39 @@ def train_client(
         model: The global model; afterwards the client's model.
         examples: The client's training part; at least one.
         objective: Corrects the loss's gradients.
-        shuffle: Draws the order of the examples anew in each epoch.
-        settings: Step size, momentum, batches, epochs.
-        fewest: Examples that a step must have, from `fewest_in_a_step`.
+        passes: Which examples each step has.
+        momenta: For worker momentum the client's m/(1 − β), as `momentum_of` has it; renewed.
+        settings: Step size, momentum.
+        number: The round.
         task: The loss, and the optimizer.
 
     Returns:
         The mean loss of the examples over the round, each measured in its step.
     """
     model.train()
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = trained(model)
     start = [parameter.detach().clone() for parameter in parameters]
+    buffers: list[Tensor] = []
     if task.optimizer is None:
         optimizer: torch.optim.Optimizer = torch.optim.SGD(
-            parameters, lr=settings.learning_rate, momentum=settings.momentum, fused=True
+            parameters,
+            lr=settings.step_size(number),
+            momentum=settings.beta,
+            weight_decay=settings.client_decay,
+            fused=True,
         )
+        if settings.beta and momenta is not None:
+            buffers = [m.to(p) for m, p in zip(momenta, parameters, strict=True)]
+            for parameter, buffer in zip(parameters, buffers, strict=True):
+                optimizer.state[parameter]["momentum_buffer"] = buffer
     else:
         optimizer = task.optimizer(parameters)
     total = torch.zeros((), dtype=torch.float64, device=examples.labels.device)
-    sizes = settings.steps(len(examples), fewest)
-    for _ in range(settings.local_epochs):
-        order = torch.from_numpy(shuffle.permutation(len(examples))).to(examples.labels.device)
-        for batch in torch.split(order, sizes):
+    seen = 0
+    for indices, sizes in passes:
+        order = indices.to(examples.labels.device)
+        seen += len(order)
+        for batch in torch.split(order, list(sizes)):
             with torch.autocast(
                 batch.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"
             ):
@@ -161,4 +333,26 @@ def train_client(
                 objective.correct_gradients(parameters, start)
                 total += loss.detach() * len(batch)
             optimizer.step()
-    return float(total) / (settings.local_epochs * len(examples))
+    for kept, buffer in zip(momenta or (), buffers, strict=False):
+        if kept is not buffer:  # on a GPU, or of another dtype
+            kept.copy_(buffer)
+    return float(total) / seen
+
+
+def trained(network: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that training changes."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+
+def momentum_of(row: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return views of a client's row, each with the shape and the strides of a parameter.
+
+    Args:
+        row: (d,) float32, d the size of all parameters.
+        parameters: What is trained.
+    """
+    parts = torch.split(row, [parameter.numel() for parameter in parameters])
+    return [
+        part.as_strided(parameter.shape, parameter.stride(), part.storage_offset())
+        for part, parameter in zip(parts, parameters, strict=True)
+    ]

@@ -7,18 +7,17 @@ the general training for any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedcrf.objectives import Objective
 from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.local_training import LocalTraining, train_client
+from fedcrf.simulation.local_training import LocalTraining, Pass, train_client
 from fedcrf.simulation.task import CLASSIFICATION, Task
 
 
@@ -94,41 +93,57 @@ class MLPTraining:
         self._parameters = [
             tensor for pair in zip(self._weights, self._biases, strict=True) for tensor in pair
         ]
-        self._momenta = [torch.empty_like(tensor) for tensor in self._parameters]
+        self._zeros = [torch.empty_like(tensor) for tensor in self._parameters]
         self._start = [torch.empty_like(tensor) for tensor in self._parameters]
         self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        self._whole = _Batch.of(self._widths, settings.batch_size)
+        self._whole = self._last = _Batch.of(self._widths, settings.batch_size)
 
     @torch.no_grad()
     def train(
-        self, examples: Examples, objective: Objective, shuffle: np.random.Generator
+        self,
+        examples: Examples,
+        objective: Objective,
+        passes: Iterable[Pass],
+        momenta: list[Tensor] | None = None,
+        number: int = 1,
     ) -> float:
         """Train the network in place; see `fedcrf.simulation.local_training.train_client`."""
-        settings, count = self._settings, len(examples)
+        settings = self._settings
+        step, decay = -settings.step_size(number), settings.client_decay
         torch._foreach_copy_(self._start, self._parameters)
-        torch._foreach_zero_(self._momenta)
-        for tensor, momentum in zip(self._parameters, self._momenta, strict=True):
+        if momenta is None:
+            momenta = self._zeros
+            torch._foreach_zero_(momenta)
+        for tensor, momentum in zip(self._parameters, momenta, strict=True):
             tensor.grad = momentum
         images, labels = examples.images.flatten(1), examples.labels[None]
-        chosen = torch.empty(1, count)  # log-probability of each example's label
-        rest = count % settings.batch_size
-        last = _Batch.of(self._widths, rest) if rest else self._whole
-        total = 0.0
-        for _ in range(settings.local_epochs):
-            order = torch.from_numpy(shuffle.permutation(count))
-            batches = torch.split(order, settings.batch_size)
-            places = torch.split(chosen, settings.batch_size, dim=1)
+        total, seen = 0.0, 0
+        for order, sizes in passes:
+            chosen = torch.empty(1, len(order))  # log-probability of each example's label
+            batches = torch.split(order, list(sizes))
+            places = torch.split(chosen, list(sizes), dim=1)
             for indices, place in zip(batches, places, strict=True):
-                batch = self._whole if len(indices) == settings.batch_size else last
+                batch = self._batch(len(indices))
                 torch.index_select(images, 0, indices, out=batch.inputs)
                 torch.index_select(labels, 1, indices, out=batch.labels)
                 self._forward(batch, place)
-                self._backward(batch)
+                self._backward(batch, momenta)
                 # A correction is added to the gradient, so it can be added to momentum + gradient.
                 objective.correct_gradients(self._parameters, self._start)
-                torch._foreach_add_(self._parameters, self._momenta, alpha=-settings.learning_rate)
+                if decay:
+                    torch._foreach_add_(momenta, self._parameters, alpha=decay)
+                torch._foreach_add_(self._parameters, momenta, alpha=step)
             total -= float(chosen.sum(dtype=torch.float64))
-        return total / (settings.local_epochs * count)
+            seen += len(order)
+        return total / seen
+
+    def _batch(self, size: int) -> _Batch:
+        """Return the memory for a batch; that of a whole one and of the last other size is kept."""
+        if size == len(self._whole.ones):
+            return self._whole
+        if size != len(self._last.ones):
+            self._last = _Batch.of(self._widths, size)
+        return self._last
 
     def _forward(self, batch: _Batch, chosen: Tensor) -> None:
         """Fill outputs, the last delta, and the log-probability of each example's label."""
@@ -140,13 +155,13 @@ class MLPTraining:
         torch.gather(batch.last_delta, 0, batch.labels, out=chosen)
         batch.last_delta.exp_().scatter_add_(0, batch.labels, -batch.ones[None])
 
-    def _backward(self, batch: _Batch) -> None:
+    def _backward(self, batch: _Batch, momenta: list[Tensor]) -> None:
         """Set every momentum buffer to β · itself + the gradient of the mean loss."""
         delta = batch.last_delta
         for number in range(len(self._weights) - 1, -1, -1):
             inputs = batch.outputs[number - 1] if number else batch.inputs
-            weight, bias = self._momenta[2 * number : 2 * number + 2]
-            beta, share = self._settings.momentum, 1.0 / len(batch.ones)
+            weight, bias = momenta[2 * number : 2 * number + 2]
+            beta, share = self._settings.beta, 1.0 / len(batch.ones)
             weight.addmm_(delta, inputs, beta=beta, alpha=share)
             bias.addmv_(delta, batch.ones, beta=beta, alpha=share)
             if number:
@@ -155,23 +170,31 @@ class MLPTraining:
                 delta = below.t()
 
 
-Trainer = Callable[[Examples, Objective, np.random.Generator], float]
-"""Trains the network it was made for on a client's examples; returns the mean loss."""
+class Trainer(Protocol):
+    """Trains the network it was made for on a client's examples; see `train_client`."""
+
+    def __call__(
+        self,
+        examples: Examples,
+        objective: Objective,
+        passes: Iterable[Pass],
+        momenta: list[Tensor] | None = None,
+        number: int = 1,
+    ) -> float:
+        """Return the mean loss."""
+        ...
 
 
-def trainer(
-    network: nn.Module, settings: LocalTraining, fewest: int = 1, task: Task = CLASSIFICATION
-) -> Trainer:
+def trainer(network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICATION) -> Trainer:
     """Return a function that trains ``network`` in place, client after client.
 
     Args:
         network: The network.
-        settings: Step size, momentum, batches, epochs.
-        fewest: Examples that a step must have, from `fewest_in_a_step`.
+        settings: Step size, momentum, batches.
         task: The loss, and the optimizer.
     """
     layers = linear_layers(network)
     default = task.loss is None and task.optimizer is None and settings.precision == "float32"
     if layers is not None and default:
         return MLPTraining(layers, settings).train
-    return partial(train_client, network, settings=settings, fewest=fewest, task=task)
+    return partial(train_client, network, settings=settings, task=task)

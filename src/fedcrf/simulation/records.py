@@ -86,6 +86,73 @@ class Seconds(Record):
         return self.training + self.aggregation + self.evaluation
 
 
+class Totals(Record):
+    """What the rounds since the record before came to, that of the record included: sums.
+
+    The lists run over ``clients``, who took part in any of these rounds.
+
+    Attributes:
+        rounds: How many rounds.
+        training_loss: Sum of their training losses.
+        clients: In order.
+        took_part: In how many of the rounds a client took part.
+        weight: Sum of a client's weights.
+        excluded: In how many rounds its update was excluded.
+        kept_model: In how many rounds the model stayed as it was.
+        lost_rounds: See `fedcrf.simulation.stopping.lost_rounds`; of the last round.
+        seconds: Sums of the phases.
+    """
+
+    rounds: int
+    training_loss: Number
+    clients: list[int | str]
+    took_part: list[int]
+    weight: list[Number]
+    excluded: list[int]
+    kept_model: int
+    lost_rounds: int
+    seconds: Seconds
+
+    @classmethod
+    def of(
+        cls,
+        before: Totals | None,
+        clients: Sequence[int | str],
+        result: AggregationResult,
+        training_loss: float,
+        lost_rounds: int,
+        seconds: Seconds,
+    ) -> Totals:
+        """Return the totals with one more round; of that round alone where there are none yet."""
+        sums: dict[int | str, tuple[int, float, int]] = {}
+        if before is not None:
+            rows = zip(before.took_part, before.weight, before.excluded, strict=True)
+            sums = dict(zip(before.clients, rows, strict=True))
+            training_loss += before.training_loss
+            seconds = Seconds(
+                training=before.seconds.training + seconds.training,
+                aggregation=before.seconds.aggregation + seconds.aggregation,
+                evaluation=before.seconds.evaluation + seconds.evaluation,
+            )
+        new = zip(clients, result.weights.tolist(), result.excluded.tolist(), strict=True)
+        for client, weight, out in new:
+            count, weights, excluded = sums.get(client, (0, 0.0, 0))
+            sums[client] = count + 1, weights + weight, excluded + out
+        known = in_order(sums)
+        kept = not result.weights.any()
+        return cls(
+            rounds=1 + (0 if before is None else before.rounds),
+            training_loss=training_loss,
+            clients=known,
+            took_part=[sums[client][0] for client in known],
+            weight=[sums[client][1] for client in known],
+            excluded=[sums[client][2] for client in known],
+            kept_model=kept + (0 if before is None else before.kept_model),
+            lost_rounds=lost_rounds,
+            seconds=seconds,
+        )
+
+
 def _current_causes(causes: object) -> object:
     """Return causes under today's names."""
     if not isinstance(causes, Mapping):
@@ -151,6 +218,9 @@ class RoundRecord(Record):
     - ``metrics`` has by set and name the task's other metrics.
     - ``kept_reason`` says why the model stayed as it was; it is missing if the model moved, and in
       older records.
+    - ``attack_success`` is the share of the test examples of other classes that the model takes for
+      a backdoor's target where they have its trigger.
+    - ``totals`` is only in a run that is not evaluated every round, and records no more rounds.
     """
 
     round: int
@@ -160,6 +230,7 @@ class RoundRecord(Record):
     held_out: Metrics | None = None
     everyone: ClientMetrics | None = None
     metrics: dict[str, dict[str, Number]] | None = None
+    attack_success: Number | None = None
     clients: list[int | str]
     nodes: list[int] | None = None
     num_examples: list[int | float]
@@ -177,6 +248,20 @@ class RoundRecord(Record):
     kept_reason: str | None = None
     reasons: Reasons | None = None
     seconds: Seconds
+    totals: Totals | None = None
+
+    @property
+    def first(self) -> int:
+        """The first of the rounds that it stands for; its own where each has a record."""
+        return self.round - (self.totals.rounds - 1 if self.totals is not None else 0)
+
+    @property
+    def mean_seconds(self) -> Seconds:
+        """The wall time of a round, mean over those that it stands for."""
+        if self.totals is None:
+            return self.seconds
+        phases = self.totals.seconds.model_dump()
+        return Seconds(**{name: value / self.totals.rounds for name, value in phases.items()})
 
     @property
     def stayed(self) -> str | None:
@@ -222,6 +307,11 @@ def _are_affinities(
 def in_order(clients: Iterable[int | str]) -> list[int | str]:
     """Return each client once: sorted numbers, then sorted names."""
     return sorted(set(clients), key=lambda client: (isinstance(client, str), client))
+
+
+def rounds_of(records: Sequence[RoundRecord]) -> int:
+    """Return how many rounds the records of a run are of."""
+    return records[-1].round if records else 0
 
 
 def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:

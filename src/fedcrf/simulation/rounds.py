@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from typing import ClassVar
 
 import numpy as np
 import torch
 
 from fedcrf.attacks import Threat
-from fedcrf.checks import Settings
+from fedcrf.checks import Settings, check_whole
 from fedcrf.errors import FedcrfError
 from fedcrf.extensions import failing
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
 from fedcrf.rules import (
+    AggregationResult,
     ClientReport,
     Memory,
     Rule,
@@ -39,12 +41,13 @@ from fedcrf.simulation.records import (
     ClientMetrics,
     RoundRecord,
     Seconds,
+    Totals,
     brief,
     decided,
 )
 from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
 from fedcrf.simulation.task import CLASSIFICATION, Task
-from fedcrf.simulation.work import Work, check_evidence
+from fedcrf.simulation.work import TRIGGERED, Work, check_evidence
 from fedcrf.simulation.worker import state_of
 
 
@@ -60,7 +63,9 @@ class RunState:
         memory: What the rule keeps from round to round.
         attack_memory: What the attackers keep from round to round.
         lost_rounds: See `fedcrf.simulation.stopping.lost_rounds`.
-        personal: By name the tensors that clients keep without sending them, a row for each client.
+        personal: By name the tensors that clients keep without sending them, a row for each client;
+            their momenta too.
+        totals: What the rounds since the last record came to; None right after a record.
     """
 
     round: int
@@ -71,6 +76,7 @@ class RunState:
     attack_memory: Memory = field(default_factory=dict)
     lost_rounds: int = 0
     personal: State = field(default_factory=dict)
+    totals: Totals | None = None
 
     @property
     def reported_model(self) -> State:
@@ -99,6 +105,8 @@ class Simulation(Settings):
             attackers, whose data take no part in validation and test.
         attackers: The attackers, if the seed does not draw them.
         task: The loss, the metrics, and which tensors clients send.
+        evaluate_every: Evaluate the model of every so many rounds, and that of the last one. Only
+            these rounds have a record, and early stopping counts only them.
 
     Raises:
         FedcrfError: More clients a round than there are, an impossible attack, a rule with evidence
@@ -119,8 +127,10 @@ class Simulation(Settings):
     threat: Threat | None = None
     attackers: tuple[int, ...] | None = None
     task: Task = CLASSIFICATION
+    evaluate_every: int = 1
 
     def __post_init__(self) -> None:
+        check_whole("evaluate_every", self.evaluate_every, least=1)
         check_participation(self.clients_per_round, len(self.federation.clients))
         if self.threat is not None:
             self.threat.check(len(self.federation.eligible), self.clients_per_round)
@@ -150,7 +160,21 @@ class Simulation(Settings):
         return state.stopping.stopped or state.round >= self.max_rounds
 
     def rounds(self, state: RunState, workers: int = 1) -> Iterator[tuple[RunState, RoundRecord]]:
-        """Run the rounds after ``state``, to the end; yield each round's state and record.
+        """Run the rounds after ``state``, to the end; yield state and record of the recorded ones.
+
+        For the arguments see `steps`.
+
+        Raises:
+            FedcrfError: A worker process died, or training diverged; the last state shows that too.
+        """
+        for after, record in self.steps(state, workers):
+            if record is not None:
+                yield after, record
+
+    def steps(
+        self, state: RunState, workers: int = 1
+    ) -> Iterator[tuple[RunState, RoundRecord | None]]:
+        """Run the rounds after ``state``, to the end; yield each round's state and record, if any.
 
         Args:
             state: The state after the last round.
@@ -196,7 +220,7 @@ class Simulation(Settings):
         work.check_steps()
         return work
 
-    def _round(self, engine: Engine, state: RunState) -> tuple[RunState, RoundRecord]:
+    def _round(self, engine: Engine, state: RunState) -> tuple[RunState, RoundRecord | None]:
         number = state.round + 1
         started = time.perf_counter()
         trained_reports, losses = engine.train(state.model, number)
@@ -205,46 +229,76 @@ class Simulation(Settings):
         attacked = time.perf_counter()
         with failing("rule", self.rule.name, f" in round {number}"):
             result = self.rule.aggregate(state.memory, state.model, reports)
+        model = self._decayed(number, state.model, result)
         aggregated = time.perf_counter()
-        scores = engine.score(result.state)
+        clients = self.federation.called(report.client for report in reports)
+        attacking = None if attackers is None else self.federation.called(attackers)
+        lost = lost_rounds(
+            state.lost_rounds,
+            number,
+            set(clients) - set(attacking or ()),
+            set(compress(clients, result.excluded)),
+            self.threat,
+        )
+        loss = float(np.average(losses, weights=num_examples(trained_reports)))
+        last = number >= self.max_rounds
+        shown = number % self.evaluate_every == 0 or last
+        after = replace(
+            state,
+            round=number,
+            model=model,
+            memory=result.memory,
+            attack_memory=attack_memory,
+            lost_rounds=lost,
+            personal=state_of(engine.memory.personal),
+        )
+        scores: Mapping[str, Scores] = {}
+        if shown or divergence(lost, number, last) is not None:
+            scores = engine.score(model)
+        seconds = Seconds(
+            training=trained - started,
+            aggregation=aggregated - attacked,
+            evaluation=time.perf_counter() - aggregated,
+        )
+        if self.evaluate_every > 1:
+            totals = Totals.of(state.totals, clients, result, loss, lost, seconds)
+            after = replace(after, totals=totals)
+        if not scores:
+            return after, None
         validation = evaluation_of(scores["validation"])
-        test = client_evaluation_of(scores["test"], self._work.federation.test.owners)
-        held_out = evaluation_of(scores["held_out"]) if "held_out" in scores else None
-        everyone = self._everyone(scores)
-        evaluated = time.perf_counter()
-
         stopping = state.stopping.observe(number, validation.loss)
-        best = result.state if stopping.best_round == number else state.best_model
         record = RoundRecord(
             round=number,
-            training_loss=float(np.average(losses, weights=num_examples(trained_reports))),
+            training_loss=loss,
             validation=validation,
-            test=test,
-            held_out=held_out,
-            everyone=everyone,
+            test=client_evaluation_of(scores["test"], self._work.federation.test.owners),
+            held_out=evaluation_of(scores["held_out"]) if "held_out" in scores else None,
+            everyone=self._everyone(scores),
             metrics=metrics_of(scores),
+            attack_success=evaluation_of(scores[TRIGGERED]).accuracy
+            if TRIGGERED in scores
+            else None,
             client_training_loss=brief(losses),
-            attackers=None if attackers is None else self.federation.called(attackers),
+            attackers=attacking,
             kept_model=not result.weights.any(),
             kept_reason=result.kept_reason,
-            seconds=Seconds(
-                training=trained - started,
-                aggregation=aggregated - attacked,
-                evaluation=evaluated - aggregated,
-            ),
-            **decided(reports, self.federation.called(report.client for report in reports), result),
+            seconds=seconds,
+            totals=after.totals,
+            **decided(reports, clients, result),
         )
-        after = RunState(
-            number,
-            result.state,
-            best,
-            stopping,
-            result.memory,
-            attack_memory,
-            lost_rounds(state.lost_rounds, record, self.threat),
-            state_of(engine.memory.personal),
-        )
-        return after, record
+        best = model if stopping.best_round == number else state.best_model
+        return replace(after, best_model=best, stopping=stopping, totals=None), record
+
+    def _decayed(self, number: int, before: State, result: AggregationResult) -> State:
+        """Return the round's model, with the weight decay of the server's step."""
+        decay = self.training.server_decay(number)
+        if not decay or not result.weights.any():
+            return result.state
+        trained = self._work.trained_names
+        return {
+            name: array - array.dtype.type(decay) * before[name] if name in trained else array
+            for name, array in result.state.items()
+        }
 
     def _everyone(self, scores: Mapping[str, Scores]) -> ClientMetrics | None:
         """Return the scores on all clients' test parts; None if none are set aside."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from fedcrf.attacks import Threat
@@ -50,7 +51,13 @@ class EarlyStopping(Settings):
         return replace(after, rounds_without=self.rounds_without + 1)
 
 
-def lost_rounds(before: int, record: RoundRecord, threat: Threat | None) -> int:
+def lost_rounds(
+    before: int,
+    number: int,
+    honest: Set[int | str],
+    excluded: Set[int | str],
+    threat: Threat | None,
+) -> int:
     """Return how many rounds in a row, up to this one, no honest client had a finite update.
 
     The outcome of an attack is a result, not divergence: rounds count only if nobody had attacked
@@ -58,16 +65,25 @@ def lost_rounds(before: int, record: RoundRecord, threat: Threat | None) -> int:
 
     Args:
         before: This number for the round before; 0 for the first.
-        record: The round.
+        number: The round.
+        honest: The clients of the round that did not attack in it.
+        excluded: Those whose update was not finite.
         threat: The attack on the run.
     """
-    honest = set(record.clients) - set(record.attackers or ())
     if not honest:
         return before
-    attacked = threat is not None and any(map(threat.schedule.active, range(1, record.round)))
-    if not honest <= set(record.excluded) or (attacked and not before):
+    if not honest <= excluded:
         return 0
-    return before + 1
+    attacked = threat is not None and any(map(threat.schedule.active, range(1, number)))
+    return 0 if attacked and not before else before + 1
+
+
+def lost_so_far(before: int, record: RoundRecord, threat: Threat | None) -> int:
+    """Return `lost_rounds` from the record of a round, ``before`` that of the record before."""
+    if record.totals is not None:
+        return record.totals.lost_rounds
+    honest = set(record.clients) - set(record.attackers or ())
+    return lost_rounds(before, record.round, honest, set(record.excluded), threat)
 
 
 def divergence(lost: int, done: int, ended: bool) -> str | None:

@@ -20,6 +20,9 @@ from fedcrf.simulation.local_training import LocalTraining, fewest_in_a_step
 from fedcrf.simulation.randomness import Stream, generator, torch_seed
 from fedcrf.simulation.task import CLASSIFICATION, Task
 
+TRIGGERED = "triggered"
+"""The evaluated set on which accuracy is the success of a backdoor."""
+
 EVIDENCE = (RESIDUAL_LOSS,)
 """Names of the evidence that clients can report."""
 
@@ -62,6 +65,12 @@ class Work:
         if all(tensor.dim() < 5 for tensor in network.state_dict().values()):
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return network.to(self.federation.validation.labels.device)
+
+    @cached_property
+    def trained_names(self) -> frozenset[str]:
+        """The names of the parameters that training changes."""
+        named = self.network().named_parameters()
+        return frozenset(name for name, each in named if each.requires_grad)
 
     @property
     def on_gpu(self) -> bool:
@@ -125,11 +134,18 @@ class Work:
             examples = getattr(self.federation, name)
             if examples is not None:
                 sets[name] = examples
+        if self._triggered is not None:
+            sets[TRIGGERED] = self._triggered
         return sets
+
+    @cached_property
+    def _triggered(self) -> Examples | None:
+        """The test examples with a backdoor's trigger and its target as their label."""
+        return None if self.adversary is None else self.adversary.triggered(self.federation.test)
 
     def effective_steps(self, num_examples: int) -> float:
         """Return what a client of so many examples reports as the steps of its update."""
         training, fewest = self.training, self.fewest_in_a_step
         if self.task.optimizer is None:
             return training.effective_steps(num_examples, fewest)
-        return float(training.local_epochs * len(training.steps(num_examples, fewest)))
+        return float(training.num_steps(num_examples, fewest))

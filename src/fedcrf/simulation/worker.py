@@ -8,17 +8,21 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedcrf.rules import RESIDUAL_LOSS, State
 from fedcrf.rules.state import FlatState, Layout
 from fedcrf.simulation.evaluation import Scores, evaluation_of, score
 from fedcrf.simulation.federation import Examples, PooledExamples
+from fedcrf.simulation.local_training import Batches, momentum_of, trained
 from fedcrf.simulation.mlp_training import trainer
-from fedcrf.simulation.randomness import Stream, generator, torch_seed
+from fedcrf.simulation.randomness import Stream, torch_seed
 from fedcrf.simulation.task import ACCURACY
 from fedcrf.simulation.work import Work
 from fedcrf.statistics import as_numpy
+
+MOMENTUM = "worker momentum"
+"""The name of the clients' momenta among what they keep; a row is what `momentum_of` reads."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ class RoundMemory:
         clients: One row for each client of a round, the numbers of its floating-point tensors.
         others: By name of any other tensor, one row for each client of a round.
         scores: By name of a set, every example's score.
-        personal: By name of a tensor that clients keep to themselves, one row for each client of
-            the federation.
+        personal: By name of a tensor that clients keep to themselves, and for `MOMENTUM`, one row
+            for each client of the federation.
     """
 
     model: Mapping[str, Tensor]
@@ -72,7 +76,10 @@ class RoundMemory:
             },
             personal={
                 name: place(tensor.cpu().repeat(len(work.federation.clients), *[1] * tensor.dim()))
-                for name, tensor in task.personal_tensors(network).items()
+                for name, tensor in (
+                    *task.personal_tensors(network).items(),
+                    *_no_momentum(work, network),
+                )
             },
         )
 
@@ -121,7 +128,11 @@ class Worker:
     def __init__(self, work: Work, memory: RoundMemory) -> None:
         self._work, self.memory = work, memory
         self._network = work.network()
-        self._trainer = trainer(self._network, work.training, work.fewest_in_a_step, work.task)
+        self._trainer = trainer(self._network, work.training, work.task)
+        self._batches = Batches(work.training, work.seed, work.fewest_in_a_step)
+        self._momenta = [
+            momentum_of(row, trained(self._network)) for row in memory.personal.get(MOMENTUM, ())
+        ]
 
     def train(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
         """Train clients from the published model, each into its slot of the memory.
@@ -137,10 +148,11 @@ class Worker:
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
                 self._load(client)
-                shuffle = generator(work.seed, Stream.SHUFFLE, number, client)
                 self._seed(torch_seed(work.seed, Stream.TRAINING, number, client))
                 examples = work.examples(client, number)
-                loss = self._trainer(examples, work.objective, shuffle)
+                passes = self._batches.of(client, number, len(examples))
+                momenta = self._momenta[client] if self._momenta else None
+                loss = self._trainer(examples, work.objective, passes, momenta, number=number)
                 torch._foreach_copy_(self.memory.client(slot), self._tensors())
                 self._keep(client)
                 trained.append(Trained(loss, self._evidence(examples)))
@@ -188,6 +200,13 @@ class Worker:
     def _tensors(self) -> list[Tensor]:
         """Return the network's tensors; asked anew, since a module may replace a buffer."""
         return list(self._work.task.shared_tensors(self._network).values())
+
+
+def _no_momentum(work: Work, network: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the momentum of a client that has not trained yet; nothing where none is kept."""
+    if not work.training.worker_momentum:
+        return []
+    return [(MOMENTUM, torch.zeros(sum(each.numel() for each in trained(network))))]
 
 
 def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
