@@ -86,6 +86,8 @@ def round_values(record: RoundRecord) -> dict[str, float]:
     }
     if record.held_out is not None:
         values["held_out/accuracy"] = record.held_out.accuracy
+    if record.attack_success is not None:
+        values["test/attack_success"] = record.attack_success
     if len(record.clients) <= LARGEST_AFFINITY:
         by_client = {"weight": record.weight}
         if record.reasons is not None:
@@ -104,6 +106,9 @@ def result_values(summary: CellSummary) -> dict[str, float]:
         "result/test_accuracy": summary.test_accuracy,
         "result/validation_loss": summary.validation_loss,
         "result/worst_client": summary.worst_client,
+        "result/attack_success": math.nan
+        if summary.attack_success is None
+        else summary.attack_success,
         "result/best_round": float(summary.best_round),
     }
     return _finite(values)

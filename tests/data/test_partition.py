@@ -200,6 +200,7 @@ def test_unbalanced_may_leave_clients_empty() -> None:
         ({"alpha": float("inf")}, "--alpha"),
         ({"num_clients": 0}, "--clients must be at least 1, not 0"),
         ({"min_examples": -1}, "--min-examples must be at least 0, not -1"),
+        ({"gamma": -0.1}, r"partition\.gamma must be in \[0, 1\], not -0.1"),
         ({"gamma": 1.5}, r"partition\.gamma must be in \[0, 1\], not 1.5"),
         ({"gamma": float("nan")}, "partition.gamma"),
         ({"sizes": (1.0, 0.0)}, "partition.sizes must be finite numbers above 0"),
@@ -212,7 +213,7 @@ def test_bad_settings_name_their_flag(fields: dict[str, Any], message: str) -> N
         cut(np.zeros(200, dtype=np.int64), seed=0, **fields)
 
 
-@pytest.mark.parametrize("scheme", ["iid", "label-skew", "label-mix"])
+@pytest.mark.parametrize("scheme", ["iid", "label-skew", "label-mix", "sorted-labels"])
 def test_more_clients_than_the_data_allows(scheme: str) -> None:
     with pytest.raises(
         FedcrfError, match=r"11 clients .* 10 examples .* 110 .* 100; lower --clients"
@@ -238,8 +239,8 @@ def test_sizes_are_those_of_real_hospitals() -> None:
     assert np.abs(shares - np.array(sizes) / sum(sizes)).max() < 1e-4
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.33, 1.0])
-def test_gamma_similarity_is_that_of_byzfl(gamma: float) -> None:
+def byzfl_distributor(parameter: float) -> Any:
+    """Return ByzFL's own, for seven clients."""
     package = find_spec("byzfl")
     if package is None or package.submodule_search_locations is None:
         pytest.skip("byzfl is not installed")
@@ -247,13 +248,59 @@ def test_gamma_similarity_is_that_of_byzfl(gamma: float) -> None:
     path = Path(package.submodule_search_locations[0]) / "fed_framework" / "data_distributor.py"
     byzfl = ModuleType("data_distributor")
     exec(compile(path.read_text(), path, "exec"), vars(byzfl))
+    theirs = byzfl.DataDistributor.__new__(byzfl.DataDistributor)
+    theirs.nb_honest, theirs.distribution_parameter = 7, parameter
+    return theirs
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 10.0])
+def test_label_skew_unbalanced_is_the_dirichlet_form_of_byzfl(
+    alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = np.random.default_rng(0).permutation(MNIST_LABELS)[:997]
+    fields = {"scheme": "label-skew-unbalanced", "num_clients": 7, "alpha": alpha}
+    parts = cut(labels, 5, **fields)
+    draw = np.random.default_rng(5)
+    monkeypatch.setattr(
+        np.random, "dirichlet", lambda alphas, size: [draw.dirichlet(alphas) for _ in range(size)]
+    )
+    indices = list(range(len(labels)))
+    expected = byzfl_distributor(alpha).dirichlet_niid_idx(torch.from_numpy(labels), indices)
+    for part, other in zip(parts, expected, strict=True):
+        assert sorted(labels[part]) == sorted(labels[other])
+
+
+def sorted_by_a_slow_loop(labels: np.ndarray, clients: int) -> list[list[int]]:
+    """Karimireddy's sampler, for every rank; its repeated examples are left out."""
+    indices: list[int] = []
+    for label in range(labels.max() + 1):
+        indices += [number for number, each in enumerate(labels) if each == label]
+    per_client = -(-len(indices) // clients)
+    padded = [*indices, *[None] * (per_client * clients - len(indices))]
+    rows = [padded[rank * per_client : (rank + 1) * per_client] for rank in range(clients)]
+    return [[each for each in row if each is not None] for row in rows]
+
+
+@pytest.mark.parametrize(("count", "clients"), [(997, 20), (100, 10), (13, 5), (7, 1)])
+def test_sorted_labels_are_karimireddys(count: int, clients: int) -> None:
+    labels = np.random.default_rng(count).permutation(MNIST_LABELS)[:count]
+    parts = cut(labels, scheme="sorted-labels", num_clients=clients, min_examples=0)
+    expected = sorted_by_a_slow_loop(labels, clients)
+    assert [part.tolist() for part in parts] == [sorted(each) for each in expected]
+
+
+def test_a_last_client_without_enough_examples_is_named() -> None:
+    with pytest.raises(FedcrfError, match=r"parts of 10, the last of 9 clients gets 2, and needs"):
+        cut(np.zeros(82, np.int64), scheme="sorted-labels", num_clients=9, min_examples=3)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.33, 1.0])
+def test_gamma_similarity_is_that_of_byzfl(gamma: float) -> None:
     labels = np.random.default_rng(0).permutation(MNIST_LABELS)[:997]
     parts = cut(labels, 5, num_clients=7, gamma=gamma, **GAMMA)
     # What ByzFL deals out of the order that ours draws; it shuffles those dealt out alike.
     order = np.random.default_rng(5).permutation(len(labels)).tolist()
-    theirs = byzfl.DataDistributor.__new__(byzfl.DataDistributor)
-    theirs.nb_honest, theirs.distribution_parameter = 7, gamma
-    expected = theirs.gamma_niid_idx(torch.from_numpy(labels), order)
+    expected = byzfl_distributor(gamma).gamma_niid_idx(torch.from_numpy(labels), order)
     assert [len(part) for part in parts] == [len(part) for part in expected]
     alike = set(order[: int(len(labels) * gamma)])
     for part, other in zip(parts, expected, strict=True):

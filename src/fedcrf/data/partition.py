@@ -250,7 +250,10 @@ def _closing_counts(
 def _label_skew_unbalanced(
     labels: Labels, settings: PartitionSettings, generator: np.random.Generator
 ) -> list[Indices]:
-    """Dirichlet shares of each class, as drawn: sizes differ, clients may be empty."""
+    """Dirichlet shares of each class, as drawn: sizes differ, clients may be empty.
+
+    It is ByzFL's ``dirichlet_niid``, which deals out a class in the data set's order.
+    """
     class_sizes = _class_sizes(labels)
     counts = [
         _cut(size, _dirichlet(settings.num_clients, settings, generator), generator)
@@ -295,14 +298,35 @@ def _gamma_similarity(
     """A share γ dealt out at random, the rest sorted by label and cut into equal parts.
 
     It is the γ-similarity of ByzFL (``gamma_similarity_niid``), except that ByzFL deals out the
-    first examples at random, and this draws which. γ = 0 is the sorted labels of Karimireddy, He
-    and Jaggi (ICLR 2022): with as many clients as classes of equal size, a client has one class.
+    first examples at random, and this draws which. At γ = 0, with as many clients as classes of
+    equal size, a client has one class.
     """
     order = generator.permutation(len(labels))
     alike, rest = np.split(order, [int(len(labels) * settings.gamma)])
     by_label = rest[np.argsort(labels[rest], kind="stable")]
     halves = (np.array_split(part, settings.num_clients) for part in (alike, by_label))
     return [np.concatenate(parts) for parts in zip(*halves, strict=True)]
+
+
+def _sorted_labels(
+    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+) -> list[Indices]:
+    """Sort by label, in the data set's order within one, and cut into parts of ⌈N/K⌉.
+
+    So Karimireddy, He and Jaggi deal out to their honest clients (ICLR 2022; ``NONIIDLTSampler``
+    with α = 0 and β = 1, epfml/byzantine-robust-noniid-optimizer). They fill up the last part with
+    examples that the first client has too; here it stays smaller.
+    """
+    size = math.ceil(len(labels) / settings.num_clients)
+    order = np.argsort(labels, kind="stable")
+    parts = [order[size * client :][:size] for client in range(settings.num_clients)]
+    if len(parts[-1]) < settings.min_examples:
+        raise FedcrfError(
+            f"of {len(labels)} examples in parts of {size}, the last of {settings.num_clients} "
+            f"clients gets {len(parts[-1])}, and needs {settings.min_examples}: give fewer clients "
+            "(--clients), or lower --min-examples (partition.min_examples)."
+        )
+    return parts
 
 
 def _mixed(
@@ -421,6 +445,11 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
             "a share gamma is dealt out at random, the rest in the order of the labels (ByzFL).",
             _gamma_similarity,
             ignores=frozenset({"alpha", "sizes"}),
+        ),
+        "sorted-labels": PartitionScheme(
+            "sorted by label and cut into equal parts (Karimireddy, He and Jaggi).",
+            _sorted_labels,
+            ignores=_GIVEN | {"alpha"},
         ),
         "given-sizes": PartitionScheme(
             "sizes as partition.sizes says; each client has its own mix of labels from Dir(alpha).",

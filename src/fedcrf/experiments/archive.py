@@ -81,6 +81,8 @@ def brief_line(record: RoundRecord) -> bytes:
     content["client_training_loss"] = [None] * len(record.clients)
     content["test"] = {**dict.fromkeys(content["test"]), "accuracy": content["test"]["accuracy"]}
     content["seconds"] = dict.fromkeys(content["seconds"])
+    if "totals" in content:
+        content["totals"]["seconds"] = content["seconds"]
     brief = {
         key: value
         if key == "num_examples"

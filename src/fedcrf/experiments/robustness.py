@@ -278,6 +278,7 @@ def _score(
     partition, condition, method, seed = key
     last = records[-suite.last_rounds :]
     everyone = [record.everyone or record.test for record in last]
+    successes: list[Any] = [record.attack_success for record in last]
     separations = [separation(record) for record in records]
     inferred = any(record.reasons is not None for record in records)
     return Score(
@@ -288,6 +289,7 @@ def _score(
         accuracy=float(np.mean([record.test.accuracy for record in last])),
         everyone=float(np.mean([each.accuracy for each in everyone])),
         worst_client=float(np.mean([each.worst_client for each in everyone])),
+        attack_success=None if None in successes else float(np.mean(successes)),
         last_rounds=suite.last_rounds,
         separation=[round(each, 4) for each in separations if each is not None]
         if inferred

@@ -27,6 +27,7 @@ class Curve:
 
     name: str
     seeds: int
+    rounds: Sequence[int]
     mean: Series
     sd: Series
 
@@ -200,4 +201,6 @@ def _curves_table(title: str, curves: Sequence[Curve]) -> Table:
                   for number in rounds]  # fmt: skip
         texts = (f"{value:.3f}" if math.isfinite(value) else "–" for value in values)
         rows.append((curve.name, *texts))
-    return Table(title, ("method", *(f"round {number}" for number in rounds)), tuple(rows))
+    named = max((curve.rounds for curve in curves), key=len, default=[])
+    header = ("method", *(f"round {named[number - 1]}" for number in rounds))
+    return Table(title, header, tuple(rows))

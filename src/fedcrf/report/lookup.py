@@ -145,6 +145,12 @@ def find_round(found: Explained, number: int | None) -> RoundRecord:
     for record in records:
         if record.round == (records[-1].round if number is None else number):
             return record
+        if number is not None and record.first <= number < record.round:
+            raise FedcrfError(
+                f"{title} keeps of round {number} only its part of the totals of rounds "
+                f"{record.first} to {record.round}: choose round {record.round}, or run with "
+                "rounds.evaluate_every = 1"
+            )
     raise FedcrfError(
         f"{title} has no round {number}: choose from {records[0].round} to {records[-1].round}"
         + (f" ({found.damage})" if found.damage else "")

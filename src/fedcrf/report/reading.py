@@ -10,7 +10,7 @@ from pathlib import Path
 import tomli_w
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.pairs import mean_curve
+from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
 from fedcrf.experiments.analysis.tables import UNDER_ATTACK, comparison_table
 from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.methods import method_title
@@ -271,7 +271,8 @@ def _curves(
         begun = [rounds for rounds in seeds if rounds]
         if begun:
             mean, sd = mean_curve(begun, value)
-            curves.append(Curve(method_title(name), len(begun), _series(mean), _series(sd)))
+            rounds = curve_rounds(begun)
+            curves.append(Curve(method_title(name), len(begun), rounds, _series(mean), _series(sd)))
     return curves
 
 

@@ -95,6 +95,15 @@ def flattened(state: State) -> State:
     return FlatState(layout, vector, others)
 
 
+def copied(state: State) -> State:
+    """Return a copy of a model; it is flat if the model is."""
+    others = state.others if isinstance(state, FlatState) else state
+    copies = {name: np.array(array) for name, array in others.items()}
+    if not isinstance(state, FlatState):
+        return copies
+    return FlatState(state.layout, state.vector.copy(), copies)
+
+
 def floating_layers(state: State, order: State | None = None) -> Layers:
     """Return the floating-point tensors of a state, flat; buffers are among them.
 

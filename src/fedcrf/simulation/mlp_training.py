@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedcrf.objectives import Objective
+from fedcrf.objectives import Objective, Plain
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import LocalTraining, Pass, train_client
 from fedcrf.simulation.task import CLASSIFICATION, Task
@@ -99,7 +99,7 @@ class MLPTraining:
         self._whole = self._last = _Batch.of(self._widths, settings.batch_size)
 
     @torch.no_grad()
-    def train(
+    def __call__(
         self,
         examples: Examples,
         objective: Objective,
@@ -110,7 +110,8 @@ class MLPTraining:
         """Train the network in place; see `fedcrf.simulation.local_training.train_client`."""
         settings = self._settings
         step, decay = -settings.step_size(number), settings.client_decay
-        torch._foreach_copy_(self._start, self._parameters)
+        if type(objective) is not Plain:  # which does not look at it
+            torch._foreach_copy_(self._start, self._parameters)
         if momenta is None:
             momenta = self._zeros
             torch._foreach_zero_(momenta)
@@ -196,5 +197,5 @@ def trainer(network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICA
     layers = linear_layers(network)
     default = task.loss is None and task.optimizer is None and settings.precision == "float32"
     if layers is not None and default:
-        return MLPTraining(layers, settings).train
+        return MLPTraining(layers, settings)
     return partial(train_client, network, settings=settings, task=task)

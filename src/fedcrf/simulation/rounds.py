@@ -26,6 +26,7 @@ from fedcrf.rules import (
     State,
 )
 from fedcrf.rules.base import num_examples
+from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.evaluation import (
@@ -294,11 +295,10 @@ class Simulation(Settings):
         decay = self.training.server_decay(number)
         if not decay or not result.weights.any():
             return result.state
-        trained = self._work.trained_names
-        return {
-            name: array - array.dtype.type(decay) * before[name] if name in trained else array
-            for name, array in result.state.items()
-        }
+        model = copied(result.state)
+        for name in self._work.trained_names:
+            model[name][...] -= model[name].dtype.type(decay) * before[name]
+        return model
 
     def _everyone(self, scores: Mapping[str, Scores]) -> ClientMetrics | None:
         """Return the scores on all clients' test parts; None if none are set aside."""

@@ -15,7 +15,7 @@ from fedcrf.rules.state import FlatState, Layout
 from fedcrf.simulation.evaluation import Scores, evaluation_of, score
 from fedcrf.simulation.federation import Examples, PooledExamples
 from fedcrf.simulation.local_training import Batches, momentum_of, trained
-from fedcrf.simulation.mlp_training import trainer
+from fedcrf.simulation.mlp_training import MLPTraining, trainer
 from fedcrf.simulation.randomness import Stream, torch_seed
 from fedcrf.simulation.task import ACCURACY
 from fedcrf.simulation.work import Work
@@ -130,6 +130,10 @@ class Worker:
         self._network = work.network()
         self._trainer = trainer(self._network, work.training, work.task)
         self._batches = Batches(work.training, work.seed, work.fewest_in_a_step)
+        self._slots: dict[int, list[Tensor]] = {}
+        self._fixed: list[Tensor] | None = None
+        if isinstance(self._trainer, MLPTraining):
+            self._fixed = self._tensors()
         self._momenta = [
             momentum_of(row, trained(self._network)) for row in memory.personal.get(MOMENTUM, ())
         ]
@@ -148,12 +152,13 @@ class Worker:
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
                 self._load(client)
-                self._seed(torch_seed(work.seed, Stream.TRAINING, number, client))
+                if not isinstance(self._trainer, MLPTraining):  # which draws nothing
+                    self._seed(torch_seed(work.seed, Stream.TRAINING, number, client))
                 examples = work.examples(client, number)
                 passes = self._batches.of(client, number, len(examples))
                 momenta = self._momenta[client] if self._momenta else None
                 loss = self._trainer(examples, work.objective, passes, momenta, number=number)
-                torch._foreach_copy_(self.memory.client(slot), self._tensors())
+                torch._foreach_copy_(self._slot(slot), self._tensors())
                 self._keep(client)
                 trained.append(Trained(loss, self._evidence(examples)))
         return trained
@@ -182,12 +187,14 @@ class Worker:
     def _load(self, client: int | None = None) -> None:
         """Load the published model into the network, and a client's personal tensors."""
         torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
-        if client is not None:
+        if client is not None and self._work.task.personal:
             for name, tensor in self._work.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
 
     def _keep(self, client: int) -> None:
         """Store a client's personal tensors from the network."""
+        if not self._work.task.personal:
+            return
         for name, tensor in self._work.task.personal_tensors(self._network).items():
             self.memory.personal[name][client] = tensor
 
@@ -199,7 +206,15 @@ class Worker:
 
     def _tensors(self) -> list[Tensor]:
         """Return the network's tensors; asked anew, since a module may replace a buffer."""
+        if self._fixed is not None:
+            return self._fixed
         return list(self._work.task.shared_tensors(self._network).values())
+
+    def _slot(self, slot: int) -> list[Tensor]:
+        """Return where the tensors of one client of the round go."""
+        if slot not in self._slots:
+            self._slots[slot] = self.memory.client(slot)
+        return self._slots[slot]
 
 
 def _no_momentum(work: Work, network: nn.Module) -> list[tuple[str, Tensor]]:

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from fedcrf.experiments.analysis.pairs import mean_curve
+from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
@@ -113,7 +113,7 @@ def trust_figure(records: Records, title: str) -> Figure | None:
     for axis, (method, grid) in zip(axes, grids.items(), strict=True):
         image = axis.imshow(
             grid, aspect="auto", cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest",
-            extent=(0.5, grid.shape[1] + 0.5, grid.shape[0] - 0.5, -0.5),
+            extent=(*_ends(inferred[method]), grid.shape[0] - 0.5, -0.5),
         )  # fmt: skip
         axis.set(title=method_title(method), ylabel="client")
         ticks = range(0, grid.shape[0], max(1, grid.shape[0] // 10))
@@ -205,7 +205,7 @@ def _progress(
         if not begun:
             continue
         mean, sd = mean_curve(begun, value)
-        rounds = np.arange(1, len(mean) + 1)
+        rounds = curve_rounds(begun)
         colour = COLOURS[number % len(COLOURS)]
         axis.plot(
             rounds, mean, color=colour, linestyle=STYLES[number % len(STYLES)],
@@ -223,6 +223,13 @@ def _progress(
     if axis.lines:
         axis.legend()
     return figure
+
+
+def _ends(rounds: Sequence[RoundRecord]) -> tuple[float, float]:
+    """Return where a picture of so many records, as wide as they are apart, begins and ends."""
+    first, last = rounds[0].round, rounds[-1].round
+    half = (last - first) / max(len(rounds) - 1, 1) / 2 or 0.5
+    return first - half, last + half
 
 
 def _log_ratio(rounds: Sequence[RoundRecord], clients: Sequence[int | str]) -> NDArray[np.float64]:

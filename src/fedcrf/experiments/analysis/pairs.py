@@ -161,7 +161,7 @@ def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
 def mean_curve(
     seeds: Sequence[Sequence[RoundRecord]], value: Callable[[RoundRecord], float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and standard deviation over seeds, round by round; the latter NaN for one seed.
+    """Return mean and standard deviation over seeds, record by record; the latter NaN for one seed.
 
     Beyond its end a run keeps its reported round's value.
     """
@@ -175,6 +175,11 @@ def mean_curve(
     with np.errstate(invalid="ignore"):  # a loss that overflowed
         sd = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.full(length, np.nan)
         return curves.mean(axis=0), sd
+
+
+def curve_rounds(seeds: Sequence[Sequence[RoundRecord]]) -> list[int]:
+    """Return the round of each value of `mean_curve`: those of the run that went on longest."""
+    return [record.round for record in max(seeds, key=len)]
 
 
 def _student_quantile(n: int) -> float:

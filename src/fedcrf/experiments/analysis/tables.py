@@ -180,9 +180,9 @@ def results_table(
 def details_table(cells: pd.DataFrame) -> Table:
     """Return what stands behind a result: means of other accuracies, of rounds and of cost.
 
-    Times are medians over the seeds.
+    Times are medians over the seeds. ``backdoor`` is an attack's success rate, where it has one.
     """
-    rows = []
+    rows, backdoor = [], bool(cells["attack_success"].notna().any())
     of_method = by_axes(cells, "method")
     for method in dict.fromkeys(cells["method"]):
         own = of_method[method]
@@ -194,6 +194,7 @@ def details_table(cells: pd.DataFrame) -> Table:
                 method_title(method),
                 f"{np.mean(own['client_mean'].to_numpy()):.3f}",
                 f"{np.mean(own['worst_client'].to_numpy()):.3f}",
+                *([f"{own['attack_success'].mean():.3f}"] if backdoor else []),
                 NO_NUMBER if math.isnan(held_out) else f"{held_out:.3f}",
                 f"{own['rounds'].mean():.0f}",
                 f"{np.median(own['seconds_per_round']):.2f}",
@@ -201,7 +202,8 @@ def details_table(cells: pd.DataFrame) -> Table:
                 f"{np.median(own['aggregation_share']):.1%}",
             )
         )
-    header = ("method", "clients", "worst", "held-out", "rounds", "s/round", "images/s", "server")
+    accuracies = ("clients", "worst", *(["backdoor"] if backdoor else []), "held-out")
+    header = ("method", *accuracies, "rounds", "s/round", "images/s", "server")
     return Table("details", header, tuple(rows))
 
 

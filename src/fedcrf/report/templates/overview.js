@@ -42,7 +42,7 @@ function drawCurves(what, wanted, method) {
 // measured lies within the bounds, so the band ends there.
 function curveTraces({ curve, number, place, label }, [least, most]) {
   const paint = palette()[place % palette().length];
-  const common = { x: curve.mean.map((_, i) => i + 1), mode: "lines", legendgroup: label };
+  const common = { x: curve.rounds, mode: "lines", legendgroup: label };
   const band = { ...common, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   const edge = (sign) =>
     curve.mean.map((mean, i) =>
