@@ -235,7 +235,13 @@ def _attacks() -> Iterator[tuple[str, Case]]:
     robust = CRFRobust()
     for name, kind in ATTACKS.items():
         fewer: dict[str, Any] = {"evaluations": 4} if issubclass(kind, Adaptive) else {}
-        attack = kind(**fewer, **{"until": 5} if name == "sleeper" else {})
+        # So that they do in a few rounds, and to a small model, what takes many and a large one.
+        sooner: dict[str, Any] = {
+            "sleeper": {"until": 5},
+            "poisonedfl": {"period": 3},
+            "hybrid-sparse": {"share": 0.2},
+        }
+        attack = kind(**fewer, **sooner.get(name, {}))
         if isinstance(attack, DataAttack):
             yield f"attack {name}", Case([attack], partial(_poisoned, attack))
         elif isinstance(attack, Adaptive):  # looks at the rule

@@ -35,6 +35,7 @@ from fedcrf.attacks import (
     FeatureNoise,
     FreeRider,
     GaussianNoise,
+    HybridSparse,
     InflatedCount,
     InnerProductManipulation,
     LabelFlip,
@@ -44,9 +45,11 @@ from fedcrf.attacks import (
     MinSum,
     NotFinite,
     Opposed,
+    PoisonedFL,
     Scaling,
     SignFlip,
     StaleFreeRider,
+    StatisticalMimicry,
 )
 from fedcrf.attacks.statistical import largest_z
 from fedcrf.rules import ClientReport
@@ -73,7 +76,7 @@ def test_what_an_attack_is_listed_with_names_its_paper() -> None:
         first = (ATTACKS[cells[0].strip("`")].__doc__ or "").splitlines()[0]
         assert year is None or f"{year.group()})" in first, first
         papers += year is not None
-    assert papers == 9
+    assert papers == 12
 
 
 # --- one row an attack ------------------------------------------------------------------------
@@ -439,6 +442,17 @@ def test_feature_noise(sd: float) -> None:
         (InflatedCount, {"update_factor": math.nan}, "update_factor nan: give a number"),
         (LabelNoise, {"rate": 1.5}, "rate 1.5"),
         (FeatureNoise, {"sd": -1}, "sd -1"),
+        (PoisonedFL, {"factor": -1}, "factor -1"),
+        (PoisonedFL, {"period": 1}, "period 1: give a whole number, 2 or more"),
+        (PoisonedFL, {"shrinkage": 1.1}, "shrinkage 1.1: give a number from 0 to 1"),
+        (PoisonedFL, {"least": math.nan}, "least nan"),
+        (StatisticalMimicry, {"blend": 2}, "blend 2: give a number from 0 to 1"),
+        (StatisticalMimicry, {"drift": -1}, "drift -1"),
+        (StatisticalMimicry, {"growth": 0.9}, "growth 0.9: give a number of 1 or more"),
+        (StatisticalMimicry, {"longest": "x"}, "longest x"),
+        (HybridSparse, {"share": 1.5}, "share 1.5: give a number from 0 to 1"),
+        (HybridSparse, {"scale": None}, "scale None"),
+        (HybridSparse, {"z": math.inf}, "z inf"),
     ],
 )
 def test_settings_that_cannot_be(kind: Any, settings: dict[str, float], named: str) -> None:

@@ -15,6 +15,7 @@ from fedcrf.attacks import (
     ALIE,
     Adaptive,
     Attack,
+    HybridSparse,
     InnerProductManipulation,
     LabelFlip,
     LabelNoise,
@@ -111,6 +112,8 @@ def test_a_word_is_no_truth_value(make: Callable[[Any], object]) -> None:
         (ALIE(), 1, 2, "leave no quantile"),
         (ALIE(estimate_from="attackers"), 1, 10, "two attackers"),
         (Opposed(), 9, 10, "two honest clients"),
+        (HybridSparse(z=1.0), 9, 10, "two honest clients"),
+        (HybridSparse(), 6, 10, "6 attackers of 10 clients leave no quantile"),
     ],
 )
 def test_what_a_federation_does_not_have(
@@ -127,6 +130,7 @@ def test_what_a_federation_does_not_have(
         (ALIE(1.0), 9, 10, None),
         (ALIE(), 30, 100, 10),
         (Adaptive(), 9, 10, None),
+        (HybridSparse(z=1.0), 8, 10, None),
         (SignFlip(), 9, 10, 1),
         (LabelFlip(), 9, 10, 1),
     ],

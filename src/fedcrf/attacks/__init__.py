@@ -6,21 +6,34 @@ its settings, and a run's description may set them by name. `Schedule` says in w
 
 from collections.abc import Mapping
 
-from fedcrf.attacks.adaptive import Adaptive, FalseResponse, Opportunist, Sleeper, Stealthy
+from fedcrf.attacks.adaptive import (
+    Adaptive,
+    FalseResponse,
+    Opportunist,
+    Sleeper,
+    Stealthy,
+)
 from fedcrf.attacks.base import Attack, DataAttack, Forgery, Scene
-from fedcrf.attacks.data import FeatureNoise, LabelFlip, LabelNoise
+from fedcrf.attacks.data import (
+    FeatureNoise,
+    LabelFlip,
+    LabelNoise,
+)
 from fedcrf.attacks.simple import (
     FreeRider,
     GaussianNoise,
     InflatedCount,
     NotFinite,
+    PoisonedFL,
     Scaling,
     SignFlip,
     StaleFreeRider,
+    StatisticalMimicry,
 )
 from fedcrf.attacks.statistical import (
     ALIE,
     Drift,
+    HybridSparse,
     InnerProductManipulation,
     Mimic,
     MinMax,
@@ -34,7 +47,10 @@ ATTACKS: Mapping[str, type[Attack]] = {
     "sign-flip": SignFlip,
     "scaling": Scaling,
     "gaussian": GaussianNoise,
+    "poisonedfl": PoisonedFL,
+    "mimicry": StatisticalMimicry,
     "alie": ALIE,
+    "hybrid-sparse": HybridSparse,
     "ipm": InnerProductManipulation,
     "opposed": Opposed,
     "drift": Drift,
@@ -83,6 +99,7 @@ __all__ = [
     "Forgery",
     "FreeRider",
     "GaussianNoise",
+    "HybridSparse",
     "InflatedCount",
     "InnerProductManipulation",
     "LabelFlip",
@@ -93,12 +110,14 @@ __all__ = [
     "NotFinite",
     "Opportunist",
     "Opposed",
+    "PoisonedFL",
     "Scaling",
     "Scene",
     "Schedule",
     "SignFlip",
     "Sleeper",
     "StaleFreeRider",
+    "StatisticalMimicry",
     "Stealthy",
     "Threat",
     "find_attack",
