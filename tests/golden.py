@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedcrf.attacks import ATTACKS, Adaptive, DataAttack, Scene, Schedule, Threat
+from fedcrf.attacks import ATTACKS, Adaptive, DataAttack, Optimal, Scene, Schedule, Threat
 from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.partition import partition
 from fedcrf.data.split import ClientSplit, split_client
@@ -234,7 +234,7 @@ def _rules() -> Iterator[tuple[str, Case]]:
 def _attacks() -> Iterator[tuple[str, Case]]:
     robust = CRFRobust()
     for name, kind in ATTACKS.items():
-        fewer: dict[str, Any] = {"evaluations": 4} if issubclass(kind, Adaptive) else {}
+        fewer: dict[str, Any] = {"evaluations": 4} if issubclass(kind, (Adaptive, Optimal)) else {}
         # So that they do in a few rounds, and to a small model, what takes many and a large one.
         sooner: dict[str, Any] = {
             "sleeper": {"until": 5},

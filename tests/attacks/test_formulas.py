@@ -45,6 +45,8 @@ from fedcrf.attacks import (
     MinSum,
     NotFinite,
     Opposed,
+    OptimalALIE,
+    OptimalInnerProductManipulation,
     PoisonedFL,
     Scaling,
     SignFlip,
@@ -453,6 +455,10 @@ def test_feature_noise(sd: float) -> None:
         (HybridSparse, {"share": 1.5}, "share 1.5: give a number from 0 to 1"),
         (HybridSparse, {"scale": None}, "scale None"),
         (HybridSparse, {"z": math.inf}, "z inf"),
+        (OptimalALIE, {"evaluations": 0}, "evaluations 0"),
+        (OptimalALIE, {"start": -1}, "start -1"),
+        (OptimalInnerProductManipulation, {"step": 0}, "step 0: give a number above 0"),
+        (OptimalInnerProductManipulation, {"ratio": 0.4}, "ratio 0.4: give a number from 0.5 to 1"),
     ],
 )
 def test_settings_that_cannot_be(kind: Any, settings: dict[str, float], named: str) -> None:
