@@ -30,8 +30,11 @@ from fedcrf.attacks import (
     ALIE,
     ATTACKS,
     Attack,
+    BadNets,
     DataAttack,
+    DistributedBackdoor,
     Drift,
+    EdgeCase,
     FeatureNoise,
     FreeRider,
     GaussianNoise,
@@ -78,7 +81,7 @@ def test_what_an_attack_is_listed_with_names_its_paper() -> None:
         first = (ATTACKS[cells[0].strip("`")].__doc__ or "").splitlines()[0]
         assert year is None or f"{year.group()})" in first, first
         papers += year is not None
-    assert papers == 12
+    assert papers == 15
 
 
 # --- one row an attack ------------------------------------------------------------------------
@@ -444,6 +447,20 @@ def test_feature_noise(sd: float) -> None:
         (InflatedCount, {"update_factor": math.nan}, "update_factor nan: give a number"),
         (LabelNoise, {"rate": 1.5}, "rate 1.5"),
         (FeatureNoise, {"sd": -1}, "sd -1"),
+        (BadNets, {"target": -1}, "target -1: give a whole number"),
+        (BadNets, {"target": 1.5}, "target 1.5: give a whole number"),
+        (BadNets, {"rate": 1.5}, "rate 1.5: give a number from 0 to 1"),
+        (BadNets, {"boost": 0.5}, "boost 0.5: give a number of 1 or more"),
+        (BadNets, {"size": 0}, "size 0"),
+        (BadNets, {"value": math.nan}, "value nan"),
+        (BadNets, {"hides": "no"}, "hides 'no': give True or False"),
+        (DistributedBackdoor, {"gap": -1}, "gap -1"),
+        (DistributedBackdoor, {"part": 4}, "part 4: give a whole number from 0 to 3"),
+        (DistributedBackdoor, {"part": True}, "part True: give a whole number from 0 to 3"),
+        (EdgeCase, {"source": -1}, "source -1"),
+        (EdgeCase, {"source": 1}, "source 1: it is the target too; give another class"),
+        (EdgeCase, {"tail": 0}, "tail 0: give a number above 0"),
+        (EdgeCase, {"tail": 1.5}, "tail 1.5: give a number from 0 to 1"),
         (PoisonedFL, {"factor": -1}, "factor -1"),
         (PoisonedFL, {"period": 1}, "period 1: give a whole number, 2 or more"),
         (PoisonedFL, {"shrinkage": 1.1}, "shrinkage 1.1: give a number from 0 to 1"),

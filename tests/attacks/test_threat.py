@@ -15,6 +15,7 @@ from fedcrf.attacks import (
     ALIE,
     Adaptive,
     Attack,
+    BadNets,
     HybridSparse,
     InnerProductManipulation,
     LabelFlip,
@@ -136,6 +137,7 @@ def test_what_a_federation_does_not_have(
         (HybridSparse(z=1.0), 8, 10, None),
         (OptimalInnerProductManipulation(), 9, 10, None),
         (SignFlip(), 9, 10, 1),
+        (BadNets(), 9, 10, 1),
         (LabelFlip(), 9, 10, 1),
     ],
 )

@@ -18,6 +18,10 @@ from fedcrf.attacks.adaptive import (
 )
 from fedcrf.attacks.base import Attack, DataAttack, Forgery, Scene
 from fedcrf.attacks.data import (
+    Backdoor,
+    BadNets,
+    DistributedBackdoor,
+    EdgeCase,
     FeatureNoise,
     LabelFlip,
     LabelNoise,
@@ -67,6 +71,9 @@ ATTACKS: Mapping[str, type[Attack]] = {
     "label-flip": LabelFlip,
     "label-noise": LabelNoise,
     "feature-noise": FeatureNoise,
+    "badnets": BadNets,
+    "dba": DistributedBackdoor,
+    "edge-case": EdgeCase,
     "optimal-ipm": OptimalInnerProductManipulation,
     "optimal-alie": OptimalALIE,
     "adaptive": Adaptive,
@@ -97,8 +104,12 @@ __all__ = [
     "RENAMED",
     "Adaptive",
     "Attack",
+    "Backdoor",
+    "BadNets",
     "DataAttack",
+    "DistributedBackdoor",
     "Drift",
+    "EdgeCase",
     "FalseResponse",
     "FeatureNoise",
     "Forgery",

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,17 +214,30 @@ class DataAttack(Attack, ABC):
     ) -> tuple[Images, Labels]:
         """See `Attack.poison`."""
 
+    def of_attacker(self, number: int) -> Self:
+        """Return the attack as one attacker carries it out.
+
+        Args:
+            number: The attacker's place among the attackers of the run, from 0 on.
+        """
+        return self
+
+    def trained(self, scene: Scene) -> Sequence[ClientReport]:
+        """Return what the attackers make of their training; the evidence is not forged yet."""
+        return scene.own
+
     def forge(self, scene: Scene) -> Forgery:
         """Return what the attackers trained, with the evidence that they report."""
+        trained = self.trained(scene)
         if not self.hides:
-            return Forgery(scene.own)
+            return Forgery(trained)
         least = {
             # A client whose training diverged reports NaN, which is not less than any number.
             name: min(values[np.isfinite(values)], default=math.nan)
             for name, values in reported_evidence(scene.honest).items()
         }
         return Forgery(
-            [replace(report, evidence={**report.evidence, **least}) for report in scene.own]
+            [replace(report, evidence={**report.evidence, **least}) for report in trained]
         )
 
 
