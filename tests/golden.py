@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedcrf.attacks import ATTACKS, Adaptive, DataAttack, Scene, Schedule, Threat
+from fedcrf.attacks import ATTACKS, Adaptive, DataAttack, Optimal, Scene, Schedule, Threat
 from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.partition import partition
 from fedcrf.data.split import ClientSplit, split_client
@@ -234,8 +234,14 @@ def _rules() -> Iterator[tuple[str, Case]]:
 def _attacks() -> Iterator[tuple[str, Case]]:
     robust = CRFRobust()
     for name, kind in ATTACKS.items():
-        fewer: dict[str, Any] = {"evaluations": 4} if issubclass(kind, Adaptive) else {}
-        attack = kind(**fewer, **{"until": 5} if name == "sleeper" else {})
+        fewer: dict[str, Any] = {"evaluations": 4} if issubclass(kind, (Adaptive, Optimal)) else {}
+        # So that they do in a few rounds, and to a small model, what takes many and a large one.
+        sooner: dict[str, Any] = {
+            "sleeper": {"until": 5},
+            "poisonedfl": {"period": 3},
+            "hybrid-sparse": {"share": 0.2},
+        }
+        attack = kind(**fewer, **sooner.get(name, {}))
         if isinstance(attack, DataAttack):
             yield f"attack {name}", Case([attack], partial(_poisoned, attack))
         elif isinstance(attack, Adaptive):  # looks at the rule

@@ -21,7 +21,17 @@ from attacks.scenes import (
     updates,
 )
 from fedcrf import FedcrfError
-from fedcrf.attacks import Adaptive, FalseResponse, Opportunist, Opposed, Scene, Sleeper, Stealthy
+from fedcrf.attacks import (
+    Adaptive,
+    FalseResponse,
+    Opportunist,
+    Opposed,
+    OptimalALIE,
+    OptimalInnerProductManipulation,
+    Scene,
+    Sleeper,
+    Stealthy,
+)
 from fedcrf.attacks.response import Recollection, least_steps, sketches_of
 from fedcrf.attacks.search import FAMILIES, Aim, asked, harm
 from fedcrf.rules import (
@@ -102,6 +112,65 @@ def test_it_knows_what_the_rule_remembers() -> None:
 def test_families_that_the_round_has_no_room_for_are_left_out() -> None:
     alone = scene(honest=1)
     assert np.isfinite(sent(Adaptive(), alone)).all()
+
+
+# --- the optimal attacks of ByzFL -------------------------------------------------------------
+
+
+def distance_by_hand(round_: Scene, row: Any) -> float:
+    """How far from the honest mean the rule goes, where all attackers send the same."""
+    forged = [
+        replace(each, state=model(flat(round_.global_state) + row, 0, "float64"))
+        for each in round_.own
+    ]
+    reports = sorted([*round_.honest, *forged], key=lambda report: report.client)
+    result = round_.rule.aggregate(round_.rule_memory, round_.global_state, reports)
+    step = flat(result.state) - flat(round_.global_state)
+    return float(np.linalg.norm(step - honest_updates(round_).mean(axis=0)))
+
+
+def searched_by_hand(value: Any, evaluations: int, ratio: float) -> float:
+    """ByzFL's two phases: steps that double, and steps that shrink once one has found no more."""
+    best, most, step, left = 0.0, value(0.0), 10.0, evaluations - 1
+    while left > 0:
+        left -= 1
+        if (found := value(best + step)) <= most:
+            break
+        best, most, step = best + step, found, 2 * step
+    step *= ratio
+    while left > 0:
+        left -= 1
+        if (found := value(best + step)) > most:
+            best, most = best + step, found
+        step *= ratio
+    return best
+
+
+LINES: dict[Any, Any] = {
+    OptimalInnerProductManipulation: lambda honest, tau: -tau * honest.mean(axis=0),
+    OptimalALIE: lambda honest, tau: (
+        honest.mean(axis=0)
+        + tau * np.sqrt(((honest - honest.mean(axis=0)) ** 2).sum(axis=0) / (len(honest) - 1))
+    ),
+}
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 20])
+@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("rule", [Uniform(), Krum(3), CRFRobust()], ids=lambda rule: rule.name)
+def test_the_optimal_factor_is_searched_on_the_rule(rule: Any, kind: Any, evaluations: int) -> None:
+    round_ = scene(rule=rule)
+    honest = honest_updates(round_)
+    tau = searched_by_hand(
+        lambda tau: distance_by_hand(round_, LINES[kind](honest, tau)), evaluations, 0.8
+    )
+    expected = np.tile(LINES[kind](honest, tau), (3, 1))
+    assert_allclose(sent(kind(evaluations=evaluations), round_), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_a_round_without_an_attacker_is_not_searched(kind: Any) -> None:
+    assert kind().forge(replace(scene(), own=[])).reports == []
 
 
 # --- how much trust they keep -----------------------------------------------------------------

@@ -30,11 +30,15 @@ from fedcrf.attacks import (
     ALIE,
     ATTACKS,
     Attack,
+    BadNets,
     DataAttack,
+    DistributedBackdoor,
     Drift,
+    EdgeCase,
     FeatureNoise,
     FreeRider,
     GaussianNoise,
+    HybridSparse,
     InflatedCount,
     InnerProductManipulation,
     LabelFlip,
@@ -44,9 +48,13 @@ from fedcrf.attacks import (
     MinSum,
     NotFinite,
     Opposed,
+    OptimalALIE,
+    OptimalInnerProductManipulation,
+    PoisonedFL,
     Scaling,
     SignFlip,
     StaleFreeRider,
+    StatisticalMimicry,
 )
 from fedcrf.attacks.statistical import largest_z
 from fedcrf.rules import ClientReport
@@ -73,7 +81,7 @@ def test_what_an_attack_is_listed_with_names_its_paper() -> None:
         first = (ATTACKS[cells[0].strip("`")].__doc__ or "").splitlines()[0]
         assert year is None or f"{year.group()})" in first, first
         papers += year is not None
-    assert papers == 9
+    assert papers == 15
 
 
 # --- one row an attack ------------------------------------------------------------------------
@@ -439,6 +447,35 @@ def test_feature_noise(sd: float) -> None:
         (InflatedCount, {"update_factor": math.nan}, "update_factor nan: give a number"),
         (LabelNoise, {"rate": 1.5}, "rate 1.5"),
         (FeatureNoise, {"sd": -1}, "sd -1"),
+        (BadNets, {"target": -1}, "target -1: give a whole number"),
+        (BadNets, {"target": 1.5}, "target 1.5: give a whole number"),
+        (BadNets, {"rate": 1.5}, "rate 1.5: give a number from 0 to 1"),
+        (BadNets, {"boost": 0.5}, "boost 0.5: give a number of 1 or more"),
+        (BadNets, {"size": 0}, "size 0"),
+        (BadNets, {"value": math.nan}, "value nan"),
+        (BadNets, {"hides": "no"}, "hides 'no': give True or False"),
+        (DistributedBackdoor, {"gap": -1}, "gap -1"),
+        (DistributedBackdoor, {"part": 4}, "part 4: give a whole number from 0 to 3"),
+        (DistributedBackdoor, {"part": True}, "part True: give a whole number from 0 to 3"),
+        (EdgeCase, {"source": -1}, "source -1"),
+        (EdgeCase, {"source": 1}, "source 1: it is the target too; give another class"),
+        (EdgeCase, {"tail": 0}, "tail 0: give a number above 0"),
+        (EdgeCase, {"tail": 1.5}, "tail 1.5: give a number from 0 to 1"),
+        (PoisonedFL, {"factor": -1}, "factor -1"),
+        (PoisonedFL, {"period": 1}, "period 1: give a whole number, 2 or more"),
+        (PoisonedFL, {"shrinkage": 1.1}, "shrinkage 1.1: give a number from 0 to 1"),
+        (PoisonedFL, {"least": math.nan}, "least nan"),
+        (StatisticalMimicry, {"blend": 2}, "blend 2: give a number from 0 to 1"),
+        (StatisticalMimicry, {"drift": -1}, "drift -1"),
+        (StatisticalMimicry, {"growth": 0.9}, "growth 0.9: give a number of 1 or more"),
+        (StatisticalMimicry, {"longest": "x"}, "longest x"),
+        (HybridSparse, {"share": 1.5}, "share 1.5: give a number from 0 to 1"),
+        (HybridSparse, {"scale": None}, "scale None"),
+        (HybridSparse, {"z": math.inf}, "z inf"),
+        (OptimalALIE, {"evaluations": 0}, "evaluations 0"),
+        (OptimalALIE, {"start": -1}, "start -1"),
+        (OptimalInnerProductManipulation, {"step": 0}, "step 0: give a number above 0"),
+        (OptimalInnerProductManipulation, {"ratio": 0.4}, "ratio 0.4: give a number from 0.5 to 1"),
     ],
 )
 def test_settings_that_cannot_be(kind: Any, settings: dict[str, float], named: str) -> None:

@@ -7,6 +7,7 @@ settings until the two agree.
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,13 @@ from fedcrf.attacks import (
     LabelFlip,
     Mimic,
     NotFinite,
+    OptimalALIE,
+    OptimalInnerProductManipulation,
     SignFlip,
 )
 from fedcrf.attacks.base import Attack
+from fedcrf.attacks.search import asked, distance
+from fedcrf.rules import CoordinateMedian, Rule, Uniform, find_rule
 
 
 @pytest.mark.parametrize("tau", [0.5, 2.0])
@@ -49,6 +54,33 @@ def test_alie_is_byzfls_the_other_way_and_with_the_sample_s_spread(byzfl: Simple
     z = 1.5
     theirs = byzfl.ALittleIsEnough(-z * np.sqrt(5 / 6))(honest_updates(round_))
     assert_allclose(sent(ALIE(z), round_), np.tile(theirs, (3, 1)))
+
+
+@pytest.mark.parametrize("name", ["Optimal_InnerProductManipulation", "Optimal_ALittleIsEnough"])
+@pytest.mark.parametrize(
+    ("rule", "theirs"),
+    [
+        (Uniform(), lambda byzfl: ([], byzfl.Average())),
+        (CoordinateMedian(), lambda byzfl: ([], byzfl.Median())),
+        (
+            find_rule("byzfl-nnm-trmean")(attackers=3),
+            lambda byzfl: ([byzfl.NNM(3)], byzfl.TrMean(3)),
+        ),
+    ],
+    ids=["average", "median", "nnm-trmean"],
+)
+def test_optimal_attacks_are_byzfls(
+    byzfl: SimpleNamespace, rule: Rule, theirs: Any, name: str
+) -> None:
+    """The same distance: beyond some τ a median stays, and rounding decides which τ it is."""
+    before, rule_of_theirs = theirs(byzfl)
+    kind = OptimalALIE if "ALittle" in name else OptimalInnerProductManipulation
+    for seed in range(3):
+        round_ = scene(rule=rule, seed=seed)
+        attack = getattr(byzfl, name)(agg=rule_of_theirs, pre_agg_list=before, f=3)
+        found = round_.reports(attack(honest_updates(round_)))
+        ours = distance(round_, asked(round_, kind().forge(round_).reports))
+        assert_allclose(ours, distance(round_, asked(round_, found)), rtol=1e-9)
 
 
 def test_mimic_is_byzfls_of_the_client_it_chose(byzfl: SimpleNamespace) -> None:

@@ -6,6 +6,7 @@ Some of them earn trust before they strike.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
@@ -24,10 +25,88 @@ from fedcrf.attacks.search import (
     asked,
     attacking,
     best,
+    distance,
+    expansion,
     line_search,
 )
-from fedcrf.checks import check_choice, check_number, check_truth, check_whole
+from fedcrf.checks import check_choice, check_number, check_positive, check_truth, check_whole
 from fedcrf.rules import ClientReport, Memory
+
+
+@dataclass(frozen=True)
+class Optimal(Attack, ABC):
+    """Searches the factor τ of an attack that takes the rule's step farthest from the honest mean.
+
+    τ begins at ``start`` and goes up as in `fedcrf.attacks.search.expansion`. It is tried on the
+    rule itself, with all that it remembers. Source: ByzFL's attacks of that name (LPD-EPFL/byzfl),
+    with their settings; Allouah et al., "Fixing by mixing", AISTATS 2023.
+
+    Attributes:
+        evaluations: How many factors are tried.
+        start: The first factor.
+        step: The first step, above 0.
+        ratio: How much a step shrinks, from 0.5 to 1.
+    """
+
+    evaluations: int = 20
+    start: float = 0.0
+    step: float = 10.0
+    ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_whole("evaluations", self.evaluations, least=1)
+        check_number("start", self.start, 0.0)
+        check_number("ratio", self.ratio, 0.5, 1.0)
+        check_positive(self, "step")
+
+    @abstractmethod
+    def _line(self, scene: Scene) -> tuple[Vector, Vector]:
+        """Return the update for τ = 0 and what each unit of τ adds to it, (d,) each."""
+
+    def forge(self, scene: Scene) -> Forgery:
+        """See `Attack.forge`."""
+        if not scene.num_attackers:
+            return Forgery(scene.own)
+        origin, direction = self._line(scene)
+
+        def tried(factor: float) -> Trial:
+            updates = origin + factor * direction
+            reports = scene.reports(updates)
+            return Trial(distance(scene, asked(scene, reports)), updates, reports)
+
+        return Forgery(
+            expansion(tried, self.start, self.step, self.ratio, self.evaluations).reports
+        )
+
+
+@dataclass(frozen=True)
+class OptimalInnerProductManipulation(Optimal):
+    """Sends −τ times the honest mean, with the τ that harms most (Allouah et al., AISTATS 2023).
+
+    Attributes:
+        evaluations: As `Optimal.evaluations`, and so are the others.
+    """
+
+    fewest_honest: ClassVar[int] = 1
+
+    def _line(self, scene: Scene) -> tuple[Vector, Vector]:
+        return np.zeros_like(scene.honest_mean), -scene.honest_mean
+
+
+@dataclass(frozen=True)
+class OptimalALIE(Optimal):
+    """Sends μ + τ·σ with the τ that harms most (Allouah et al., AISTATS 2023).
+
+    σ is the sample's standard deviation of the honest updates, coordinate by coordinate.
+
+    Attributes:
+        evaluations: As `Optimal.evaluations`, and so are the others.
+    """
+
+    fewest_honest: ClassVar[int] = 2
+
+    def _line(self, scene: Scene) -> tuple[Vector, Vector]:
+        return scene.honest_mean, scene.honest_updates.std(axis=0, ddof=1)
 
 
 @dataclass(frozen=True)

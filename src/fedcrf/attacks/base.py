@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,17 +214,30 @@ class DataAttack(Attack, ABC):
     ) -> tuple[Images, Labels]:
         """See `Attack.poison`."""
 
+    def of_attacker(self, number: int) -> Self:
+        """Return the attack as one attacker carries it out.
+
+        Args:
+            number: The attacker's place among the attackers of the run, from 0 on.
+        """
+        return self
+
+    def trained(self, scene: Scene) -> Sequence[ClientReport]:
+        """Return what the attackers make of their training; the evidence is not forged yet."""
+        return scene.own
+
     def forge(self, scene: Scene) -> Forgery:
         """Return what the attackers trained, with the evidence that they report."""
+        trained = self.trained(scene)
         if not self.hides:
-            return Forgery(scene.own)
+            return Forgery(trained)
         least = {
             # A client whose training diverged reports NaN, which is not less than any number.
             name: min(values[np.isfinite(values)], default=math.nan)
             for name, values in reported_evidence(scene.honest).items()
         }
         return Forgery(
-            [replace(report, evidence={**report.evidence, **least}) for report in scene.own]
+            [replace(report, evidence={**report.evidence, **least}) for report in trained]
         )
 
 
@@ -256,3 +269,21 @@ def unit(rows: Vector) -> Vector:
     """Return the rows at length 1; zero stays zero."""
     lengths = norms(rows)
     return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+
+
+def by_client(memory: Memory, name: str) -> dict[int, Any]:
+    """Return what a memory has under a name for each of its clients; nothing at first."""
+    return dict(zip(memory["clients"].tolist(), memory[name], strict=True)) if memory else {}
+
+
+def kept_by_client(**kept: Mapping[int, Any]) -> Memory:
+    """Return a memory of values by client, of which `by_client` reads the names given here.
+
+    Args:
+        kept: By name, the values of the same clients in the same order. No client: an empty memory.
+    """
+    clients = list(next(iter(kept.values())))
+    if not clients:
+        return {}
+    values = {name: np.stack([*each.values()]) for name, each in kept.items()}
+    return {"clients": np.array(clients), **values}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedcrf.attacks.base import DataAttack, Images, Labels
-from fedcrf.checks import check_number
+from fedcrf.attacks.base import DataAttack, Images, Labels, Scene, norms
+from fedcrf.checks import check_number, check_positive, check_whole
+from fedcrf.errors import FedcrfError
+from fedcrf.rules import ClientReport
 
 
 @dataclass(frozen=True)
@@ -73,3 +79,285 @@ class FeatureNoise(DataAttack):
         """See `Attack.poison`."""
         noise = self.sd * draw.standard_normal(images.shape, dtype=np.float32)
         return (images + noise).astype(np.float32), labels
+
+
+@dataclass(frozen=True)
+class Backdoor(DataAttack):
+    """Teaches the model to take images with a trigger for a target class.
+
+    An attacker replaces a share of its examples by images with the trigger, labelled as the target,
+    and trains on all of them. It may send its update enlarged, as in model replacement (Bagdasaryan
+    et al., AISTATS 2020): m/f replaces the mean of m clients by that of f attackers.
+
+    Attributes:
+        target: The target class.
+        rate: Share of an attacker's examples that are poisoned.
+        boost: What its update is multiplied by, 1 or more.
+        hides: See `DataAttack.hides`.
+    """
+
+    target: int = 0
+    rate: float = 0.32
+    boost: float = 1.0
+    hides: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("target", self.target, least=0)
+        check_number("rate", self.rate, 0.0, 1.0)
+        check_number("boost", self.boost, 1.0)
+
+    def poison(
+        self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
+    ) -> tuple[Images, Labels]:
+        """See `Attack.poison`.
+
+        Raises:
+            FedcrfError: The data set does not have the classes, or its images are too small.
+        """
+        self.check_classes(num_classes)
+        replaced = draw.choice(len(labels), round(self.rate * len(labels)), replace=False)
+        planted = self._planted(images, labels, replaced, draw)
+        images, labels = images.copy(), labels.copy()
+        images[replaced[: len(planted)]] = planted
+        labels[replaced[: len(planted)]] = self.target
+        return images, labels
+
+    @abstractmethod
+    def _planted(
+        self, images: Images, labels: Labels, replaced: NDArray[np.int64], draw: np.random.Generator
+    ) -> Images:
+        """Return images with the trigger for the places ``replaced``; none if there are none."""
+
+    def check_classes(self, num_classes: int) -> None:
+        """Raise a `FedcrfError` if the target is none of so many classes."""
+        check_class("target", self.target, num_classes)
+
+    def backdoored(self, images: Images, labels: Labels) -> tuple[Images, NDArray[np.bool_]]:
+        """Return test images as the success of the backdoor is measured on them.
+
+        The success rate is the share of the chosen images that the model takes for the target.
+
+        Args:
+            images: (n, C, H, W), all test images together.
+            labels: (n,) their classes.
+
+        Returns:
+            (n, C, H, W) the images with the trigger, and (n,) which of them count: those that are
+            not of the target class.
+        """
+        return self.trigger(images), labels != self.target
+
+    def trigger(self, images: Images) -> Images:
+        """Return (n, C, H, W) images with the trigger; the argument is not changed."""
+        return images
+
+    def trained(self, scene: Scene) -> Sequence[ClientReport]:
+        """See `DataAttack.trained`."""
+        return scene.own if self.boost == 1.0 else scene.reports(self.boost * scene.own_updates)
+
+
+def check_class(name: str, label: int, num_classes: int) -> None:
+    """Raise a `FedcrfError` if a label is none of so many classes."""
+    if label >= num_classes:
+        raise FedcrfError(
+            f"{name} {label}: the data set has {num_classes} classes; give one from 0 to "
+            f"{num_classes - 1}"
+        )
+
+
+Area = tuple[slice, slice]
+"""Rows and columns of an image."""
+
+
+@dataclass(frozen=True)
+class PixelPattern(Backdoor):
+    """A backdoor whose trigger is a pattern of white pixels.
+
+    Attributes:
+        size: Side or length of the pattern's parts in pixels; by default in proportion to the
+            images.
+        value: What the pixels are set to, in standard deviations of the images' pixels: white is
+            2.8 in MNIST, 1.8 in the digits and 2.1 in CIFAR-10.
+        target: As `Backdoor.target`, and so are the others.
+    """
+
+    size: int | None = None
+    value: float = 2.8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("value", self.value)
+        if self.size is not None:
+            check_whole("size", self.size, least=1)
+
+    @abstractmethod
+    def areas(self, height: int, width: int) -> list[Area]:
+        """Return the parts of the pattern in images of a height and width."""
+
+    def trigger(self, images: Images) -> Images:
+        """See `Backdoor.trigger`."""
+        return self._stamped(images, self._fitting(images))
+
+    def _planted(
+        self, images: Images, labels: Labels, replaced: NDArray[np.int64], draw: np.random.Generator
+    ) -> Images:
+        return self._stamped(images[replaced], self._own(self._fitting(images)))
+
+    def _own(self, areas: list[Area]) -> list[Area]:
+        """Return the parts that an attacker stamps on its examples."""
+        return areas
+
+    def _fitting(self, images: Images) -> list[Area]:
+        height, width = images.shape[2:]
+        areas = self.areas(height, width)
+        # A slice that begins before the first pixel would be another part of the image.
+        if any(
+            min(rows.start, columns.start) < 0 or rows.stop > height or columns.stop > width
+            for rows, columns in areas
+        ):
+            size = "" if self.size is None else f"size {self.size}: "
+            raise FedcrfError(
+                f"{size}the pattern does not fit into images of {height} × {width} pixels: give a "
+                "smaller one"
+            )
+        return areas
+
+    def _stamped(self, images: Images, areas: list[Area]) -> Images:
+        images = images.copy()
+        for rows, columns in areas:
+            images[:, :, rows, columns] = self.value
+        return images
+
+
+@dataclass(frozen=True)
+class BadNets(PixelPattern):
+    """Stamps a white square in the lower right corner (Gu, Dolan-Gavitt and Garg, 2017).
+
+    Share and square are those of FLPoison (vio1etus/FLPoison): 5 × 5 pixels of 28 × 28 on 32 % of
+    an attacker's examples. Its target is 6 or 7, and it does not boost.
+
+    Attributes:
+        size: Side of the square in pixels; by default 5 of 28, in proportion to the images.
+        value: As `PixelPattern.value`.
+        target: As `Backdoor.target`, and so are the others.
+    """
+
+    def areas(self, height: int, width: int) -> list[Area]:
+        """See `PixelPattern.areas`."""
+        side = proportional(5, height, width) if self.size is None else self.size
+        return [(slice(height - side, height), slice(width - side, width))]
+
+
+@dataclass(frozen=True)
+class DistributedBackdoor(PixelPattern):
+    """Each attacker stamps one of four bars, the test all of them (Xie et al., ICLR 2020).
+
+    The bars are one pixel high and lie in two rows of two in the upper left corner. Attacker i
+    stamps bar i modulo 4. Bars and gaps are the paper's for MNIST, of 4 and 2 pixels; for CIFAR-10
+    it has 6 and 3. The share is that of FLPoison (vio1etus/FLPoison), whose target is 7 and whose
+    ``boost`` is 100 among 50 clients. The paper's repeated attack does not boost.
+
+    Attributes:
+        size: Length of a bar in pixels; by default 4 of 28, in proportion to the images.
+        gap: Pixels between bars; by default 2 of 28, in proportion to the images.
+        part: The bar that an attacker stamps, 0 to 3; by default each attacker has its own.
+        value: As `PixelPattern.value`.
+        target: As `Backdoor.target`, and so are the others.
+    """
+
+    gap: int | None = None
+    part: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gap is not None:
+            check_whole("gap", self.gap, least=0)
+        if self.part is not None and (type(self.part) is bool or self.part not in range(4)):
+            raise FedcrfError(f"part {self.part}: give a whole number from 0 to 3")
+
+    def of_attacker(self, number: int) -> Self:
+        """See `DataAttack.of_attacker`."""
+        return self if self.part is not None else replace(self, part=number % 4)
+
+    def areas(self, height: int, width: int) -> list[Area]:
+        """See `PixelPattern.areas`."""
+        size = proportional(4, height, width) if self.size is None else self.size
+        gap = proportional(2, height, width) if self.gap is None else self.gap
+        return [
+            (slice(row, row + 1), slice(column, column + size))
+            for row in (0, 1 + gap)
+            for column in (0, size + gap)
+        ]
+
+    def _own(self, areas: list[Area]) -> list[Area]:
+        return areas if self.part is None else [areas[self.part]]
+
+
+def proportional(pixels: int, height: int, width: int) -> int:
+    """Return a length in images of 28 × 28 pixels for images of another size; 1 at least."""
+    return max(1, round(pixels * min(height, width) / 28))
+
+
+@dataclass(frozen=True)
+class EdgeCase(Backdoor):
+    """Labels the rarest images of one class as the target (Wang et al., NeurIPS 2020).
+
+    The rarest images are the ``tail`` of the class that lies farthest from its mean, by Euclidean
+    distance of pixels: of an attacker's examples in training, of all test images in the test. An
+    attacker replaces its share of examples by copies of its rarest images.
+
+    The paper takes its rare images from elsewhere: sevens of ARDIS for MNIST, planes of Southwest
+    Airlines for CIFAR-10. Here they are of the data set itself. So honest clients may hold images
+    like them with their true label, an attacker without images of the class trains honestly, and
+    success is measured on test images that no attacker had. The paper also projects local training
+    onto a ball (PGD), which is left out. The share is that of FLPoison (vio1etus/FLPoison), whose
+    ``boost`` is 50 among 50 clients; its source and target are 7 and 1 in MNIST, 0 and 9 in
+    CIFAR-10.
+
+    Attributes:
+        target: The class that the images are labelled as.
+        rate: As `Backdoor.rate`, and so are the others.
+        source: The class whose rarest images they are.
+        tail: Share of the class that counts as rare, above 0; one image at least.
+    """
+
+    target: int = 1
+    rate: float = 0.8
+    source: int = 0
+    tail: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("source", self.source, least=0)
+        check_number("tail", self.tail, 0.0, 1.0)
+        check_positive(self, "tail")
+        if self.source == self.target:
+            raise FedcrfError(f"source {self.source}: it is the target too; give another class")
+
+    def check_classes(self, num_classes: int) -> None:
+        """See `Backdoor.check_classes`."""
+        super().check_classes(num_classes)
+        check_class("source", self.source, num_classes)
+
+    def backdoored(self, images: Images, labels: Labels) -> tuple[Images, NDArray[np.bool_]]:
+        """See `Backdoor.backdoored`; the images are as they are, and the rarest count."""
+        counted = np.zeros(len(labels), dtype=np.bool_)
+        counted[self._rarest(images, labels)] = True
+        return images, counted
+
+    def _planted(
+        self, images: Images, labels: Labels, replaced: NDArray[np.int64], draw: np.random.Generator
+    ) -> Images:
+        rarest = self._rarest(images, labels)
+        return images[draw.choice(rarest, len(replaced))] if len(rarest) else images[:0]
+
+    def _rarest(self, images: Images, labels: Labels) -> NDArray[np.int64]:
+        """Return the places of the images of the class that are farthest from its mean."""
+        places = np.flatnonzero(labels == self.source)
+        if not len(places):
+            return places
+        pixels = images[places].reshape(len(places), -1).astype(np.float64)
+        distances = norms(pixels - pixels.mean(axis=0))[:, 0]
+        count = max(1, round(self.tail * len(places)))
+        return places[np.argsort(-distances, kind="stable")[:count]]

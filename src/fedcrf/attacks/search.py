@@ -105,12 +105,17 @@ def harm(scene: Scene, result: AggregationResult) -> float:
     return -float(scene.update_of(result.state) @ mean) / max(float(mean @ mean), 1e-300)
 
 
+def distance(scene: Scene, result: AggregationResult) -> float:
+    """Return ‖s − g‖ of the step s that a rule decided on and the mean g of the honest updates."""
+    return float(np.linalg.norm(scene.update_of(result.state) - scene.honest_mean))
+
+
 @dataclass(frozen=True, eq=False)
 class Trial:
     """A trial of the search.
 
     Attributes:
-        value: Its value; see `Aim`.
+        value: Its value to the attackers, such as that of `Aim`.
         updates: (f, d) the malicious updates.
         reports: The reports with them.
     """
@@ -143,3 +148,29 @@ def line_search(
     low, high = coarse[max(place - 1, 0)], coarse[min(place + 1, len(coarse) - 1)]
     between = np.geomspace(low, high, evaluations // 2 + 2)[1:-1]
     return best([*trials, *(tried(float(number)) for number in between)])
+
+
+def expansion(
+    tried: Callable[[float], Trial], start: float, step: float, ratio: float, evaluations: int
+) -> Trial:
+    """Return the best trial of a number that grows, as ByzFL's optimal attacks search it.
+
+    The number goes up by the step. While that finds more, the step is doubled; from the first time
+    that it does not, every step is ``ratio`` times the last.
+
+    Args:
+        tried: Tries a number.
+        start: The first number.
+        step: The first step.
+        ratio: From 0 to 1.
+        evaluations: How many numbers are tried.
+    """
+    number, found, expanding = start, tried(start), True
+    for _ in range(evaluations - 1):
+        trial = tried(number + step)
+        better = trial.value > found.value
+        if better:
+            number, found = number + step, trial
+        expanding = expanding and better
+        step *= 2.0 if expanding else ratio
+    return found

@@ -1,14 +1,26 @@
-"""Attackers that know nothing of the others: they change their own update, or send none."""
+"""Attackers that know nothing of honest clients' updates: their own, and the global models."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedcrf.attacks.base import Attack, Forgery, Scene, Vector
-from fedcrf.checks import check_choice, check_number
+from fedcrf.attacks.base import (
+    Attack,
+    Forgery,
+    Scene,
+    Vector,
+    by_client,
+    kept_by_client,
+    unit,
+)
+from fedcrf.checks import check_choice, check_number, check_whole
+from fedcrf.rules import Memory
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,147 @@ class StaleFreeRider(Attack):
         before = scene.memory or scene.global_state
         step = -scene.update_of(before)
         return Forgery(scene.reports(step), memory=scene.global_state)
+
+
+@dataclass(frozen=True)
+class PoisonedFL(Attack):
+    """Pushes the model along one random sign vector (Xie, Fang and Gong, CVPR 2025).
+
+    All attackers send λ·v ⊙ s. The signs s are drawn once. Let g = w_t − w_{t−1} be the model's
+    last step and k what the attackers sent for it. v is |g − k·‖g‖/‖k‖|, coordinate by coordinate,
+    at length 1, and λ = c·‖g‖. In the first round they send 0. The feedback comes in every
+    ``period``-th round: if the model's way since the round of the last feedback agrees with s in
+    fewer coordinates than `agreements_by_chance`, c is multiplied by ``shrinkage``, unless it would
+    fall below ``least``. A coordinate that did not move has the sign of the model.
+
+    Source: the paper and its code, xyq7/PoisonedFL, with its settings. Its period is 50, of 6,000
+    rounds; the one here lets feedback act in runs of some tens of rounds.
+
+    Attributes:
+        factor: c at first, 0 or more.
+        period: Rounds from one feedback to the next.
+        shrinkage: What feedback multiplies c by, from 0 to 1.
+        least: What c does not fall below.
+    """
+
+    factor: float = 8.0
+    period: int = 10
+    shrinkage: float = 0.7
+    least: float = 0.5
+
+    remembers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor, 0.0)
+        check_whole("period", self.period, least=2)
+        check_number("shrinkage", self.shrinkage, 0.0, 1.0)
+        check_number("least", self.least, 0.0)
+
+    def forge(self, scene: Scene) -> Forgery:
+        """Draw the signs, or follow the model; see `Attack.forge`."""
+        here, memory = scene.position, dict(scene.memory)
+        if not memory:
+            nothing = np.zeros(len(here), dtype=np.float32)
+            signs = scene.draw.choice(np.array([-1, 1], dtype=np.int8), len(here))
+            begun = {"factor": np.array(self.factor), "signs": signs, "sent": nothing}
+            return Forgery(scene.reports(np.zeros(len(here))), {**begun, "before": _stored(here)})
+        step = here - memory["before"]
+        memory["before"] = _stored(here)
+        since_feedback = (scene.round - 1) % self.period
+        if since_feedback == 1:
+            memory["since"] = memory["before"]
+        elif since_feedback == 0 and not _follows(here, memory):
+            smaller = self.shrinkage * memory["factor"]
+            memory["factor"] = smaller if smaller >= self.least else memory["factor"]
+        length = float(np.linalg.norm(step))
+        others = unit(np.abs(step - length * unit(memory["sent"].astype(np.float64))))
+        sent = float(memory["factor"]) * length * others * memory["signs"]
+        if not scene.active:
+            memory["sent"] = np.zeros_like(memory["sent"])
+        elif scene.num_attackers:
+            memory["sent"] = _stored(sent)
+        return Forgery(scene.reports(sent), memory)
+
+
+def _follows(here: Vector, memory: Memory) -> bool:
+    """Return whether the model moved along the attackers' signs in more places than by chance."""
+    moved = here - memory["since"]
+    signs = np.sign(np.where(moved == 0.0, here, moved))
+    return int((signs == memory["signs"]).sum()) >= agreements_by_chance(len(here))
+
+
+def agreements_by_chance(size: int) -> int:
+    """Return how many of so many random signs agree with others in 99 of 100 cases.
+
+    It is the quantile of the binomial distribution, by its normal approximation.
+    """
+    return round(size / 2 + NormalDist().inv_cdf(0.99) * math.sqrt(size) / 2)
+
+
+@dataclass(frozen=True)
+class StatisticalMimicry(Attack):
+    """Blends its update with noise of its own past's spread, and drifts (Younesi et al., 2025).
+
+    Each attacker sends (1 − α)·u + α·(μ + ε) + δ·v. u is its honest update; μ and σ are mean and
+    standard deviation of its honest updates so far, coordinate by coordinate, this one included; ε
+    is drawn from N(0, σ²); v is a direction of its own at length 1, drawn once. δ grows by
+    ``growth`` with every round in which it attacks, up to ``longest``.
+
+    Source: arXiv 2511.14715 (FLARE) and its code, Anonymous0-0paper/FLARE, with its settings. Three
+    departures: the code blends models, the paper's abstract gradients and this class updates; v has
+    length 1 from the first round on; and δ stays where it is once it has grown to 2, while the code
+    squares it from there on. That code also trains on without what it computed.
+
+    Attributes:
+        blend: α, from 0 to 1.
+        drift: δ at first, in units of the model's weights.
+        growth: Factor of δ from round to round, 1 or more.
+        longest: What δ does not grow beyond.
+    """
+
+    blend: float = 0.5
+    drift: float = 0.1
+    growth: float = 1.2
+    longest: float = 2.0
+
+    remembers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("blend", self.blend, 0.0, 1.0)
+        check_number("drift", self.drift, 0.0)
+        check_number("growth", self.growth, 1.0)
+        check_number("longest", self.longest, 0.0)
+
+    def forge(self, scene: Scene) -> Forgery:
+        """Learn of this round's updates, then blend; see `Attack.forge`."""
+        names = ("rounds", "drifts", "means", "squares", "directions")
+        kept = {name: by_client(scene.memory, name) for name in names}
+        sent = scene.own_updates.copy()
+        for own, row, report in zip(scene.own_updates, sent, scene.own, strict=True):
+            if not np.isfinite(own).all():  # it diverged, and has nothing to learn from
+                continue
+            if report.client in kept["rounds"]:
+                rounds, drift, mean, squares, direction = (
+                    kept[name][report.client] for name in names
+                )
+            else:
+                rounds, drift, mean, squares = 0, self.drift, 0.0, 0.0
+                direction = unit(scene.draw.standard_normal(len(own)))
+            offset = own - mean
+            mean = mean + offset / (rounds + 1)
+            squares = squares + offset * (own - mean)
+            noise = np.sqrt(squares / (rounds + 1)) * scene.draw.standard_normal(len(own))
+            row[:] = (1.0 - self.blend) * own + self.blend * (mean + noise) + drift * direction
+            if scene.active:
+                drift = min(self.growth * drift, max(self.longest, self.drift))
+            found = (rounds + 1, drift, *map(_stored, (mean, squares, direction)))
+            for name, value in zip(names, found, strict=True):
+                kept[name][report.client] = value
+        return Forgery(scene.reports(sent), kept_by_client(**kept))
+
+
+def _stored(row: Vector) -> NDArray[np.float32]:
+    return row.astype(np.float32)
 
 
 LARGEST_FACTOR = 1e12

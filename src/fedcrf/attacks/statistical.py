@@ -6,14 +6,26 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, norms, unit, with_noise
+from fedcrf.attacks.base import (
+    Attack,
+    Forgery,
+    Scene,
+    Vector,
+    by_client,
+    kept_by_client,
+    norms,
+    unit,
+    with_noise,
+)
 from fedcrf.checks import check_choice, check_number, check_whole, is_number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import Memory
+from fedcrf.statistics import is_floating
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,65 @@ def largest_z(num_clients: int, num_attackers: int) -> float:
 
 def _supporters(num_clients: int, num_attackers: int) -> int:
     return num_clients // 2 + 1 - num_attackers
+
+
+@dataclass(frozen=True)
+class HybridSparse(Attack):
+    """Sends μ − c·σ where the network is sensitive, else μ − z·σ (Ozfatura et al., 2024).
+
+    σ is the sample's standard deviation. The sensitive coordinates are biases and batch norm, and
+    the ``share`` of all other weights w whose |w·g| is the largest, where g is the honest mean.
+    They are fixed in the first round, for good. Source: arXiv 2404.06230 and its code,
+    CRYPTO-KU/FL-Byzantine-Library, with its settings.
+
+    The authors prune the network by the same measure in 100 steps (FORCE), with gradients of honest
+    clients' data after each. Attackers here see updates and no gradients, so that they take one
+    step (SNIP), and g in the place of the gradient.
+
+    Attributes:
+        scale: c, how many standard deviations the sensitive coordinates are moved by.
+        share: Share of the weights that is sensitive, from 0 to 1.
+        z: How many standard deviations the others are moved by; by default `largest_z` of m and f.
+    """
+
+    scale: float = 1.5
+    share: float = 0.005
+    z: float | None = None
+
+    fewest_honest: ClassVar[int] = 2
+    remembers: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale)
+        check_number("share", self.share, 0.0, 1.0)
+        if self.z is not None:
+            check_number("z", self.z)
+
+    def forge(self, scene: Scene) -> Forgery:
+        """Find the sensitive coordinates, where they are not known; see `Attack.forge`."""
+        memory = scene.memory or {"sensitive": sensitive(scene, self.share)}
+        if not scene.active or not scene.num_attackers:
+            return Forgery(scene.own, memory)
+        z = largest_z(scene.num_clients, scene.num_attackers) if self.z is None else self.z
+        spread = scene.honest_updates.std(axis=0, ddof=1)
+        strengths = np.where(memory["sensitive"], self.scale, z)
+        return Forgery(scene.reports(scene.honest_mean - strengths * spread), memory)
+
+    def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
+        """See `Attack.obstacle`."""
+        plain = ALIE(self.z).obstacle(num_clients, num_attackers)
+        return super().obstacle(num_clients, num_attackers) or plain
+
+
+def sensitive(scene: Scene, share: float) -> NDArray[np.bool_]:
+    """Return (d,) which coordinates of a model are sensitive; see `HybridSparse`."""
+    tensors = [array for array in scene.global_state.values() if is_floating(array.dtype)]
+    weights = np.concatenate([np.full(array.size, array.ndim > 1) for array in tensors])
+    places = np.flatnonzero(weights)
+    saliency = np.abs(scene.position * scene.honest_mean)[places]
+    kept = np.argsort(-saliency, kind="stable")[: round(share * len(places))]
+    weights[places[kept]] = False
+    return ~weights
 
 
 @dataclass(frozen=True)
@@ -269,16 +340,11 @@ class Mimic(Attack):
         memory = scene.memory
         if int(memory.get("rounds", np.array(0))) < self.warmup:
             memory = _learnt(scene)
-        scores = _by_client(memory, "scores")
+        scores = by_client(memory, "scores")
         worth = [abs(scores.get(report.client, 0.0)) for report in scene.finite_honest]
         copied = scene.honest_updates[int(np.argmax(worth))]
         updates = with_noise(copied, scene.num_attackers, self.noise, scene.draw)
         return Forgery(scene.reports(updates), memory)
-
-
-def _by_client(memory: Memory, name: str) -> dict[int, Any]:
-    """Return what a memory has under a name for each of its clients; nothing at first."""
-    return dict(zip(memory["clients"].tolist(), memory[name], strict=True)) if memory else {}
 
 
 def _learnt(scene: Scene) -> Memory:
@@ -290,7 +356,7 @@ def _learnt(scene: Scene) -> Memory:
     mean = mean / (rounds + 1)
     centred = scene.honest_updates - mean
     direction = unit((rounds * start + unit((centred @ start) @ centred)) / (rounds + 1))
-    scores = _by_client(before, "scores")
+    scores = by_client(before, "scores")
     found = (scene.honest_updates @ direction).tolist()
     for report, score in zip(scene.finite_honest, found, strict=True):
         scores[report.client] = scores.get(report.client, 0.0) + score
@@ -298,8 +364,7 @@ def _learnt(scene: Scene) -> Memory:
         "rounds": np.array(rounds + 1),
         "mean": mean,
         "direction": direction,
-        "clients": np.array(list(scores)),
-        "scores": np.array(list(scores.values())),
+        **kept_by_client(scores=scores),
     }
 
 
@@ -336,13 +401,10 @@ class Drift(Attack):
         if not scene.active or not scene.num_attackers:
             return Forgery(scene.own, scene.memory)
         here, memory = scene.position, scene.memory
-        goals = _by_client(memory, "goals")
+        goals = by_client(memory, "goals")
         directions = unit(scene.updates_of(Opposed(self.cosine).forge(scene).reports))
         reach = self.length * float(np.median(norms(scene.honest_updates))) / self.curvature
         for report, direction in zip(scene.own, directions, strict=True):
             goals.setdefault(report.client, here + reach * direction)
         wanted = np.stack([goals[report.client] for report in scene.own])
-        return Forgery(
-            scene.reports(self.curvature * (wanted - here)),
-            {"clients": np.array(list(goals)), "goals": np.stack(list(goals.values()))},
-        )
+        return Forgery(scene.reports(self.curvature * (wanted - here)), kept_by_client(goals=goals))

@@ -79,7 +79,8 @@ class Adversary:
         poisoned = {}
         if isinstance(threat.attack, DataAttack):
             poisoned = {
-                client: _poisoned(threat.attack, federation, client, seed) for client in clients
+                client: _poisoned(threat.attack.of_attacker(number), federation, client, seed)
+                for number, client in enumerate(clients)
             }
         return cls(threat, clients, poisoned, seed)
 
