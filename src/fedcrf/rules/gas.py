@@ -23,11 +23,11 @@ from fedcrf.rules.state import State
 from fedcrf.statistics.inputs import Layers, finite_clients
 from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
 
-BLOCK_NUMBERS = 1 << 18
+BLOCK_NUMBERS = 1 << 16
 """Numbers of all clients that are worked on at once."""
 
 Groups = NDArray[np.float64]
-"""(g, m, c): of each of g groups, m updates of c coordinates about their mean."""
+"""(m, g, c): of m updates, g groups of c coordinates, about their mean."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class GAS(Rule):
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
-        models, origin = models_of(model, reports)
+        models, _ = models_of(model, reports)
         finite = finite_clients(models)
         rounds = int(memory.get("rounds", 0))
         used = np.flatnonzero(finite)
@@ -86,49 +86,47 @@ class GAS(Rule):
             count = max(1, len(used) - (self.num_byzantine or 0))
             scores = np.zeros(len(used))
             if count < len(used):
-                scores = self._scores([models[i] for i in used], origin, rounds)
+                scores = self._scores([models[i] for i in used], rounds)
             weights[used[np.argsort(scores, kind="stable")[:count]]] = 1.0 / count
         result = weighted_result(model, reports, weights, finite)
         return replace(result, memory={"rounds": np.array(rounds + 1)})
 
-    def _scores(self, models: Sequence[Layers], origin: Layers, rounds: int) -> NDArray[np.float64]:
+    def _scores(self, models: Sequence[Layers], rounds: int) -> NDArray[np.float64]:
         """Return (m,) sums over the groups of the distances to the base rule's vector."""
         draw = np.random.default_rng([self.seed or 0, rounds])
         scores = np.zeros(len(models))
         base, f = BASES[self.base], self.num_byzantine or 0
-        for groups in dealt(models, origin, self.groups, draw):
-            apart = groups - base(groups, f)[:, None, :]
-            scores += np.sqrt(np.einsum("gmc,gmc->gm", apart, apart)).sum(axis=0)
+        for groups in dealt(models, self.groups, draw):
+            robust = base(groups, f)
+            groups -= robust
+            scores += np.sqrt(np.einsum("mgc,mgc->mg", groups, groups)).sum(axis=1)
         return scores
 
 
-def dealt(
-    models: Sequence[Layers], origin: Layers, num_groups: int, draw: np.random.Generator
-) -> Iterator[Groups]:
-    """Yield the groups of randomly dealt coordinates, several at a time.
+def dealt(models: Sequence[Layers], num_groups: int, draw: np.random.Generator) -> Iterator[Groups]:
+    """Yield the groups of randomly dealt coordinates, several at a time, in fresh arrays.
 
     Args:
         models: For each of m clients the flat layers of its model; all are finite.
-        origin: Those of the global model, which are taken away.
         num_groups: How many groups; there are fewer if equal sizes need fewer. The last one is
             filled up with zeros.
         draw: Deals the coordinates.
     """
-    dimension = sum(map(len, origin))
-    size = -(-dimension // num_groups)
-    places = draw.permutation(dimension)
+    sizes = [len(layer) for layer in models[0]]
+    size = -(-sum(sizes) // num_groups)
+    places = draw.permutation(sum(sizes))
     width = size * max(1, BLOCK_NUMBERS // (len(models) * size))
-    for start in range(0, dimension, width):
+    for start in range(0, sum(sizes), width):
         columns = places[start : start + width]
-        found = _found(columns, [len(layer) for layer in origin])
         block = np.zeros((len(models), -(-len(columns) // size) * size))
-        for layers, row in zip(models, block, strict=True):
-            for layer, base, (targets, sources) in zip(layers, origin, found, strict=True):
-                row[targets] = layer[sources]
-                row[targets] -= base[sources]
-        block -= block[0].copy()  # exact for equal updates, as their mean alone is not
+        for number, (targets, sources) in enumerate(_found(columns, sizes)):
+            # From the first client's on: so equal updates are equal to the bit. No place is
+            # outside a layer, and this mode looks for none.
+            first = models[0][number].take(sources, mode="clip").astype(np.float64)
+            for layers, row in zip(models, block, strict=True):
+                row[targets] = layers[number].take(sources, mode="clip") - first
         block -= block.mean(axis=0)
-        yield np.ascontiguousarray(block.reshape(len(models), -1, size).swapaxes(0, 1))
+        yield block.reshape(len(models), -1, size)
 
 
 def _found(
@@ -146,65 +144,70 @@ def _found(
     ]
 
 
-# --- the rules within a group: (g, m, c) and f -> (g, c) --------------------------------------
+# --- the rules within a group: (m, g, c) and f -> (g, c) --------------------------------------
 
 
-def _nearest(groups: Groups, f: int, count: int) -> NDArray[np.intp]:
-    """Return (g, count) updates with the best Krum scores."""
-    gram = groups @ groups.swapaxes(1, 2)
+def _nearest(groups: Groups, f: int, count: int) -> Groups:
+    """Return (count, g, c): in each group the updates with the best Krum scores."""
+    if count == len(groups):
+        return groups
+    parts = groups.swapaxes(0, 1)
+    gram = parts @ parts.swapaxes(1, 2)
     squares = np.einsum("gii->gi", gram)
     squared = np.maximum(squares[:, :, None] + squares[:, None, :] - 2.0 * gram, 0.0)
     np.einsum("gii->gi", squared)[:] = 0.0  # each is its own nearest, as in the source
     squared.sort(axis=2)
-    scores = squared[:, :, : max(1, groups.shape[1] - f - 1)].sum(axis=2)
-    return np.argsort(scores, axis=1, kind="stable")[:, :count]
+    scores = squared[:, :, : max(1, len(groups) - f - 1)].sum(axis=2)
+    chosen = np.argsort(scores, axis=1, kind="stable")[:, :count]
+    return np.asarray(groups[chosen.T, np.arange(len(parts))])
 
 
 def _krum(groups: Groups, f: int) -> NDArray[np.float64]:
-    m = groups.shape[1]
+    m = len(groups)
     f = min(f, max(0, (m - 3) // 2))
-    chosen = _nearest(groups, f, m - f)
-    return np.asarray(np.take_along_axis(groups, chosen[:, :, None], axis=1).mean(axis=1))
+    return np.asarray(_nearest(groups, f, m - f).mean(axis=0))
 
 
 def _bulyan(groups: Groups, f: int) -> NDArray[np.float64]:
     """Return the mean of the m − 4f values nearest to the median of the m − 2f best updates."""
-    m = groups.shape[1]
+    m = len(groups)
     f = min(f, max(0, (m - 3) // 4))
-    chosen = _nearest(groups, f, m - 2 * f)
-    ranked = _ranked(np.take_along_axis(groups, chosen[:, :, None], axis=1))
+    ranked = _ranked(_nearest(groups, f, m - 2 * f))
     kept = m - 4 * f
     # The nearest values lie together in order: of 2f + 1 runs, the one that reaches least far.
     middle = ranked[(len(ranked) - 1) // 2]
-    reach = np.maximum(middle - ranked[: 2 * f + 1], ranked[kept - 1 :] - middle)
-    first = np.argmin(reach, axis=0)[None]
-    sums = np.concatenate([np.zeros((1, *middle.shape)), np.cumsum(ranked, axis=0)])
-    run = np.take_along_axis(sums, first + kept, axis=0) - np.take_along_axis(sums, first, axis=0)
-    return np.asarray(run[0] / kept)
+    total = np.sum(ranked[:kept], axis=0)
+    reach = np.maximum(middle - ranked[0], ranked[kept - 1] - middle)
+    nearest = total.copy()
+    for first in range(1, 2 * f + 1):
+        total += ranked[first + kept - 1] - ranked[first - 1]
+        other = np.maximum(middle - ranked[first], ranked[first + kept - 1] - middle)
+        nearer = other < reach
+        np.copyto(nearest, total, where=nearer)
+        np.copyto(reach, other, where=nearer)
+    return np.asarray(nearest / kept)
 
 
 def _median(groups: Groups, f: int) -> NDArray[np.float64]:
-    return np.asarray(_ranked(groups)[(groups.shape[1] - 1) // 2])
+    return np.asarray(_ranked(groups)[(len(groups) - 1) // 2])
 
 
 def _trimmed_mean(groups: Groups, f: int) -> NDArray[np.float64]:
-    m = groups.shape[1]
-    f = min(f, (m - 1) // 2)
-    return np.asarray(_ranked(groups)[f : m - f].mean(axis=0))
+    f = min(f, (len(groups) - 1) // 2)
+    return np.asarray(np.mean(_ranked(groups)[f : len(groups) - f], axis=0))
 
 
-def _ranked(groups: Groups) -> NDArray[np.float64]:
-    """Return (m, g, c): the values of every coordinate in order."""
-    rows = groups.swapaxes(0, 1)
-    if len(rows) > NETWORK_LIMIT:
-        return np.sort(rows, axis=0)
-    ranked = list(rows.copy())
+def _ranked(groups: Groups) -> Sequence[NDArray[np.float64]]:
+    """Return m arrays of (g, c): the values of every coordinate in order."""
+    if len(groups) > NETWORK_LIMIT:
+        return np.sort(groups, axis=0)  # type: ignore[return-value]  # rows are a sequence too
+    ranked = list(groups.copy())
     spare = np.empty_like(ranked[0])
     for i, j in sorting_network(len(ranked)):
         np.minimum(ranked[i], ranked[j], out=spare)
         np.maximum(ranked[i], ranked[j], out=ranked[j])
         ranked[i], spare = spare, ranked[i]
-    return np.asarray(ranked)
+    return ranked
 
 
 BASES: Mapping[str, Callable[[Groups, int], NDArray[Any]]] = {
