@@ -31,6 +31,7 @@ from fedcrf.models import MLP, MODELS
 from fedcrf.objectives import OBJECTIVES, Plain
 from fedcrf.processes import one_thread
 from fedcrf.rules import (
+    LABEL_DIVERGENCE,
     RESIDUAL_LOSS,
     RULES,
     SERVER_OPTIMIZERS,
@@ -155,7 +156,11 @@ class Quadratic:
             elif attack is not None and scene.own and (scene.active or attack.remembers):
                 forgery = attack.forge(scene)
                 kept, sent = forgery.memory, forgery.reports if scene.active else sent
-            result = rule.aggregate(memory, state, scene.round_with(sent))
+            served = rule
+            if rule.server_examples:  # the server goes the mean client's way, half as far
+                own = _flat(state) + 0.15 * (centres.mean(axis=0) - _flat(state))
+                served = rule.with_server_model(_state(own, 0))
+            result = served.aggregate(memory, state, scene.round_with(sent))
             yield Round(state, sent, result)
             state, memory = result.state, result.memory
 
@@ -199,7 +204,10 @@ class Quadratic:
             state=_state(after, 10 * int(client)),
             num_examples=(20 + 7 * int(client)) * (1 + large),
             effective_steps=3.0 + client % 4,
-            evidence={RESIDUAL_LOSS: float(np.mean((centre - after) ** 2)) * (1 + client % 4) ** 3},
+            evidence={
+                RESIDUAL_LOSS: float(np.mean((centre - after) ** 2)) * (1 + client % 4) ** 3,
+                LABEL_DIVERGENCE: 0.2 * float(client % 5),
+            },
         )
 
 
@@ -214,6 +222,8 @@ def _informed(name: str) -> Rule:
         "krum": {"num_byzantine": 2},
         "multi-krum": {"num_byzantine": 2},
         "trimmed-mean": {"fraction": 0.25},
+        "centered-clipping": {"clip": 0.5},
+        "fedawa": {"learning_rate": 0.1},
     }
     rule = kind(**options.get(name, {}))
     return rule.informed(2, SMALL.clients, 5)

@@ -14,15 +14,21 @@ from numpy.testing import assert_allclose
 from crf.slow_robust import SlowRobust, reported_trust
 from fedcrf.rules import (
     CRF,
+    GAS,
     RFA,
     AggregationResult,
+    CenteredClipping,
     ClientReport,
     CoordinateMedian,
     CRFEvidence,
     CRFRobust,
     CRFRobustEvidence,
     FedAvg,
+    FedAWA,
+    FedDisco,
     FedNova,
+    FLTrust,
+    FoundationFL,
     GeometricMedian,
     Krum,
     MultiKrum,
@@ -32,7 +38,7 @@ from fedcrf.rules import (
     Uniform,
 )
 from paper import baselines as slow
-from paper import reference
+from paper import more_rivals, reference
 
 SHAPES: Mapping[str, tuple[int, ...]] = {
     "conv.weight": (2, 2, 3),
@@ -60,7 +66,20 @@ class Round(NamedTuple):
     reports: list[ClientReport]
 
     def aggregate(self, rule: Rule) -> AggregationResult:
-        return rule.aggregate({}, self.before, self.reports)
+        return self.served(rule).aggregate({}, self.before, self.reports)
+
+    def served(self, rule: Rule) -> Rule:
+        """The rule, which gets the server's model of this round if it needs one."""
+        return rule.with_server_model(self.server) if rule.server_examples else rule
+
+    @property
+    def server(self) -> State:
+        """What the server trained itself: a mean of the finite models, by the clients' numbers."""
+        used = [each for each in self.reports if np.isfinite(slow.vector(each.state)).all()]
+        if not used:
+            return self.before
+        mean = slow.weighted_mean(states(used), slow.shares([1 + each.client for each in used]))
+        return {name: np.asarray(mean[name], array.dtype) for name, array in self.before.items()}
 
     def counting(self, counts: Sequence[Any]) -> Round:
         """The same round, with other numbers of examples."""
@@ -107,7 +126,8 @@ def sample(
             own = tensor(rng, name, array.shape, dtype) * (spread if array.dtype.kind == "f" else 1)
             state[name] = np.asarray(array + moved[name] + own, dtype=array.dtype)
         n, steps = int(rng.integers(1, 200)), float(rng.uniform(0.5, 20.0))
-        evidence = {"residual_loss": 0.3 * client**2} if client != 2 else {}
+        evidence = {"residual_loss": 0.3 * client**2, "label_divergence": 0.1 + client % 3}
+        evidence = evidence if client != 2 else {}
         reports.append(ClientReport(client * 3, state, n, steps, evidence))
     return Round(before, reports)
 
@@ -150,9 +170,29 @@ BASELINES: list[Rule] = [
     MultiKrum(1),
     MultiKrum(3),
 ]
+RIVALS: list[Rule] = [
+    GAS(),
+    GAS(groups=5, num_byzantine=1),
+    GAS(base="krum", num_byzantine=2),
+    GAS(base="median", num_byzantine=1),
+    GAS(groups=4, base="trimmed-mean", num_byzantine=1, seed=3),
+    FLTrust(),
+    FoundationFL(),
+    FoundationFL(num_byzantine=2, copies=3),
+    FoundationFL("median", copies=0),
+    # So long a clip that it clips nothing but what the tests of this rule alone have.
+    CenteredClipping(clip=1e6),
+    CenteredClipping(clip=1e6, bucket_size=1),
+    CenteredClipping(clip=1e6, bucket_size=3, seed=4),
+    FedAWA(),
+    FedAWA(iterations=4, learning_rate=0.3, beta1=0.9, beta2=0.99),
+    FedDisco(),
+    FedDisco(discrepancy=2.0, offset=0.0),
+]
 # A new rule is a line here: `test_every_rule_is_tested` asks for it.
 TESTED: list[Rule] = [
     *BASELINES,
+    *RIVALS,
     CRF(),
     CRF(
         labels=(0.0, 0.5, 2.0),
@@ -204,7 +244,7 @@ every_baseline = pytest.mark.parametrize("rule", BASELINES, ids=name_of)
 
 def by_coordinate(rule: Rule) -> bool:
     """Whether no report has one weight."""
-    return isinstance(rule, CoordinateMedian | TrimmedMean)
+    return isinstance(rule, CoordinateMedian | TrimmedMean | FoundationFL)
 
 
 # --- what they must come to -----------------------------------------------------------------
@@ -231,10 +271,40 @@ def slow_version(rule: Rule, round_: Round) -> tuple[Sequence[float], State]:
             steps = [report.effective_steps for report in reports]
             model = slow.fednova(before, models, n, steps, rule.normalise_buffers)
             return slow.fednova_weights(n, steps), model
+        case FoundationFL():
+            model = more_rivals.foundation(
+                models, vectors, rule.base, rule.num_byzantine or 0, rule.copies
+            )
+            return [math.nan] * len(models), model
+        case FLTrust():
+            server = slow.vector(round_.server) - slow.vector(before)
+            weights, step = more_rivals.fltrust(vectors, server)
+            return weights, with_floats(slow.weighted_mean(models, weights), before, step)
         case CRFRobust():
             heeded = evidence if isinstance(rule, CRFRobustEvidence) else None
             server = SlowRobust(**changed_settings(rule))
             return slow_robust(server, round_, vectors, heeded)
+        case GAS():
+            f = rule.num_byzantine or 0
+            weights = more_rivals.gas(vectors, rule.groups, rule.base, f, rule.seed or 0)
+        case CenteredClipping():
+            return equal_buckets(rule, round_), with_floats(
+                slow.weighted_mean(models, equal), before, clipped_step(rule, round_, vectors)
+            )
+        case FedAWA():
+            weights, _ = more_rivals.fedawa(
+                slow.vector(before),
+                vectors,
+                slow.shares(n),
+                rule.iterations,
+                rule.learning_rate,
+                (rule.beta1, rule.beta2),
+            )
+        case FedDisco():
+            divergences = [report.evidence.get("label_divergence") for report in reports]
+            weights = more_rivals.feddisco(
+                slow.shares(n), divergences, rule.discrepancy, rule.offset
+            )
         case FedAvg():
             weights = slow.shares(n)
         case Uniform():
@@ -258,6 +328,40 @@ def slow_version(rule: Rule, round_: Round) -> tuple[Sequence[float], State]:
         case _:
             raise AssertionError(f"{rule} has no slow version")
     return weights, slow.weighted_mean(models, weights)
+
+
+def with_floats(averaged: State, before: State, step: slow.Vector) -> State:
+    """A model whose floating-point numbers are those of before and a step."""
+    state, start = dict(averaged), 0
+    for name, array in before.items():
+        if array.dtype.kind == "f":
+            part = step[start : start + array.size].reshape(array.shape)
+            state[name] = array.astype(np.float64) + part
+            start += array.size
+    return state
+
+
+def clipped_step(
+    rule: CenteredClipping, round_: Round, vectors: Sequence[slow.Vector]
+) -> slow.Vector:
+    """Centered clipping's first aggregate."""
+    return more_rivals.clipped(
+        np.zeros(len(vectors[0])),
+        vectors,
+        [report.client for report in round_.reports],
+        rule.clip,
+        rule.iterations,
+        rule.bucket_size,
+        rule.seed or 0,
+    )
+
+
+def equal_buckets(rule: CenteredClipping, round_: Round) -> list[float]:
+    """The weights where nothing is clipped: those of the mean of the buckets."""
+    m = len(round_.reports)
+    each = np.eye(m)
+    whole = replace(rule, iterations=1)
+    return [float(share) for share in clipped_step(whole, round_, list(each))]
 
 
 def slow_robust(

@@ -10,11 +10,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import (
+    GAS,
     RFA,
+    CenteredClipping,
     ClientReport,
     CoordinateMedian,
     FedAvg,
+    FedAWA,
+    FedDisco,
     FedNova,
+    FLTrust,
+    FoundationFL,
     GeometricMedian,
     Krum,
     MultiKrum,
@@ -83,7 +89,16 @@ def test_two_clients(rule):
 
 @pytest.mark.parametrize(
     "rule",
-    [CoordinateMedian(), TrimmedMean(), GeometricMedian(), *map(Krum, (0, 1)), MultiKrum()],
+    [
+        CoordinateMedian(),
+        TrimmedMean(),
+        GeometricMedian(),
+        *map(Krum, (0, 1)),
+        MultiKrum(),
+        GAS(num_byzantine=2),
+        FoundationFL(num_byzantine=2),
+        CenteredClipping(clip=0.5),
+    ],
     ids=name_of,
 )
 def test_rules_that_do_not_weigh_by_examples_ignore_the_counts(rule):
@@ -94,7 +109,7 @@ def test_rules_that_do_not_weigh_by_examples_ignore_the_counts(rule):
     )
 
 
-@pytest.mark.parametrize("rule", [RFA(), FedNova(), FedNova(True)], ids=name_of)
+@pytest.mark.parametrize("rule", [RFA(), FedNova(), FedNova(True), FedDisco()], ids=name_of)
 def test_a_client_without_examples_does_not_pull_where_examples_weigh(rule):
     before, reports = sample(6)
     silent = ClientReport(9, sample(1, seed=8).reports[0].state, 0, effective_steps=0.0)
@@ -122,6 +137,24 @@ def test_a_client_without_examples_does_not_pull_where_examples_weigh(rule):
         (RFA, {"smoothing": float("nan")}),
         (Krum, {"num_byzantine": -1}),
         (MultiKrum, {"num_byzantine": -1}),
+        (GAS, {"groups": 0}),
+        (GAS, {"base": "mean"}),
+        (GAS, {"num_byzantine": -1}),
+        (GAS, {"seed": -1}),
+        (FLTrust, {"server_examples": 0}),
+        (FoundationFL, {"base": "krum"}),
+        (FoundationFL, {"num_byzantine": -1}),
+        (FoundationFL, {"copies": -1}),
+        (CenteredClipping, {"clip": 0.0}),
+        (CenteredClipping, {"iterations": 0}),
+        (CenteredClipping, {"bucket_size": 0}),
+        (CenteredClipping, {"seed": -1}),
+        (FedAWA, {"iterations": 0}),
+        (FedAWA, {"learning_rate": 0.0}),
+        (FedAWA, {"beta1": 1.0}),
+        (FedAWA, {"beta2": -0.1}),
+        (FedDisco, {"discrepancy": -0.1}),
+        (FedDisco, {"offset": float("nan")}),
     ],
 )
 def test_settings_outside_their_range_are_refused_by_name(make, setting):
@@ -145,6 +178,12 @@ TOLD = [
     (Krum(0), 3, Krum(0)),
     (TrimmedMean(0.0), 3, TrimmedMean(0.0)),
     (TrimmedMean(0.2), 9, TrimmedMean(0.2)),
+    (GAS(), 3, GAS(num_byzantine=3, seed=5)),
+    (GAS(num_byzantine=1, seed=2), 3, GAS(num_byzantine=1, seed=2)),
+    (FoundationFL(), 3, FoundationFL(num_byzantine=3)),
+    (FoundationFL(num_byzantine=0), 3, FoundationFL(num_byzantine=0)),
+    (CenteredClipping(), 3, CenteredClipping(seed=5)),
+    (CenteredClipping(seed=0), 3, CenteredClipping(seed=0)),
 ]
 
 
@@ -171,6 +210,8 @@ def test_a_rule_that_nobody_tells_expects_no_attackers(rule):
         (MultiKrum(), 9, "MultiKrum: 9 attackers of 10 clients are half or more"),
         (MultiKrum(9), 0, "MultiKrum: 9 attackers of 10 clients are half or more"),
         (TrimmedMean(), 5, "TrimmedMean: 5 attackers of 10 .* give 4 at most .fraction"),
+        (GAS(), 5, "GAS: 5 attackers of 10 .* give 4 at most .num_byzantine"),
+        (FoundationFL(), 5, "FoundationFL: 5 attackers of 10 .* give 4 at most .num_byzantine"),
     ],
     ids=str,
 )

@@ -22,8 +22,10 @@ from fedcrf.rules import (
     Adam,
     AggregationResult,
     ClientReport,
+    CoordinateMedian,
     CRFRobust,
     FedAvg,
+    FedExP,
     Memory,
     Momentum,
     Optimized,
@@ -51,13 +53,19 @@ def random_rounds(seed: int, m: int = 3, dtype: str = "float64") -> list[list[Cl
     ]
 
 
+def server_model(state: State) -> State:
+    """What a server might have trained from a model."""
+    return {name: np.asarray(array * 0.5 + 1, array.dtype) for name, array in state.items()}
+
+
 def go_on(
     rule: Rule, state: State, rounds: Sequence[Sequence[ClientReport]], memory: Memory | None = None
 ) -> list[AggregationResult]:
     results = []
     memory = memory or {}
     for reports in rounds:
-        result = rule.aggregate(memory, state, reports)
+        served = rule.with_server_model(server_model(state))
+        result = served.aggregate(memory, state, reports)
         state, memory = result.state, result.memory
         results.append(result)
     return results
@@ -112,6 +120,8 @@ ROWS: Mapping[str, Row] = {
         Adam(0.5, beta1=0.2, beta2=0.6, tau=0.1),
         slow_adaptive(lambda v, s: 0.6 * v + 0.4 * s, 0.5, 0.2, 0.1),
     ),
+    # So large an ε that no step is longer than the aggregate; the tests below have the others.
+    "fedexp": Row(FedExP(1e12), list),
     "yogi": Row(Yogi(), slow_adaptive(lambda v, s: v - 0.01 * s * sign(v - s), 0.01, 0.9, 1e-3)),
     "yogi, other": Row(
         # τ² among the squares of the steps, so that v goes down as well as up.
@@ -180,6 +190,56 @@ def test_torch_s_optimizers_on_the_pseudo_gradients(
             assert_allclose(result.state[name], parameter.detach().numpy(), rtol=1e-12)
 
 
+# FedExP, which looks at the updates
+
+
+def extrapolation(
+    start: State, reports: Sequence[ClientReport], weights: Sequence[float], epsilon: float
+) -> tuple[float, float]:
+    """FedExP's η before it is cut at 1, and the mean square of the updates, number by number."""
+    mean_square, square = 0.0, 0.0
+    for name in TRAINED:
+        before = start[name].reshape(-1).tolist()
+        rows = [report.state[name].reshape(-1).tolist() for report in reports]
+        for place, value in enumerate(before):
+            moves = [row[place] - value for row in rows]
+            mean_square += sum(p * move**2 for p, move in zip(weights, moves, strict=True))
+            square += sum(p * move for p, move in zip(weights, moves, strict=True)) ** 2
+    return mean_square / (2 * (square + epsilon)), mean_square
+
+
+@pytest.mark.parametrize("rule", [FedAvg(), CoordinateMedian()], ids=["weights", "none"])
+@pytest.mark.parametrize(("spread", "epsilon"), [(1.0, 1e-3), (1.0, 5.0), (0.02, 1e-3)])
+def test_fedexp_s_step_grows_with_the_updates_spread(
+    rule: Rule, spread: float, epsilon: float
+) -> None:
+    start = random_state(np.random.default_rng(20), "float64")
+    m = 9
+    rounds = random_rounds(21, m)[0]
+    reports = [
+        replace(
+            each,
+            state={
+                name: array + np.asarray(1 - spread + spread * each.state[name], array.dtype)
+                for name, array in start.items()
+            },
+        )
+        for each in rounds
+    ]
+    plain = rule.aggregate({}, start, reports)
+    weights = [1 / m] * m if np.isnan(plain.weights).any() else plain.weights.tolist()
+    rate, mean_square = extrapolation(start, reports, weights, epsilon)
+    if isinstance(rule, CoordinateMedian):  # its aggregate is no weighted mean
+        square = sum(float(((plain.state[name] - start[name]) ** 2).sum()) for name in TRAINED)
+        rate = mean_square / (2 * (square + epsilon))
+    assert (rate > 1) == (spread == 1.0), "both sides of the cut are seen"
+    result = Optimized(rule, FedExP(epsilon)).aggregate({}, start, reports)
+    for name in start:
+        factor = max(1.0, rate) if name in TRAINED else 1.0
+        expected = start[name] + factor * (plain.state[name] - start[name])
+        assert_allclose(result.state[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
 # What it leaves to the rule
 
 
@@ -201,7 +261,7 @@ def test_weights_reasons_and_buffers_are_the_rule_s(kind: Any, name: str) -> Non
     reports = random_rounds(8, 5, "float32")[0]
     broken = {**reports[2].state, "head.scale": np.array(np.nan, np.float32)}
     reports[2] = replace(reports[2], state=broken)
-    rule = RULES[name]()
+    rule = RULES[name]().with_server_model(server_model(start))
     plain = rule.aggregate({}, start, reports)
     result = Optimized(rule, kind()).aggregate({}, start, reports)
     assert_array_equal(result.weights, plain.weights)
@@ -358,6 +418,7 @@ DECAY = (-0.1, 1.0, math.nan, "x", None)
 CANNOT_BE = {
     "learning_rate": POSITIVE,
     "tau": POSITIVE,
+    "epsilon": POSITIVE,
     "momentum": DECAY,
     "beta1": DECAY,
     "beta2": DECAY,

@@ -16,7 +16,7 @@ import pytest
 from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import Proximal
-from fedcrf.rules import CRF, Adam, Krum, Optimized
+from fedcrf.rules import CRF, Adam, FLTrust, Krum, Optimized
 from fedcrf.simulation.engine import Engine, engine_for, shared_out
 from simulation import small
 from simulation.small import Asking, BatchNormPlan, Broken, DropoutPlan, HalvedPlan, federation
@@ -33,6 +33,7 @@ simulation = partial(small.simulation, model=BatchNormPlan(), objective=Proximal
         (2, {"rule": Asking(CRF())}),
         (3, {"model": DropoutPlan(), "rule": Asking(Krum())}),
         (2, {"model": HalvedPlan()}),
+        (2, {"rule": FLTrust(10), "clients_per_round": 2}),
         (
             2,
             {
@@ -43,7 +44,7 @@ simulation = partial(small.simulation, model=BatchNormPlan(), objective=Proximal
             },
         ),
     ],
-    ids=["batch norm", "dropout, Krum", "bfloat16", "three of five"],
+    ids=["batch norm", "dropout, Krum", "bfloat16", "server data", "three of five"],
 )
 def test_any_number_of_workers_gives_the_same_bits(workers: int, changes: dict[str, Any]) -> None:
     chosen = simulation(**changes)

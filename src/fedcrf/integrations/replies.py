@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Settings
 from fedcrf.crf import RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.rules import RESIDUAL_LOSS, ClientReport, State
+from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.base import misfit_of
 from fedcrf.statistics import is_floating
 
@@ -51,6 +51,8 @@ class MetricNames(Settings):
         residual_loss: Train metric: the mean loss that a client's model has on its own examples
             after training; evidence for some rules. It is not the mean over the training, which
             most clients send: that is high also where a client still learns much.
+        label_divergence: Train metric: Σ p_c log(C p_c) of the shares p of the C labels among a
+            client's examples; evidence for FedDisco.
         evaluation_loss: Evaluate metric, for the record.
         evaluation_accuracy: Evaluate metric, for the record.
     """
@@ -59,6 +61,7 @@ class MetricNames(Settings):
     effective_steps: str = "effective-steps"
     training_loss: Names = ("train_loss", "training_loss", "loss", "train_logloss")
     residual_loss: Names = ("residual-loss", "residual_loss")
+    label_divergence: Names = ("label-divergence", "label_divergence")
     evaluation_loss: Names = ("eval_loss", "loss", "val_loss", "test_loss", "test_logloss")
     evaluation_accuracy: Names = (
         "eval_acc", "accuracy", "acc", "eval_accuracy", "val_acc", "val_accuracy", "test_acc",
@@ -95,7 +98,7 @@ class MetricNames(Settings):
 
     @property
     def _evidence(self) -> Mapping[str, Names]:
-        return {RESIDUAL_LOSS: self.residual_loss}
+        return {RESIDUAL_LOSS: self.residual_loss, LABEL_DIVERGENCE: self.label_divergence}
 
 
 @dataclass(frozen=True, order=True)

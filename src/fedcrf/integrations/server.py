@@ -113,6 +113,11 @@ class RuleServer:
                 f"the rule is {rule!r}, which does not derive from fedcrf.rules.Rule: "
                 "give a server rule, such as CRFRobust()"
             )
+        if rule.server_examples:
+            raise FedcrfError(
+                f"{rule.name} needs a model that the server trains on its own examples each round, "
+                "which no server here has: choose another rule"
+            )
         names = MetricNames() if metric_names is None else metric_names
         if not isinstance(names, MetricNames):
             raise FedcrfError(f"metric_names is {names!r}: give MetricNames(...)")

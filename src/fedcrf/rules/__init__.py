@@ -9,7 +9,9 @@ outside by name.
 from collections.abc import Mapping
 
 from fedcrf.extensions import check_class, find
+from fedcrf.rules.awa import FedAWA
 from fedcrf.rules.base import (
+    LABEL_DIVERGENCE,
     RESIDUAL_LOSS,
     AggregationResult,
     ClientReport,
@@ -20,8 +22,12 @@ from fedcrf.rules.base import (
     reported_evidence,
 )
 from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
+from fedcrf.rules.centered import CenteredClipping
 from fedcrf.rules.coordinatewise import CoordinateMedian, TrimmedMean
 from fedcrf.rules.crf import CRF, CRFEvidence, CRFRobust, CRFRobustEvidence
+from fedcrf.rules.disco import FedDisco
+from fedcrf.rules.foundation import FoundationFL
+from fedcrf.rules.gas import GAS
 from fedcrf.rules.geometric import RFA, GeometricMedian
 from fedcrf.rules.krum import Krum, MultiKrum
 from fedcrf.rules.mean import FedAvg, Uniform
@@ -31,11 +37,13 @@ from fedcrf.rules.server_optimizers import (
     SERVER_OPTIMIZERS,
     Adagrad,
     Adam,
+    FedExP,
     Momentum,
     ServerOptimizer,
     Yogi,
 )
 from fedcrf.rules.state import State
+from fedcrf.rules.trust import FLTrust
 
 RULES: Mapping[str, type[Rule]] = {
     "fedavg": FedAvg,
@@ -47,6 +55,12 @@ RULES: Mapping[str, type[Rule]] = {
     "rfa": RFA,
     "krum": Krum,
     "multi-krum": MultiKrum,
+    "gas": GAS,
+    "fltrust": FLTrust,
+    "foundation-fl": FoundationFL,
+    "centered-clipping": CenteredClipping,
+    "fedawa": FedAWA,
+    "feddisco": FedDisco,
     "crf": CRF,
     "crf-robust": CRFRobust,
     "crf-evidence": CRFEvidence,
@@ -70,6 +84,8 @@ def find_rule(name: str) -> type[Rule]:
 __all__ = [
     "BYZFL_RULES",
     "CRF",
+    "GAS",
+    "LABEL_DIVERGENCE",
     "RESIDUAL_LOSS",
     "RFA",
     "RULES",
@@ -81,10 +97,16 @@ __all__ = [
     "CRFEvidence",
     "CRFRobust",
     "CRFRobustEvidence",
+    "CenteredClipping",
     "ClientReport",
     "CoordinateMedian",
+    "FLTrust",
+    "FedAWA",
     "FedAvg",
+    "FedDisco",
+    "FedExP",
     "FedNova",
+    "FoundationFL",
     "GeometricMedian",
     "Krum",
     "Memory",

@@ -31,6 +31,9 @@ Memory = Mapping[str, NDArray[Any]]
 RESIDUAL_LOSS = "residual_loss"
 """Evidence: the mean cross-entropy of a client's model on its own examples after training."""
 
+LABEL_DIVERGENCE = "label_divergence"
+"""Evidence: Σ p_c log(C p_c) of the label shares p of a client's own examples, over C classes."""
+
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Last parts of the names of tensors that are not trained, batch norm's."""
 
@@ -118,6 +121,11 @@ class Rule(Settings, ABC):
         """Whether a report without effective steps cannot be used."""
         return False
 
+    @property
+    def server_examples(self) -> int:
+        """How many examples of its own the server trains on; 0 if it needs none."""
+        return 0
+
     def begin(self) -> Memory:
         """Return the memory before the first round."""
         return {}
@@ -167,6 +175,16 @@ class Rule(Settings, ABC):
         """
         return self
 
+    def with_server_model(self, state: State) -> Rule:
+        """Return the rule for one round, in which the server has trained a model itself.
+
+        A rule that needs no `server_examples` is returned as it is.
+
+        Args:
+            state: The global model after local training on the server's examples.
+        """
+        return self
+
     def check_clients(self, num_clients: int) -> None:
         """Raise a `FedcrfError` if the rule cannot be used with so many clients a round.
 
@@ -201,6 +219,11 @@ class Wrapper(Rule):
         """Whether the inner rule needs steps."""
         return self.rule.needs_steps
 
+    @property
+    def server_examples(self) -> int:
+        """How many examples the inner rule needs on the server."""
+        return self.rule.server_examples
+
     def begin(self) -> Memory:
         """Return the inner rule's memory before the first round."""
         return self.rule.begin()
@@ -212,6 +235,10 @@ class Wrapper(Rule):
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Give the inner rule secret signs; see `Rule.with_secret_signs`."""
         return replace(self, rule=self.rule.with_secret_signs(memory, seed))
+
+    def with_server_model(self, state: State) -> Rule:
+        """Give the inner rule the server's model; see `Rule.with_server_model`."""
+        return replace(self, rule=self.rule.with_server_model(state))
 
     def check_clients(self, num_clients: int) -> None:
         """Check the inner rule; see `Rule.check_clients`."""

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import BUFFERS, AggregationResult, ClientReport, Memory, Wrapper, is_buffer
-from fedcrf.rules.server_optimizers import ServerOptimizer
+from fedcrf.rules.server_optimizers import FedExP, ServerOptimizer
 from fedcrf.rules.state import State
-from fedcrf.statistics import is_floating
+from fedcrf.statistics import is_floating, projections
 
 BEHIND = "+"
 """Joins the names of a rule and of its server optimizer."""
@@ -60,13 +60,21 @@ class Optimized(Wrapper):
         kept = self._moments(memory, model)
         state = result.state
         if result.weights.any():
-            state, kept = self._step(model, result.state, kept)
+            rate = self._rate(model, reports, result)
+            state, kept = self._step(model, result.state, kept, rate)
         return replace(result, state=state, memory=_Joined({RULE: result.memory, **kept}))
 
     def _step(
-        self, model: State, aggregate: State, kept: Mapping[str, Memory]
+        self, model: State, aggregate: State, kept: Mapping[str, Memory], rate: float
     ) -> tuple[State, Mapping[str, Memory]]:
-        """Return the next model, and by moment what is kept of every trained tensor."""
+        """Return the next model, and by moment what is kept of every trained tensor.
+
+        Args:
+            model: w_t.
+            aggregate: w_agg.
+            kept: By moment, what was kept.
+            rate: What the optimizer's steps are multiplied by.
+        """
         state = dict(aggregate)
         after: dict[str, dict[str, NDArray[np.float64]]] = {moment: {} for moment in kept}
         for name in self._trained(model):
@@ -74,10 +82,28 @@ class Optimized(Wrapper):
             moments = {moment: arrays[name] for moment, arrays in kept.items()}
             step, renewed = self.optimizer.step(aggregate[name] - before, moments)
             with np.errstate(over="ignore"):  # a diverging model becomes infinite, without warning
-                state[name] = np.asarray(before + step).astype(model[name].dtype)
+                state[name] = np.asarray(before + rate * step).astype(model[name].dtype)
             for moment, array in renewed.items():
                 after[moment][name] = np.asarray(array)
         return state, after
+
+    def _rate(
+        self, model: State, reports: Sequence[ClientReport], result: AggregationResult
+    ) -> float:
+        """Return what steps are multiplied by: 1, but for an optimizer of the updates' norms."""
+        if not isinstance(self.optimizer, FedExP):
+            return 1.0
+        names = self._trained(model)
+        # A rule that acts by coordinate gives no weights: then all updates count alike.
+        weights = np.where(np.isnan(result.weights), 1.0, result.weights)
+        used = np.flatnonzero(weights).tolist()
+        layers = [
+            [state[name].reshape(-1) for name in names]
+            for state in (model, result.state, *(reports[i].state for i in used))
+        ]
+        squares, _ = projections(layers[1:], layers[0])
+        share = weights[used] / weights[used].sum()
+        return self.optimizer.rate(float(share @ squares[1:]), float(squares[0]))
 
     def _moments(self, memory: Memory, model: State) -> Mapping[str, Memory]:
         """Return by moment what is kept of every trained tensor: the memory's, or the first.

@@ -158,9 +158,51 @@ class Yogi(_Decaying):
         return np.asarray(before - (1.0 - self.beta2) * squared * np.sign(before - squared))
 
 
+@dataclass(frozen=True)
+class FedExP(Settings):
+    """w ← w + η Δ with η = max(1, Σ p_i‖u_i‖² / (2(‖Δ‖² + ε))) (Jhunjhunwala et al., ICLR 2023).
+
+    The u_i are the updates and the p_i the rule's weights. Both norms are over the trained tensors
+    of the whole model. The paper's equation divides by the number of clients instead of weighting
+    by p_i; the authors' code (Divyansh03/FedExP) weights by counts, as here behind FedAvg, and
+    multiplies ε by the number of clients and by .998² a round. The paper has neither, and so has
+    this. The paper evaluates the mean of the last two models; here the last one counts.
+
+    Attributes:
+        epsilon: ε, above 0; the source has 0.001 for CIFAR and 0.1 for EMNIST.
+    """
+
+    behaviour: ClassVar[int] = 1
+    epsilon: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_positive(self, "epsilon")
+
+    @property
+    def initial(self) -> Mapping[str, float]:
+        """There are no moments; see `ServerOptimizer.initial`."""
+        return {}
+
+    def step(
+        self, update: NDArray[np.float64], moments: Moments
+    ) -> tuple[NDArray[np.float64], Moments]:
+        """Return Δ, which is still to be multiplied by `rate`; see `ServerOptimizer.step`."""
+        return update, {}
+
+    def rate(self, mean_square: float, square: float) -> float:
+        """Return η.
+
+        Args:
+            mean_square: Σ p_i‖u_i‖².
+            square: ‖Δ‖².
+        """
+        return max(1.0, mean_square / (2.0 * (square + self.epsilon)))
+
+
 SERVER_OPTIMIZERS: Mapping[str, type[ServerOptimizer]] = {
     "momentum": Momentum,
     "adagrad": Adagrad,
     "adam": Adam,
     "yogi": Yogi,
+    "fedexp": FedExP,
 }

@@ -70,6 +70,16 @@ class Engine:
         ]
         return reports, [trained[slot].loss for slot in range(len(clients))]
 
+    def train_server(self, number: int) -> State:
+        """Return the server's own model, trained from the global one that `train` got.
+
+        Args:
+            number: The round.
+        """
+        slot = self._work.most_participants
+        self._carry_out([("train", [(slot, self._work.server)], number)])
+        return self.memory.state(slot)
+
     def score(self, model: State) -> Mapping[str, Scores]:
         """Return the scores of a model on every evaluated set."""
         self.memory.publish(model)

@@ -23,6 +23,7 @@ class Stream(enum.IntEnum):
     ATTACKERS = 6
     ATTACK = 7
     POISON = 8
+    SERVER = 9
 
 
 def generator(seed: int, stream: Stream, *indices: int) -> np.random.Generator:

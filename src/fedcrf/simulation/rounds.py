@@ -19,6 +19,7 @@ from fedcrf.extensions import failing
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
 from fedcrf.rules import (
+    LABEL_DIVERGENCE,
     AggregationResult,
     ClientReport,
     Memory,
@@ -136,7 +137,27 @@ class Simulation(Settings):
         if self.threat is not None:
             self.threat.check(len(self.federation.eligible), self.clients_per_round)
         check_evidence(self.rule.wanted_evidence)
+        self._check_data()
         self.rule.check_clients(self.clients_per_round or len(self.federation.clients))
+
+    def _check_data(self) -> None:
+        """Raise a `FedcrfError` if the data have not what the rule needs of them."""
+        if LABEL_DIVERGENCE in self.rule.wanted_evidence and not self.federation.num_classes:
+            raise FedcrfError(
+                f"{self.rule.name} weighs clients by their labels, and these data have no classes: "
+                "choose another rule"
+            )
+        wanted, held = self.rule.server_examples, sum(map(len, self.federation.clients))
+        if wanted > held:
+            raise FedcrfError(
+                f"{self.rule.name} needs {wanted} examples on the server, and the clients train on "
+                f"{held}: give fewer (server_examples) or a larger data set"
+            )
+        if wanted and self.task.personal:
+            raise FedcrfError(
+                f"{self.rule.name} needs a model of the server's own, and clients keep "
+                f"{len(self.task.personal)} tensors to themselves: choose another rule"
+            )
 
     @cached_property
     def adversary(self) -> Adversary | None:
@@ -217,6 +238,7 @@ class Simulation(Settings):
             adversary=adversary,
             evidence=self.rule.wanted_evidence,
             task=self.task,
+            server_examples=self.rule.server_examples,
         )
         work.check_steps()
         return work
@@ -225,11 +247,14 @@ class Simulation(Settings):
         number = state.round + 1
         started = time.perf_counter()
         trained_reports, losses = engine.train(state.model, number)
+        rule = self.rule
+        if rule.server_examples:
+            rule = rule.with_server_model(engine.train_server(number))
         trained = time.perf_counter()
-        reports, attackers, attack_memory = self._attacked(number, state, trained_reports)
+        reports, attackers, attack_memory = self._attacked(number, state, trained_reports, rule)
         attacked = time.perf_counter()
         with failing("rule", self.rule.name, f" in round {number}"):
-            result = self.rule.aggregate(state.memory, state.model, reports)
+            result = rule.aggregate(state.memory, state.model, reports)
         model = self._decayed(number, state.model, result)
         aggregated = time.perf_counter()
         clients = self.federation.called(report.client for report in reports)
@@ -309,12 +334,12 @@ class Simulation(Settings):
         return client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
 
     def _attacked(
-        self, number: int, state: RunState, reports: list[ClientReport]
+        self, number: int, state: RunState, reports: list[ClientReport], rule: Rule
     ) -> tuple[list[ClientReport], list[int] | None, Memory]:
         """Return the clients' reports, the attackers, and their memory."""
         if self.adversary is None:
             return reports, None, {}
         scene = self.adversary.scene(
-            number, state.model, reports, self.rule, state.memory, state.attack_memory
+            number, state.model, reports, rule, state.memory, state.attack_memory
         )
         return self.adversary.act(scene)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
-from fedcrf.rules import RESIDUAL_LOSS
+from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.federation import Examples, Federation
 from fedcrf.simulation.local_training import LocalTraining, fewest_in_a_step
@@ -23,7 +24,7 @@ from fedcrf.simulation.task import CLASSIFICATION, Task
 TRIGGERED = "triggered"
 """The evaluated set on which accuracy is the success of a backdoor."""
 
-EVIDENCE = (RESIDUAL_LOSS,)
+EVIDENCE = (RESIDUAL_LOSS, LABEL_DIVERGENCE)
 """Names of the evidence that clients can report."""
 
 
@@ -41,7 +42,8 @@ class Work:
     ``clients_per_round`` is how many clients are drawn for a round; None for all of them.
     ``adversary`` has the attackers and their poisoned data; None if all clients are honest.
     ``evidence`` names the evidence that clients report, of `EVIDENCE`. ``task`` has the loss, the
-    metrics and which tensors clients send.
+    metrics and which tensors clients send. ``server_examples`` is how many examples the server
+    trains on itself; 0 for none.
     """
 
     federation: Federation
@@ -54,6 +56,7 @@ class Work:
     adversary: Adversary | None = None
     evidence: frozenset[str] = frozenset()
     task: Task = CLASSIFICATION
+    server_examples: int = 0
 
     def network(self) -> nn.Module:
         """Return the seed's initial network, on the federation's device."""
@@ -92,6 +95,8 @@ class Work:
             raise FedcrfError(
                 f"batch_size 1: {needs}; give two or more (--batch-size) or another model (--model)"
             )
+        if self.server_examples == 1:
+            raise FedcrfError(f"server_examples 1: {needs}; give two or more")
         for client in self.eligible:
             if len(self.federation.clients[client]) == 1:
                 (called,) = self.federation.called([client])
@@ -118,8 +123,33 @@ class Work:
         drawn = draw.choice(self.eligible, self.most_participants, replace=False)
         return sorted(drawn.tolist())
 
+    @property
+    def server(self) -> int:
+        """The number under which the server trains a model itself: that after the clients'."""
+        return len(self.federation.clients)
+
+    @cached_property
+    def root(self) -> Examples:
+        """The server's own examples, drawn uniformly from the union of the clean training parts.
+
+        Clients keep them (FLTrust's root data: Cao et al., NDSS 2021, section VI).
+        """
+        parts = [self.federation.clients[client] for client in self.eligible]
+        ends = np.cumsum([len(part) for part in parts])
+        draw = generator(self.seed, Stream.SERVER)
+        drawn = np.sort(draw.choice(ends[-1], self.server_examples, replace=False))
+        images, labels = [], []
+        for part, end in zip(parts, ends, strict=True):
+            within = drawn[(drawn >= end - len(part)) & (drawn < end)] - (end - len(part))
+            places = torch.from_numpy(within).to(part.labels.device)
+            images.append(part.images[places])
+            labels.append(part.labels[places])
+        return Examples(torch.cat(images), torch.cat(labels))
+
     def examples(self, client: int, number: int) -> Examples:
-        """Return what a client trains on in a round."""
+        """Return what a client trains on in a round, or the server."""
+        if client == self.server:
+            return self.root
         if self.adversary is not None and self.adversary.poisons(client, number):
             return self.adversary.poisoned[client]
         return self.federation.clients[client]

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcrf.rules import RESIDUAL_LOSS, State
+from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, State
 from fedcrf.rules.state import FlatState, Layout
 from fedcrf.simulation.evaluation import Scores, evaluation_of, score
 from fedcrf.simulation.federation import Examples, PooledExamples
@@ -56,7 +56,7 @@ class RoundMemory:
         layout = Layout.of(state)
         of_floats = next((tensors[name].dtype for name in layout.places), torch.float32)
         others = [name for name in task.metrics if name != ACCURACY]
-        count = work.most_participants
+        count = work.most_participants + (work.server_examples > 0)
         return cls(
             model={name: place(tensor) for name, tensor in tensors.items()},
             layout=layout,
@@ -180,9 +180,13 @@ class Worker:
 
     def _evidence(self, examples: Examples) -> dict[str, float]:
         """Return a client's evidence about the model that it trained, which the network holds."""
-        if RESIDUAL_LOSS not in self._work.evidence:
-            return {}
-        return {RESIDUAL_LOSS: evaluation_of(self._scores(examples)).loss}
+        evidence = {}
+        if RESIDUAL_LOSS in self._work.evidence:
+            evidence[RESIDUAL_LOSS] = evaluation_of(self._scores(examples)).loss
+        if LABEL_DIVERGENCE in self._work.evidence:
+            num_classes = self._work.federation.num_classes
+            evidence[LABEL_DIVERGENCE] = label_divergence(examples.labels, num_classes)
+        return evidence
 
     def _load(self, client: int | None = None) -> None:
         """Load the published model into the network, and a client's personal tensors."""
@@ -222,6 +226,17 @@ def _no_momentum(work: Work, network: nn.Module) -> list[tuple[str, Tensor]]:
     if not work.training.worker_momentum:
         return []
     return [(MOMENTUM, torch.zeros(sum(each.numel() for each in trained(network))))]
+
+
+def label_divergence(labels: Tensor, num_classes: int) -> float:
+    """Return Σ p_c log(C p_c), the divergence of label shares p from uniform ones, in nats.
+
+    Args:
+        labels: (n,) labels from 0 to C − 1.
+        num_classes: C.
+    """
+    shares = torch.bincount(labels, minlength=num_classes).double() / len(labels)
+    return float(torch.xlogy(shares, num_classes * shares).sum())
 
 
 def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

@@ -17,6 +17,7 @@ from fedcrf.statistics.one_pass import (
     centred_geometry,
     update_statistics,
 )
+from fedcrf.statistics.projections import distances_to_extremes, projections
 from fedcrf.statistics.sketches import sketch
 
 __all__ = [
@@ -32,8 +33,10 @@ __all__ = [
     "coordinate_median",
     "coordinate_trimmed_mean",
     "crowd_statistics",
+    "distances_to_extremes",
     "is_floating",
     "median_of",
+    "projections",
     "sketch",
     "trimmed_mean_of",
     "update_statistics",

@@ -44,6 +44,7 @@ from fedcrf.rules import (
     ClientReport,
     CRFEvidence,
     CRFRobust,
+    FLTrust,
     Memory,
     Momentum,
     Optimized,
@@ -65,6 +66,9 @@ from integrations.flower_messages import (
 )
 
 NODES = [901, 17, 350, 42, 8]
+
+USABLE = [name for name, kind in RULES.items() if not kind().server_examples]
+"""The rules but those that need data on the server, of which a Flower server has none."""
 
 
 def strategy_of(name: str) -> RuleStrategy:
@@ -103,7 +107,7 @@ def test_crfavg_hands_its_settings_on() -> None:
     assert strategy.weighted_by_key == "n"
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", USABLE)
 def test_every_rule_gives_what_it_gives_without_flower(name: str) -> None:
     strategy = strategy_of(name)
     ask(strategy, NODES)
@@ -120,7 +124,7 @@ def test_every_rule_gives_what_it_gives_without_flower(name: str) -> None:
     assert metrics.get("fedcrf.weight") == weights
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", USABLE)
 def test_the_order_of_arrival_changes_no_bit(name: str) -> None:
     outcomes = set()
     for order in itertools.permutations(NODES[:4]):
@@ -131,7 +135,7 @@ def test_the_order_of_arrival_changes_no_bit(name: str) -> None:
     assert len(outcomes) == 1
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", USABLE)
 def test_integers_and_booleans_keep_their_dtype(name: str) -> None:
     strategy = strategy_of(name)
     ask(strategy, NODES)
@@ -141,7 +145,7 @@ def test_integers_and_booleans_keep_their_dtype(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", USABLE)
 def test_replies_are_left_as_they_are(name: str) -> None:
     strategy = strategy_of(name)
     ask(strategy, NODES)
@@ -266,7 +270,7 @@ def aggregated(
     return given, metrics
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", USABLE)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_gets_weight_zero(
     name: str, value: float, caplog: pytest.LogCaptureFixture
@@ -428,7 +432,7 @@ def test_logs_and_metrics_stay_short_and_are_json_however_many_nodes(
     assert [len(each.excluded_nodes or []) for each in run.records()] == [20] * 3
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", USABLE)
 def test_metrics_are_json(name: str) -> None:
     poisoned = reply(3, moved(3, bias=np.full(2, np.nan)), **{"effective-steps": 1})
     _, metrics = aggregated(strategy_of(name), [*replies_of([1, 2, 5]), poisoned])
@@ -669,6 +673,12 @@ def test_it_is_said_once_where_nobody_gives_the_evidence(
 def test_evidence_that_no_metric_gives_is_named() -> None:
     with pytest.raises(FedcrfError, match="unknown evidence 'residual_los': did you mean"):
         RuleStrategy(Asking([], frozenset({"residual_los"})))
+
+
+@pytest.mark.parametrize("rule", [FLTrust(), Optimized(FLTrust(50), Adam())])
+def test_a_rule_that_needs_server_data_is_refused(rule: Rule) -> None:
+    with pytest.raises(FedcrfError, match=r"^FLTrust\S* needs a model that the server trains on"):
+        RuleStrategy(rule)
 
 
 def test_other_metrics_are_averaged_as_the_rule_weighs() -> None:
@@ -1080,7 +1090,7 @@ def test_no_copy_of_all_updates_is_made() -> None:
         reply(node, {k: rng.standard_normal(v.size, dtype=np.float32) for k, v in model.items()})
         for node in range(clients)
     ]
-    for name in RULES:
+    for name in USABLE:
         if name == "fednova":
             continue
         strategy = strategy_of(name)
@@ -1091,7 +1101,8 @@ def test_no_copy_of_all_updates_is_made() -> None:
         strategy.aggregate_train(1, replies)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak <= 2 * 4 * size, name
+        own = name == "centered-clipping"  # which keeps an update's numbers from round to round
+        assert peak <= (2 + own) * 4 * size, name
 
 
 def test_a_model_that_is_not_made_of_numbers_is_refused() -> None:

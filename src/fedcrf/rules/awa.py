@@ -1,0 +1,166 @@
+"""FedAWA: weights that the server adapts so that the models and the updates agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.checks import check_positive, check_share, check_whole
+from fedcrf.crf import base_weights
+from fedcrf.errors import FedcrfError
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    Memory,
+    Rule,
+    models_of,
+    num_examples,
+    weighted_result,
+)
+from fedcrf.rules.state import State
+from fedcrf.statistics import centred_geometry, projections
+from fedcrf.statistics.inputs import Layers
+
+ADAM_EPSILON = 1e-8
+"""Adam's ε in the source, torch's default."""
+
+COSINE_EPSILON = 1e-8
+"""The least product of norms in a cosine, as in the source."""
+
+
+@dataclass(frozen=True)
+class FedAWA(Rule):
+    """Weights p = softmax(T), with T moved against a loss by Adam (Shi et al., CVPR 2025).
+
+    The loss is Σ p_i (1 − cos(w_t, w_i)) + Σ p_i ‖u_i − Σ p_j u_j‖. It follows the authors' code,
+    ChanglongShi/FedAWA: T starts at the clients' shares n_i/Σn_j (not at their logarithms, so that
+    the first weights are nearly equal), Adam begins anew each round, and a round uses the weights
+    of before the last step; the step counts from the next round on. With one step a round, T
+    moves by the learning rate, whatever the gradient's size.
+
+    T is kept by client. In the source, with partial participation, it goes by the place in the
+    round. Buffers of batch norm are part of the models here. Everything is a function of the
+    updates' Gram matrix and of their inner products with w_t.
+
+    Attributes:
+        iterations: Adam's steps a round.
+        learning_rate: Adam's, above 0.
+        beta1: Adam's β₁ in [0, 1).
+        beta2: Adam's β₂ in [0, 1).
+    """
+
+    remembers: ClassVar[bool] = True
+    iterations: int = 1
+    learning_rate: float = 1e-3
+    beta1: float = 0.5
+    beta2: float = 0.999
+
+    def __post_init__(self) -> None:
+        check_whole("iterations", self.iterations, least=1)
+        check_positive(self, "learning_rate")
+        check_share(self, "beta1", "beta2")
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the mean of the models with these weights; see `Rule.aggregate`."""
+        models, origin = models_of(model, reports)
+        geometry = centred_geometry(models, origin)
+        finite = geometry.finite
+        shares = base_weights(num_examples(reports), finite)
+        kept = _remembered(memory)
+        weights = np.zeros(len(reports))
+        if finite.any():
+            used = np.flatnonzero(finite).tolist()
+            logits = np.array([kept.get(reports[i].client, shares[i]) for i in used])
+            dissimilarity = _dissimilarity([models[i] for i in used], origin)
+            gram = geometry.gram[np.ix_(used, used)]
+            weights[used], logits = self._adapted(logits, dissimilarity, gram)
+            kept.update(zip([reports[i].client for i in used], logits.tolist(), strict=True))
+        result = weighted_result(model, reports, weights, finite)
+        renewed = {
+            "clients": np.array([*kept], np.int64),
+            "logits": np.array([*kept.values()], np.float64),
+        }
+        return AggregationResult(
+            result.state, weights, result.base_weights, result.excluded, memory=renewed
+        )
+
+    def _adapted(
+        self,
+        logits: NDArray[np.float64],
+        dissimilarity: NDArray[np.float64],
+        gram: NDArray[np.float64],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the weights of before the last step, and T after it."""
+        first, second = np.zeros_like(logits), np.zeros_like(logits)
+        weights = softmax(logits)
+        for step in range(1, self.iterations + 1):
+            weights = softmax(logits)
+            gradient = loss_gradient(weights, dissimilarity, gram)
+            first = self.beta1 * first + (1.0 - self.beta1) * gradient
+            second = self.beta2 * second + (1.0 - self.beta2) * gradient**2
+            mean = first / (1.0 - self.beta1**step)
+            scale = np.sqrt(second / (1.0 - self.beta2**step)) + ADAM_EPSILON
+            logits = logits - self.learning_rate * mean / scale
+        return weights, logits
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return exp(T_i) / Σ exp(T_j)."""
+    powers = np.exp(logits - logits.max())
+    return np.asarray(powers / powers.sum())
+
+
+def loss_gradient(
+    weights: NDArray[np.float64], dissimilarity: NDArray[np.float64], gram: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the loss's gradient by T, at the weights p = softmax(T).
+
+    Args:
+        weights: (m,) p.
+        dissimilarity: (m,) 1 − cos(w_t, w_i).
+        gram: (m, m) inner products of the updates about any point, which does not matter.
+    """
+    inner = gram @ weights
+    squared = np.diagonal(gram) - 2.0 * inner + weights @ inner
+    distances = np.sqrt(np.maximum(squared, 0.0))
+    # An update at the mean has no direction: torch takes a slope of 0 there, and so does this.
+    met = distances <= 1e-12 * np.sqrt(np.maximum(np.diagonal(gram).max(), 0.0))
+    pull = np.where(met, 0.0, weights / np.where(met, 1.0, distances))
+    # Σ_i p_i ∂d_i/∂p_k = −⟨Σ_i (p_i/d_i)(u_i − ū), u_k⟩
+    by_weight = dissimilarity + distances - (gram @ pull - pull.sum() * inner)
+    return np.asarray(weights * (by_weight - weights @ by_weight))
+
+
+def _dissimilarity(models: Sequence[Layers], origin: Layers) -> NDArray[np.float64]:
+    """Return (m,) 1 − cos(w_t, w_i)."""
+    squares, along = projections(models, origin, origin)
+    square = sum(float(np.vdot(layer, layer)) for layer in map(np.float64, origin))
+    inner = square + along
+    norms = np.sqrt(square * np.maximum(square + 2.0 * along + squares, 0.0))
+    shallow = inner > 0
+    # ‖w‖²‖w_i‖² − ⟨w, w_i⟩² = ‖w‖²‖u_i‖² − ⟨w, u_i⟩², where what the models share is gone.
+    sine = np.maximum(square * squares - along**2, 0.0)
+    small = sine / np.where(shallow, np.maximum(norms, COSINE_EPSILON) * (norms + inner), 1.0)
+    return np.asarray(np.where(shallow, small, 1.0 - inner / np.maximum(norms, COSINE_EPSILON)))
+
+
+def _remembered(memory: Memory) -> dict[int, float]:
+    """Return T by client.
+
+    Raises:
+        FedcrfError: The memory is of another rule.
+    """
+    if not memory:
+        return {}
+    clients, logits = (np.asarray(memory.get(name, 0.0)) for name in ("clients", "logits"))
+    if clients.ndim != 1 or clients.shape != logits.shape or clients.dtype.kind != "i":
+        raise FedcrfError(
+            "the memory is not of FedAWA: give that of the round before, or none to begin anew"
+        )
+    return dict(zip(clients.tolist(), logits.tolist(), strict=True))

@@ -1,0 +1,86 @@
+"""FedDisco: fewer votes for clients whose labels are unevenly spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.checks import check_not_negative
+from fedcrf.crf import base_weights
+from fedcrf.rules.base import (
+    LABEL_DIVERGENCE,
+    AggregationResult,
+    ClientReport,
+    Memory,
+    Rule,
+    finite_reports,
+    num_examples,
+    reported_evidence,
+    weighted_result,
+)
+from fedcrf.rules.state import State
+
+
+@dataclass(frozen=True)
+class FedDisco(Rule):
+    """Weights ∝ max(0, n_i/Σn_j − a·d_i + b) (Ye et al., ICML 2023).
+
+    d_i is the Kullback-Leibler divergence of a client's label shares from the uniform ones, over
+    the sum of all clients' in the round. Each client reports its own (`LABEL_DIVERGENCE`), and
+    nothing checks it. Settings are those of the authors' code, MediaBrain-SJTU/FedDisco, which
+    also divides by the sum; the paper leaves the measure open.
+
+    A client without examples has no weight. One that reports no divergence, or a negative one,
+    gets the mean of the others'. If no weight is above 0 (where the source fails) or nobody
+    reports, the weights are FedAvg's.
+
+    Attributes:
+        discrepancy: a, 0 or more.
+        offset: b, 0 or more.
+    """
+
+    discrepancy: float = 0.5
+    offset: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "discrepancy", "offset")
+
+    @property
+    def wanted_evidence(self) -> frozenset[str]:
+        """The label divergence."""
+        return frozenset({LABEL_DIVERGENCE})
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the mean of the models with these weights; see `Rule.aggregate`."""
+        finite = finite_reports(model, reports)
+        shares = base_weights(num_examples(reports), finite)
+        used = shares > 0
+        weights = shares.copy()
+        reported = reported_evidence(reports, self.wanted_evidence).get(LABEL_DIVERGENCE)
+        if reported is not None and _given(reported[used]).any():
+            relative = _relative(reported[used])
+            wanted = np.maximum(0.0, shares[used] - self.discrepancy * relative + self.offset)
+            if wanted.any():
+                weights[used] = wanted / wanted.sum()
+        return weighted_result(model, reports, weights, finite)
+
+
+def _given(reported: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return (m,) bool: whose number can be a divergence."""
+    return np.isfinite(reported) & (reported >= 0)
+
+
+def _relative(reported: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (m,) divergences over their sum, of which one at least is given."""
+    given = _given(reported)
+    most = reported[given].max()
+    if most == 0:
+        return np.zeros(len(reported))
+    scaled = np.where(given, reported, 0.0) / most  # huge ones must not overflow
+    filled = np.where(given, scaled, scaled[given].mean())
+    return np.asarray(filled / filled.sum())

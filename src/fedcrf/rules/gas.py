@@ -1,0 +1,218 @@
+"""GAS: clients are judged group by group of the model's coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.checks import check_choice, check_whole
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    Memory,
+    Rule,
+    check_honest_majority,
+    models_of,
+    weighted_result,
+)
+from fedcrf.rules.state import State
+from fedcrf.statistics.inputs import Layers, finite_clients
+from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
+
+BLOCK_NUMBERS = 1 << 16
+"""Numbers of all clients that are worked on at once."""
+
+Groups = NDArray[np.float64]
+"""(m, g, c): of m updates, g groups of c coordinates, about their mean."""
+
+
+@dataclass(frozen=True)
+class GAS(Rule):
+    """The plain mean of the m − f updates nearest to a robust one, by groups (Liu et al., 2023).
+
+    Coordinates are dealt at random into groups, anew each round. In each group a robust rule gives
+    a vector; a client's score is the sum over the groups of its distance to that. Paper (ICML
+    2023) and code (YuchenLiu-a/byzantine-gas) agree. Settings are the code's: 1,000 groups, or
+    fewer if equal ones of ⌈d/1000⌉ coordinates are fewer, and Bulyan. The rule within a group has
+    the code's form: Krum is the mean of the m − f best, the median of an even number is the lower
+    one, and f is at most (m − 3)/4 for Bulyan, (m − 3)/2 for Krum and (m − 1)/2 for the trimmed
+    mean, rounded down.
+
+    Attributes:
+        groups: How many groups.
+        base: The rule within a group: bulyan, krum, median or trimmed-mean.
+        num_byzantine: f, fewer than half of the clients. By default a run informs the rule of its
+            number of attackers; outside a run it is 0, and the rule is `Uniform`.
+        seed: Of the draws of groups. By default the run's; outside a run 0.
+    """
+
+    remembers: ClassVar[bool] = True
+    groups: int = 1000
+    base: str = "bulyan"
+    num_byzantine: int | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("groups", self.groups, least=1)
+        check_choice("base", self.base, BASES)
+        for name in ("num_byzantine", "seed"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), least=0)
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Return the rule informed of attackers and seed; see `Rule.informed`."""
+        rule = replace(self, num_byzantine=attackers) if self.num_byzantine is None else self
+        rule.check_clients(num_clients)
+        return rule if rule.seed is not None else replace(rule, seed=seed)
+
+    def check_clients(self, num_clients: int) -> None:
+        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
+        check_honest_majority(self, "num_byzantine", self.num_byzantine or 0, num_clients)
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
+        models, _ = models_of(model, reports)
+        finite = finite_clients(models)
+        rounds = int(memory.get("rounds", 0))
+        used = np.flatnonzero(finite)
+        weights = np.zeros(len(reports))
+        if len(used):
+            count = max(1, len(used) - (self.num_byzantine or 0))
+            scores = np.zeros(len(used))
+            if count < len(used):
+                scores = self._scores([models[i] for i in used], rounds)
+            weights[used[np.argsort(scores, kind="stable")[:count]]] = 1.0 / count
+        result = weighted_result(model, reports, weights, finite)
+        return replace(result, memory={"rounds": np.array(rounds + 1)})
+
+    def _scores(self, models: Sequence[Layers], rounds: int) -> NDArray[np.float64]:
+        """Return (m,) sums over the groups of the distances to the base rule's vector."""
+        draw = np.random.default_rng([self.seed or 0, rounds])
+        scores = np.zeros(len(models))
+        base, f = BASES[self.base], self.num_byzantine or 0
+        for groups in dealt(models, self.groups, draw):
+            robust = base(groups, f)
+            groups -= robust
+            scores += np.sqrt(np.einsum("mgc,mgc->mg", groups, groups)).sum(axis=1)
+        return scores
+
+
+def dealt(models: Sequence[Layers], num_groups: int, draw: np.random.Generator) -> Iterator[Groups]:
+    """Yield the groups of randomly dealt coordinates, several at a time, in fresh arrays.
+
+    Args:
+        models: For each of m clients the flat layers of its model; all are finite.
+        num_groups: How many groups; there are fewer if equal sizes need fewer. The last one is
+            filled up with zeros.
+        draw: Deals the coordinates.
+    """
+    sizes = [len(layer) for layer in models[0]]
+    size = -(-sum(sizes) // num_groups)
+    places = draw.permutation(sum(sizes))
+    width = size * max(1, BLOCK_NUMBERS // (len(models) * size))
+    for start in range(0, sum(sizes), width):
+        columns = places[start : start + width]
+        block = np.zeros((len(models), -(-len(columns) // size) * size))
+        for number, (targets, sources) in enumerate(_found(columns, sizes)):
+            # From the first client's on: so equal updates are equal to the bit. No place is
+            # outside a layer, and this mode looks for none.
+            first = models[0][number].take(sources, mode="clip").astype(np.float64)
+            for layers, row in zip(models, block, strict=True):
+                row[targets] = layers[number].take(sources, mode="clip") - first
+        block -= block.mean(axis=0)
+        yield block.reshape(len(models), -1, size)
+
+
+def _found(
+    columns: NDArray[np.intp], sizes: Sequence[int]
+) -> list[tuple[slice | NDArray[np.intp], NDArray[np.intp]]]:
+    """Return by layer which of the columns lie in it, and where."""
+    if len(sizes) == 1:
+        return [(slice(0, len(columns)), columns)]
+    ends = np.cumsum(sizes)
+    layer = np.searchsorted(ends, columns, side="right")
+    chosen = [np.flatnonzero(layer == number) for number in range(len(sizes))]
+    return [
+        (each, columns[each] - (end - size))
+        for each, end, size in zip(chosen, ends, sizes, strict=True)
+    ]
+
+
+# --- the rules within a group: (m, g, c) and f -> (g, c) --------------------------------------
+
+
+def _nearest(groups: Groups, f: int, count: int) -> Groups:
+    """Return (count, g, c): in each group the updates with the best Krum scores."""
+    if count == len(groups):
+        return groups
+    parts = groups.swapaxes(0, 1)
+    gram = parts @ parts.swapaxes(1, 2)
+    squares = np.einsum("gii->gi", gram)
+    squared = np.maximum(squares[:, :, None] + squares[:, None, :] - 2.0 * gram, 0.0)
+    np.einsum("gii->gi", squared)[:] = 0.0  # each is its own nearest, as in the source
+    squared.sort(axis=2)
+    scores = squared[:, :, : max(1, len(groups) - f - 1)].sum(axis=2)
+    chosen = np.argsort(scores, axis=1, kind="stable")[:, :count]
+    return np.asarray(groups[chosen.T, np.arange(len(parts))])
+
+
+def _krum(groups: Groups, f: int) -> NDArray[np.float64]:
+    m = len(groups)
+    f = min(f, max(0, (m - 3) // 2))
+    return np.asarray(_nearest(groups, f, m - f).mean(axis=0))
+
+
+def _bulyan(groups: Groups, f: int) -> NDArray[np.float64]:
+    """Return the mean of the m − 4f values nearest to the median of the m − 2f best updates."""
+    m = len(groups)
+    f = min(f, max(0, (m - 3) // 4))
+    ranked = _ranked(_nearest(groups, f, m - 2 * f))
+    kept = m - 4 * f
+    # The nearest values lie together in order: of 2f + 1 runs, the one that reaches least far.
+    middle = ranked[(len(ranked) - 1) // 2]
+    total = np.sum(ranked[:kept], axis=0)
+    reach = np.maximum(middle - ranked[0], ranked[kept - 1] - middle)
+    nearest = total.copy()
+    for first in range(1, 2 * f + 1):
+        total += ranked[first + kept - 1] - ranked[first - 1]
+        other = np.maximum(middle - ranked[first], ranked[first + kept - 1] - middle)
+        nearer = other < reach
+        np.copyto(nearest, total, where=nearer)
+        np.copyto(reach, other, where=nearer)
+    return np.asarray(nearest / kept)
+
+
+def _median(groups: Groups, f: int) -> NDArray[np.float64]:
+    return np.asarray(_ranked(groups)[(len(groups) - 1) // 2])
+
+
+def _trimmed_mean(groups: Groups, f: int) -> NDArray[np.float64]:
+    f = min(f, (len(groups) - 1) // 2)
+    return np.asarray(np.mean(_ranked(groups)[f : len(groups) - f], axis=0))
+
+
+def _ranked(groups: Groups) -> Sequence[NDArray[np.float64]]:
+    """Return m arrays of (g, c): the values of every coordinate in order."""
+    if len(groups) > NETWORK_LIMIT:
+        return np.sort(groups, axis=0)  # type: ignore[return-value]  # rows are a sequence too
+    ranked = list(groups.copy())
+    spare = np.empty_like(ranked[0])
+    for i, j in sorting_network(len(ranked)):
+        np.minimum(ranked[i], ranked[j], out=spare)
+        np.maximum(ranked[i], ranked[j], out=ranked[j])
+        ranked[i], spare = spare, ranked[i]
+    return ranked
+
+
+BASES: Mapping[str, Callable[[Groups, int], NDArray[Any]]] = {
+    "bulyan": _bulyan,
+    "krum": _krum,
+    "median": _median,
+    "trimmed-mean": _trimmed_mean,
+}
