@@ -64,8 +64,10 @@ def test_the_curves_are_means_over_seeds(finished: Path) -> None:
     (run,) = page_data(render(read_report([finished])))["runs"]
     store = Store(finished)
     spec = store.read()
-    for what in ("accuracy", "loss"):
-        curve = run[what][1]
+    measured = {each["name"]: each["curves"] for each in run["measured"]}
+    assert list(measured) == ["accuracy", "loss"]
+    for what in measured:
+        curve = measured[what][1]
         assert (curve["name"], curve["seeds"]) == ("CRF-FedAvg", 2)
         first, second = (
             [getattr(record.validation, what)

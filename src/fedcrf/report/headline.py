@@ -98,19 +98,31 @@ def recorded_headline(title: str, records: Sequence[RoundRecord], rule: object) 
         return Headline(f"{title} has no rounds yet.", [])
     last = records[-1]
     tiles, said = [], [f"{title} has done {last.round} rounds"]
-    accuracy = last.validation.accuracy
-    if math.isfinite(accuracy):
-        tiles.append(Tile("Accuracy", f"{accuracy:.3f}", f"{title}, in round {last.round}"))
-        said[0] += f", the last with an accuracy of {accuracy:.3f}"
-    elif math.isfinite(last.validation.loss):
-        loss = f"{last.validation.loss:.4g}"
-        tiles.append(Tile("Validation loss", loss, f"{title}, in round {last.round}"))
-        said[0] += f", the last with a validation loss of {loss}"
+    result = _recorded_result(title, last)
+    if result is not None:
+        tiles.append(result)
+        said[0] += f", the last with a {result.title.lower()} of {result.value}"
     distrusted = distrusted_tile(records, rule, attackers_of(records, None))
     if distrusted is not None:
         tiles.append(distrusted)
         said.append(f"it distrusts {_said_of(distrusted)}")
     return Headline(f"{'; '.join(said)}.", tiles)
+
+
+def _recorded_result(title: str, last: RoundRecord) -> Tile | None:
+    """Return what a round came to: on the test parts, else in validation; None if not known."""
+    for name in ("test", "validation"):
+        measured = getattr(last, name)
+        for what, number, form in (
+            ("accuracy", measured.accuracy, ".3f"),
+            ("loss", measured.loss, ".4g"),
+        ):
+            if math.isfinite(number):
+                about = [f"{title}, in round {last.round}"]
+                others = (last.metrics or {}).get(name, {})
+                about += [f"{other} {value:.4g}" for other, value in others.items()]
+                return Tile(f"{name.capitalize()} {what}", f"{number:{form}}", "; ".join(about))
+    return None
 
 
 def distrusted_tile(

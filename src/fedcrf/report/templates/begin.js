@@ -15,7 +15,7 @@ function prepare() {
   const names = DATA.runs.map((run) => run.name);
   for (const id of ["labels-run", "trust-run"]) if (at(id)) fill(at(id), names);
   if (at("curves-run")) fill(at("curves-run"), ["all", ...names]);
-  const methods = DATA.runs.flatMap((run) => [...run.accuracy, ...run.loss].map((curve) => curve.name));
+  const methods = DATA.runs.flatMap((run) => run.measured.flatMap(({ curves }) => curves)).map(({ name }) => name);
   if (at("rounds")) fill(at("curves-method"), ["all", ...new Set(methods)]);
   for (const id of ["curves-run", "curves-method"]) listen(id, "change", curves);
   for (const id of ["labels-run", "labels-seed"]) listen(id, "change", holdings);
