@@ -357,6 +357,18 @@ def test_a_record_is_shown_reported_and_explained(tmp_path: Path, command_line: 
     assert "client noth took no part in round 4: choose from north, south" in done.err
 
 
+def test_a_regression_is_shown_by_its_loss(tmp_path: Path, command_line: Any) -> None:
+    held = {name: (x, x[:, :1] + 1) for name, (x, _) in sites().items()}
+    run = {"model": lambda: nn.Linear(5, 1), "loss": mse_loss, "metrics": {"error": l1_loss}}
+    result = simulate(sites=held, record_to=tmp_path / "run", **run)
+    loss = result.records[-1].validation.loss
+    shown = command_line("show", tmp_path / "run", "--markdown", "--figures")
+    assert f"| run | CRF-robust | 3 | 4 | {loss:.4g} |" in shown.out
+    assert "accuracy" not in shown.out
+    latex = command_line("show", tmp_path / "run", "--latex").out
+    assert latex.count("\\toprule") == latex.count("\\bottomrule") == 1
+
+
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "sites": ({"sites": sites(seed=5)}, "of other sites"),
     "a rule": ({"rule": "fedavg"}, "of other rule"),

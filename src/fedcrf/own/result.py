@@ -82,6 +82,7 @@ class SimulationResult:
         import pandas as pd
 
         from fedcrf.report.effects import effects_of
+        from fedcrf.report.explanation import reason_in_words
         from fedcrf.report.verdict import verdicts_of
 
         rows: dict[int | str, dict[str, Any]] = {}
@@ -97,7 +98,7 @@ class SimulationResult:
                     "trust": trust[i] if trust else math.nan,
                     "verdict": verdict.kind,
                     "since_round": verdict.since,
-                    "reason": verdict.reason or "",
+                    "reason": reason_in_words(verdict.reason) if verdict.reason else "",
                 }
         took_part = [site for site in self.sites if site in rows]
         return pd.DataFrame([rows[site] for site in took_part], pd.Index(took_part, name="site"))

@@ -173,6 +173,12 @@ class Report:
         return list(dict.fromkeys(each.name for run in self.runs for each in run.charts.measured))
 
     @property
+    def over_seeds(self) -> bool:
+        """Whether a curve is a mean over several seeds."""
+        measured = (each for run in self.runs for each in run.charts.measured)
+        return any(curve.seeds > 1 for each in measured for curve in each.curves)
+
+    @property
     def has_cells(self) -> bool:
         """Whether the page has room for who was trusted in a cell."""
         return any(run.charts.cells for run in self.runs)

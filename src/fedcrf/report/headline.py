@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -156,4 +157,5 @@ def distrusted_tile(
 
 def _said_of(distrusted: Tile) -> str:
     named = distrusted.about.partition("; and others")[0]
-    return f"{distrusted.value} clients" + (f" ({named})" if named else "")
+    count = re.sub("^0 of", "none of", distrusted.value)
+    return f"{count} clients" + (f" ({named})" if named else "")

@@ -70,6 +70,7 @@ function fill(select, names, keep) {
   select.replaceChildren(...names.map((name, i) => element("option", String(name), { value: i })));
   const before = names.map(String).indexOf(String(keep));
   select.value = String(Math.max(0, before));
+  select.closest("label").hidden = names.length < 2; // nothing to choose
 }
 
 const chosenName = (select) => select.selectedOptions[0]?.textContent;
