@@ -369,6 +369,26 @@ def test_a_regression_is_shown_by_its_loss(tmp_path: Path, command_line: Any) ->
     assert latex.count("\\toprule") == latex.count("\\bottomrule") == 1
 
 
+def test_a_report_of_two_rules_stands_beside_fedavg(tmp_path: Path) -> None:
+    given = {"attack": "sign-flip", "attackers": ["west"], "rounds": 4}
+    for rule, more in (("fedavg", {}), ("crf-robust", {}), ("rfa", {"seed": 1})):
+        simulate(rule=rule, record_to=tmp_path / rule, **given, **more)
+    ours, fedavg, other = read_report(
+        [tmp_path / name for name in ("crf-robust", "fedavg", "rfa")]
+    ).runs
+    accuracies = [
+        find_rounds(tmp_path / name, None, None).records[-1].test.accuracy
+        for name in ("crf-robust", "fedavg")
+    ]
+    result, distrusted, beside = ours.headline.tiles
+    assert (result.value, distrusted.value) == (f"{accuracies[0]:.3f}", "1 of 4")
+    assert result.about.endswith(f"; FedAvg {accuracies[1]:.3f}")
+    assert beside.value == f"{100 * (accuracies[0] - accuracies[1]):+.1f} points"
+    assert beside.about == "of test accuracy; one seed"
+    for run in (fedavg, other):
+        assert "Beside FedAvg" not in [tile.title for tile in run.headline.tiles], "another seed"
+
+
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "sites": ({"sites": sites(seed=5)}, "of other sites"),
     "a rule": ({"rule": "fedavg"}, "of other rule"),

@@ -259,7 +259,7 @@ def test_metrics_of_the_users_are_drawn(chromium: Browser, finished: Path, tmp_p
         ]
         assert drawn == [[pytest.approx(value, rel=1e-5) for value in expected]]
         assert chromium.text(f"measured-{place}-title") == f"Validation {name}"
-        said = "Best mean: CRF-robust " if name == "loss" else "Last mean: CRF-robust "
+        said = "Best: CRF-robust " if name == "loss" else "Last: CRF-robust "
         assert chromium.text(f"measured-{place}-text").startswith(said)
     assert chromium.run("return at('measured-3')") is None
     assert chromium.run("return document.querySelectorAll('main b').length") == 0

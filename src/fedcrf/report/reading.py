@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from fedcrf.report.effects import Effects, effects_of, scales_of
 from fedcrf.report.headline import headline_of, recorded_headline
 from fedcrf.report.lookup import attackers_of
 from fedcrf.report.verdict import Verdict, verdicts_of
+from fedcrf.rules import FedAvg
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.task import ACCURACY
 
@@ -54,7 +56,8 @@ def read_report(folders: Sequence[Path]) -> Report:
     for name, store in found:
         try:
             if isinstance(store, RecordedRun):
-                runs.append(_recorded_content(name, store, room))
+                recorded = [run for _, run in found if isinstance(run, RecordedRun)]
+                runs.append(_recorded_content(name, store, room, _fedavg_of(store, recorded)))
             else:
                 run = read_results(store)
                 runs.append(_run_content(name, store, run, room))
@@ -136,8 +139,24 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
     )
 
 
-def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
-    """Return what is shown of a run that another framework carried out."""
+def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Sequence[RoundRecord]:
+    """Return the rounds of the same simulation with FedAvg, if it is one of some runs."""
+    described = run.description()
+    if described.made_of is None or described.rule == FedAvg.__name__:
+        return []
+    for other in others:
+        with suppress(FedcrfError):  # said where that run is read
+            beside = other.description()
+            alike = described.made_of.items() ^ (beside.made_of or {}).items()
+            if beside.rule == FedAvg.__name__ and {part for part, _ in alike} == {"rule"}:
+                return other.sound_records()[0]
+    return []
+
+
+def _recorded_content(
+    name: str, run: RecordedRun, room: _Room, fedavg: Sequence[RoundRecord]
+) -> RunContent:
+    """Return what is shown of a run that another framework carried out, beside FedAvg's rounds."""
     description, (sound, damage) = run.description(), run.sound_records()
     records = evaluated(sound)
     made = description.provenance
@@ -151,7 +170,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
     return RunContent(
         name=name,
         title=f"{description.title} in {description.framework}",
-        headline=recorded_headline(description.title, records, run.rule()),
+        headline=recorded_headline(description.title, records, run.rule(), fedavg),
         facts=[
             ("Carried out by", description.framework),
             ("Strategy", description.strategy),

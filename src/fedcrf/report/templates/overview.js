@@ -9,14 +9,14 @@ const LOSS_TICKS = Array.from({ length: 16 }, (_, i) => i - 6).flatMap((power) =
 const METRIC = {
   axis: {},
   bounds: [-Infinity, Infinity],
-  said: "Last mean",
+  said: "Last",
   chosen: (values) => values.at(-1),
   written: (value) => String(Number(value.toPrecision(4))),
   hover: ".4~g",
 };
 const LOSS = {
   ...METRIC,
-  said: "Best mean",
+  said: "Best",
   chosen: (values) => Math.min(...values),
   written: (value) => value.toFixed(3),
   hover: ".3f",
@@ -64,7 +64,8 @@ function drawCurves(id, what, wanted, method) {
     .map(({ curve, label }) => [label, curve.mean.filter(known)])
     .filter(([, values]) => values.length)
     .map(([label, values]) => `${label} ${scale.written(scale.chosen(values))}`);
-  const summary = said.length ? `${scale.said}: ${said.join(", ")}.` : "Not measured.";
+  const mean = shown.some(({ curve }) => curve.seeds > 1) ? " mean" : "";
+  const summary = said.length ? `${scale.said}${mean}: ${said.join(", ")}.` : "Not measured.";
   const traces = shown.flatMap((each) => curveTraces(each, scale));
   draw(id, traces, layout, summary);
 }
