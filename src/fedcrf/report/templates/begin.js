@@ -4,10 +4,13 @@ function listen(id, kind, answer) {
   at(id)?.addEventListener(kind, answer);
 }
 
-function everything() {
-  if (at("rounds")) curves();
-  if (at("trust")) chooseRun();
-  if (at("labels")) holdings();
+// Each part is on the screen before the next one is drawn.
+async function everything() {
+  for (const [part, drawn] of [["rounds", curves], ["trust", chooseRun], ["labels", holdings]]) {
+    if (!at(part)) continue;
+    drawn();
+    await new Promise((shown) => setTimeout(shown));
+  }
   markWide();
 }
 
@@ -45,7 +48,7 @@ async function begin() {
   DATA = JSON.parse(data);
   document.head.append(element("script", plotly));
   prepare();
-  everything();
+  await everything();
   document.documentElement.dataset.ready = "true";
 }
 
