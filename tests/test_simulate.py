@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 
 import fedcrf
-from fedcrf.attacks import GaussianNoise, SignFlip
+from fedcrf.attacks import GaussianNoise, Schedule, SignFlip, Threat
 from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError
 from fedcrf.report.lookup import find_rounds
@@ -102,6 +103,7 @@ def test_a_regression() -> None:
     measured = result.metrics["test_absolute error"]
     assert measured.iloc[-1] < 0.9 * measured.iloc[0]
     assert repr(result).count("accuracy") == 0
+    assert dict(result.description.about)["Local training"].startswith("1 epoch of Adam, ")
 
 
 def test_adapters_alone_are_sent() -> None:
@@ -255,6 +257,37 @@ def test_the_same_seed_is_the_same_and_another_another() -> None:
     assert not torch.equal(first.model["0.weight"], other.model["0.weight"])
 
 
+def test_some_sites_each_round_and_an_attack_by_its_schedule() -> None:
+    result = simulate(rounds=6, clients_per_round=2, attack=PULSE, attackers=["west"], seed=1)
+    assert list(result.trust.count(axis="columns")) == [2] * 6
+    west = result.weights["west"].notna()
+    attacked = {record.round: record.attackers for record in result.records}
+    assert attacked == {
+        number: ["west"] if west[number] and number in (2, 4, 6) else [] for number in attacked
+    }
+    assert west.any()
+    facts = dict(result.description.about)
+    assert facts["Sites"].endswith("examples; 2 in each round")
+    assert facts["Attack"] == "SignFlip by west, from round 2, every 2 rounds"
+    table = result.table()
+    for site in result.sites:
+        last = result.weights[site].last_valid_index()
+        if last is None:
+            assert site not in table.index
+            continue
+        assert (table.loc[site, "round"], table.loc[site, "weight"]) == (
+            last, result.weights.loc[last, site],
+        )  # fmt: skip
+        assert f", round {last}" in result.explain(site).splitlines()[0]
+
+
+def test_sites_whose_names_are_numbers() -> None:
+    result = simulate(sites=dict(enumerate(sites().values(), start=1)), attack="ipm", attackers=[3])
+    assert list(result.trust.columns) == ["1", "2", "3", "4"]
+    assert result.explain(site=3) == result.explain(site="3")
+    assert "Client 3 (attacks)" in result.explain(site=3)
+
+
 def test_threads_do_not_matter() -> None:
     before = torch.get_num_threads()
     one = simulate()
@@ -269,12 +302,17 @@ def test_threads_do_not_matter() -> None:
 # Records.
 
 
+PULSE = Threat(SignFlip(), Schedule(start_round=2, every=2))
+
+
 def kinds() -> dict[str, dict[str, Any]]:
     return {
         "names": {"attack": "sign-flip", "attackers": ["west"]},
         "what sites keep": {"share": "!2.*"},
         "a server optimizer": {"rule": "crf-robust+adam"},
         "a loss": {"loss": cross_entropy, "metrics": {"l1": lambda o, _: o.abs().mean()}},
+        "an optimizer": {"optimizer": lambda p: torch.optim.Adam(p, 0.01)},
+        "some sites each round": {"clients_per_round": 2, "attack": PULSE, "attackers": ["west"]},
         "no reasons": {"rule": "coordinate-median"},
     }
 
@@ -319,6 +357,38 @@ def test_a_record_is_shown_reported_and_explained(tmp_path: Path, command_line: 
     assert "client noth took no part in round 4: choose from north, south" in done.err
 
 
+def test_a_regression_is_shown_by_its_loss(tmp_path: Path, command_line: Any) -> None:
+    held = {name: (x, x[:, :1] + 1) for name, (x, _) in sites().items()}
+    run = {"model": lambda: nn.Linear(5, 1), "loss": mse_loss, "metrics": {"error": l1_loss}}
+    result = simulate(sites=held, record_to=tmp_path / "run", **run)
+    loss = result.records[-1].validation.loss
+    shown = command_line("show", tmp_path / "run", "--markdown", "--figures")
+    assert f"| run | CRF-robust | 3 | 4 | {loss:.4g} |" in shown.out
+    assert "accuracy" not in shown.out
+    latex = command_line("show", tmp_path / "run", "--latex").out
+    assert latex.count("\\toprule") == latex.count("\\bottomrule") == 1
+
+
+def test_a_report_of_two_rules_stands_beside_fedavg(tmp_path: Path) -> None:
+    given = {"attack": "sign-flip", "attackers": ["west"], "rounds": 4}
+    for rule, more in (("fedavg", {}), ("crf-robust", {}), ("rfa", {"seed": 1})):
+        simulate(rule=rule, record_to=tmp_path / rule, **given, **more)
+    ours, fedavg, other = read_report(
+        [tmp_path / name for name in ("crf-robust", "fedavg", "rfa")]
+    ).runs
+    accuracies = [
+        find_rounds(tmp_path / name, None, None).records[-1].test.accuracy
+        for name in ("crf-robust", "fedavg")
+    ]
+    result, distrusted, beside = ours.headline.tiles
+    assert (result.value, distrusted.value) == (f"{accuracies[0]:.3f}", "1 of 4")
+    assert result.about.endswith(f"; FedAvg {accuracies[1]:.3f}")
+    assert beside.value == f"{100 * (accuracies[0] - accuracies[1]):+.1f} points"
+    assert beside.about == "of test accuracy; one seed"
+    for run in (fedavg, other):
+        assert "Beside FedAvg" not in [tile.title for tile in run.headline.tiles], "another seed"
+
+
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "sites": ({"sites": sites(seed=5)}, "of other sites"),
     "a rule": ({"rule": "fedavg"}, "of other rule"),
@@ -335,6 +405,45 @@ def test_a_folder_takes_no_other_run(changed: dict[str, Any], said: str, tmp_pat
     with pytest.raises(FedcrfError, match=said):
         simulate(record_to=tmp_path / "run", **changed)
     assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def flat(factor: float) -> Callable[..., Any]:
+    """Return a model whose code says what its parts do not."""
+
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return factor * super().forward(x)
+
+    return lambda: Scaled(5, 2)
+
+
+FUNCTIONS: dict[str, tuple[Callable[[float], dict[str, Any]], str]] = {
+    "loss": (lambda by: {"loss": lambda o, t: by * cross_entropy(o, t)}, "loss, optimizer"),
+    "class weights": (
+        lambda by: {"loss": nn.CrossEntropyLoss(torch.tensor([1.0, by]))},
+        "loss, optimizer",
+    ),
+    "metric": (lambda by: {"metrics": {"f": lambda o, t: by}}, "metric f"),
+    "optimizer": (lambda by: {"optimizer": lambda p: torch.optim.Adam(p, by)}, "optimizer"),
+    "model": (lambda by: {"model": flat(by)}, "outputs"),
+    "a part of the model": (
+        lambda by: {"model": lambda: nn.Sequential(nn.Dropout(by / 4), nn.Linear(5, 2))},
+        "model",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "said"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_are_known_by_what_they_compute(
+    given: Callable[[float], dict[str, Any]], said: str, tmp_path: Path
+) -> None:
+    """A function that computes the same goes on under any name, and another one under none."""
+    more = {"optimizer": lambda p: torch.optim.SGD(p, 0.1)} if said.startswith("loss, ") else {}
+    folder = tmp_path / "run"
+    simulate(rounds=1, record_to=folder, **more, **given(2.0))
+    assert simulate(rounds=2, record_to=folder, **more, **given(2.0)).records[-1].round == 2
+    with pytest.raises(FedcrfError, match=f"holds a run of other {said}: name another folder"):
+        simulate(rounds=2, record_to=folder, **more, **given(2.2))
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -388,7 +497,7 @@ def test_sites_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 LINE = "1,2,0\n"
 FILES: dict[str, tuple[dict[str, str], str]] = {
     "nothing": ({}, "holds no .csv, .parquet or .npz file: put one there for each site"),
-    "no target": ({"a": "c,d\n1,2\n"}, "no columns are named as a target .*: name it by --label-c"),
+    "no target": ({"a": "c,d\n1,2\n"}, "no columns are named as a target .*: rename it$"),
     "two targets": ({"a": "c,y,label\n1,2,3\n"}, "2 columns are named as a target"),
     "words": ({"a": "c,d,y\n1,two,0\n"}, r"a.csv: column 'd' is no numbers: make it some"),
     "a hole": ({"a": "c,d,y\n1,2,0\n1,,0\n"}, r"a.csv: column 'd' is empty in row 2: fill it in"),
@@ -491,6 +600,8 @@ class Random(nn.Linear):
         self.weight.data += torch.from_numpy(np.random.default_rng().random((2, 5))).float()
 
 
+NORMED = lambda: nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2))  # noqa: E731
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no sites": ({"sites": {}}, "there are no sites: give each"),
     "sites that are none": ({"sites": 3}, "the sites are a int: give a dictionary such as"),
@@ -552,7 +663,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a model that cannot be made": ({"model": lambda: nn.Linear(1)}, "the model cannot be made"),
     "a model of other inputs": (
         {"model": lambda: nn.Linear(4, 2)},
-        r"the model cannot take inputs of shape \(4, 5\) and float32 \(RuntimeError",
+        r"the model cannot take inputs of shape \(32, 5\) and float32 \(RuntimeError",
     ),
     "a model of other outputs": (
         {"model": lambda: nn.Unflatten(1, (5, 1))},
@@ -560,17 +671,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "outputs that do not fit": (
         {"model": lambda: nn.Sequential(nn.Linear(5, 2), nn.Unflatten(1, (2, 1)))},
-        r"the model makes a tensor of shape \(4, 2, 1\) of 4 examples: make logits of shape \(4, c",
+        r"the model makes a tensor of shape \(32, 2, 1\) of 32 examples: make logits of shape",
     ),
     "two outputs": (
         {"model": lambda: nn.LSTM(5, 2)},
-        "the model makes a tuple of 4 examples: make logits",
+        "the model makes a tuple of 32 examples: make logits",
     ),
     "weights that no seed decides": ({"model": Random}, "gives 'weight' other numbers every time"),
     "all frozen": ({"model": lambda: net().requires_grad_(False)}, "no parameter to train"),
     "a loss of no scalar": (
         {"loss": nn.CrossEntropyLoss(reduction="none")},
-        r"the loss returns a tensor of shape \(4,\): return a scalar tensor, such as its mean",
+        r"the loss returns a tensor of shape \(32,\): return a scalar tensor, such as its mean",
     ),
     "a loss of a number": ({"loss": lambda o, t: 1.0}, "the loss returns a float: return a scalar"),
     "a loss of nothing": (
@@ -581,7 +692,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a loss that is broadcast": (
         {"loss": mse_loss, "model": lambda: nn.Linear(5, 1),
          "sites": {name: (x, y + 0.5) for name, (x, y) in sites().items()}},
-        r"the loss cannot be computed of a tensor of shape \(4, 1\) and targets of shape \(4,\)",
+        r"the loss cannot be computed of a tensor of shape \(32, 1\) and targets of shape \(32,\)",
     ),
     "a loss that is none": ({"loss": "mse"}, "loss is a str: give a function, or leave it out"),
     "a loss that raises later": ({"loss": in_round(9)}, r"round \d failed \(KeyError: 'lost'\)"),
@@ -626,6 +737,40 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no rounds": ({"rounds": 0}, "rounds"),
     "a batch of nothing": ({"batch_size": 0}, "batch_size"),
+    "a metric called loss": ({"metrics": {"loss": l1_loss}}, "is called 'loss', as the loss is"),
+    "a rule of no file": ({"rule": "./no.py:Rule"}, "there is no file ./no.py"),
+    "a rule that cannot be imported": ({"rule": "nowhere:Rule"}, "'nowhere:Rule' cannot be impor"),
+    "a rule that is no rule": ({"rule": "torch:nn"}, "rule 'torch:nn' is none: give a frozen data"),
+    "an attack that is none": ({"attack": "torch:nn"}, "attack 'torch:nn' is none: give a frozen"),
+    "an attack of another kind": ({"attack": 3}, "attack is a int: give a name"),
+    "more sites than there are": (
+        {"clients_per_round": 5},
+        r"give at most so many \(clients_per_round=\), or more clients \(sites=\)",
+    ),
+    "all but none attack": (
+        {"attack": "ipm", "attackers": 4}, r"one be honest; give from 1 to 3 \(attackers=\)"
+    ),
+    "nothing to validate on beside attackers": (
+        {"attack": "ipm", "attackers": ["west"], "validation": 0.03,
+         "sites": {name: sites(60 if name == "west" else 9)[name] for name in NAMES}},
+        r"hold nothing to validate on: give fewer attackers \(attackers=\)",
+    ),
+    "batches of one and batch norm": (
+        {"batch_size": 1, "model": NORMED},
+        r"give two or more \(batch_size=\) or another model \(model=\)",
+    ),
+    "a site of one and batch norm": (
+        {"model": NORMED, "sites": odd("west", lambda x: x[:1], lambda y: y[:1])},
+        r"client west has one example .* give clients more \(sites=\), or choose .*\(model=\)",
+    ),
+    "training that diverges": (
+        {"learning_rate": 1e30, "local_epochs": 5},
+        r"a smaller learning rate \(learning_rate=, here 1e\+30\)",
+    ),
+    "an optimizer that diverges": (
+        {"optimizer": lambda p: torch.optim.SGD(p, 1e30), "local_epochs": 5},
+        "give an optimizer of smaller steps",
+    ),
 }  # fmt: skip
 
 
@@ -635,7 +780,8 @@ def test_what_is_wrong_is_a_line(changed: dict[str, Any], said: str, tmp_path: P
     with pytest.raises(FedcrfError, match=said) as caught:
         simulate(record_to=folder, **changed)
     assert "\n" not in str(caught.value)
-    if "round" not in str(caught.value) and "judge=" not in str(caught.value):
+    assert "--" not in str(caught.value), "a flag of the command line"
+    if not re.search(r"round \d|judge=", str(caught.value)):
         assert not folder.exists(), "nothing is written before all is checked"
 
 

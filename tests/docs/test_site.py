@@ -55,6 +55,20 @@ def test_a_page_opens_offline(chromium: Browser, site: Path, page: str) -> None:
     assert chromium.run(pictures)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_command_is_cut_off(chromium: Browser, site: Path, width: int) -> None:
+    for page in ("index", "own-model", "see-a-run", "experiments"):
+        chromium.open(
+            site / f"{page}.html", width=width, ready="document.readyState === 'complete'"
+        )
+        cut = chromium.run(
+            "return [...document.querySelectorAll('.language-sh code')]"
+            "  .filter((each) => each.scrollWidth > each.clientWidth).length"
+        )
+        assert cut == 0, page
+        assert chromium.run("return document.documentElement.scrollWidth") <= width, page
+
+
 def test_what_is_looked_for_is_found_from_disk(chromium: Browser, site: Path) -> None:
     chromium.open(site / "index.html", ready="document.readyState === 'complete'")
     box = chromium.driver.find_element("css selector", "[data-md-component=search-query]")

@@ -50,7 +50,7 @@ def test_who_is_distrusted_is_told_with_the_attackers(attacked: Path) -> None:
     last = found.records[-1].round
     low = sum(each.is_low and last - each.since >= 2 for each in verdicts)
     assert tile.value == f"{low} of 4"
-    assert f" of the {len(found.attackers)} attackers" in tile.about
+    assert f" of {len(found.attackers)} attacker" in tile.about
 
 
 def test_a_client_that_lost_its_trust_just_now_is_not_yet_named(attacked: Path) -> None:

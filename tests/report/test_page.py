@@ -31,7 +31,7 @@ from report.browser import Browser
 from report.sentences import columns_explained
 from report.test_content import NASTY, break_record
 
-CHARTS = ("accuracy", "loss", "holdings", "weights", "causes", "course", "graph")
+CHARTS = ("measured-0", "measured-1", "holdings", "weights", "causes", "course", "graph")
 PHONE = 360
 
 
@@ -432,7 +432,7 @@ def test_several_runs_are_chosen_and_told_apart(chromium: Browser, several: Path
     assert chromium.run("return [chosenName(at('trust-run')), trustRun().cells.length]") == [
         "<i>damaged", 4
     ]  # fmt: skip
-    lines = "return at('accuracy').data.filter((trace) => trace.name).length"
+    lines = "return at('measured-0').data.filter((trace) => trace.name).length"
     both = chromium.run(lines)
     tab_to(chromium, "curves-run")
     press(chromium, Keys.ARROW_DOWN)

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
+from torch.nn.functional import l1_loss, mse_loss
 
+import fedcrf
 from experiments.runs import summary
 from fedcrf.cli import app
 from fedcrf.crf import ClientCRF
@@ -111,7 +114,7 @@ def test_it_is_reported_beside_our_own(finished: Path, tmp_path: Path) -> None:
     assert (len(own["cells"]), recorded["name"]) == (4, "flower")
     (cell,) = recorded["cells"]
     assert [len(each["clients"]) for each in cell["rounds"]] == [6, 6, 0]
-    assert recorded["accuracy"][0]["mean"] == [0.5, None, 0.5]
+    assert recorded["measured"][0]["curves"][0]["mean"] == [0.5, None, 0.5]
 
 
 def test_columns_are_explained_where_they_are_shown(finished: Path, tmp_path: Path) -> None:
@@ -218,6 +221,62 @@ def test_the_page_of_it_opens(chromium: Browser, finished: Path, tmp_path: Path)
         else:
             assert chromium.run("return at('labels')") is None, "no heading of nothing"
         assert chromium.errors() == []
+
+
+def regression(folder: Path) -> Path:
+    """Record a regression at two sites, with metrics of its own; return its folder."""
+    draw = np.random.default_rng(0)
+    inputs = [draw.normal(size=(30, 3)) for _ in range(2)]
+    fedcrf.simulate(
+        lambda: nn.Linear(3, 1),
+        {name: (x, x[:, :1]) for name, x in zip(("north", "south"), inputs, strict=True)},
+        rounds=3,
+        loss=mse_loss,
+        metrics={"absolute <b>error": l1_loss, "minus": lambda o, t: -mse_loss(o, t)},
+        record_to=folder,
+        progress=False,
+    )
+    return folder
+
+
+def test_metrics_of_the_users_are_drawn(chromium: Browser, finished: Path, tmp_path: Path) -> None:
+    folder = regression(tmp_path / "own")
+    records = RecordedRun(folder).records()
+    alone = read_report([folder])
+    assert alone.measured == ["loss", "absolute <b>error", "minus"]
+    (tile, _) = alone.runs[0].headline.tiles
+    assert (tile.title, tile.value) == ("Test loss", f"{records[-1].test.loss:.4g}")
+    assert records[-1].metrics is not None
+    error = records[-1].metrics["test"]["absolute <b>error"]
+    assert f"; absolute <b>error {error:.4g}; minus -" in tile.about
+    write_page(alone, tmp_path / "page.html")
+    chromium.open(tmp_path / "page.html")
+    for place, name in enumerate(alone.measured):
+        drawn = chromium.run(f"return at('measured-{place}').data.map((line) => line.y)")
+        expected = [
+            record.validation.loss if name == "loss" else (record.metrics or {})["validation"][name]
+            for record in records
+        ]
+        assert drawn == [[pytest.approx(value, rel=1e-5) for value in expected]]
+        assert chromium.text(f"measured-{place}-title") == f"Validation {name}"
+        said = "Best: CRF-robust " if name == "loss" else "Last: CRF-robust "
+        assert chromium.text(f"measured-{place}-text").startswith(said)
+    assert chromium.run("return at('measured-3')") is None
+    assert chromium.run("return document.querySelectorAll('main b').length") == 0
+    table = alone.runs[0].curves[1]
+    assert table.title == "Validation absolute <b>error over the rounds"
+    assert table.rows[0][1:] == tuple(
+        f"{(each.metrics or {})['validation']['absolute <b>error']:.4g}" for each in records
+    )
+    assert chromium.errors() == []
+
+    beside = read_report([finished, folder])
+    assert beside.measured == ["accuracy", "loss", "absolute <b>error", "minus"]
+    write_page(beside, tmp_path / "page.html")
+    chromium.open(tmp_path / "page.html")
+    lines = "return at(arguments[0]).data.filter((line) => line.name).map((line) => line.name)"
+    assert [len(chromium.run(lines, f"measured-{place}")) for place in range(4)] == [2, 3, 1, 1]
+    assert chromium.errors() == []
 
 
 def test_a_run_without_rounds(chromium: Browser, tmp_path: Path) -> None:

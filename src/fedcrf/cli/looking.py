@@ -130,7 +130,7 @@ def explain(
     from fedcrf.report.lookup import find_round, find_rounds
 
     found = find_rounds(folder, method, seed)
-    said = in_words(found, find_round(found, number), client)
+    said = in_words(found, find_round(found, number, client), client)
     for line in said.lines:
         say(line)
     say("")

@@ -299,11 +299,15 @@ def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], l
 def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     """Return how far each run is: its strategy, sound rounds, evaluation, and exclusions.
 
-    ``best`` is the accuracy of the round with the lowest loss.
+    ``best`` is the accuracy of the round with the lowest loss; losses are shown if no run has an
+    accuracy.
     """
     rows = []
+    rounds = {name: evaluated(run.sound_records()[0]) for name, run in runs.items()}
+    known = [math.isfinite(each.validation.accuracy) for of in rounds.values() for each in of]
+    what = "accuracy" if any(known) or not known else "loss"
     for name, run in runs.items():
-        records = evaluated(run.sound_records()[0])
+        records = rounds[name]
         excluded = sum(
             len(record.excluded_nodes or []) + len(record.excluded) for record in records
         )
@@ -313,13 +317,13 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
                 run.description().title,
                 str(len(records)),
                 str(max((len(record.clients) for record in records), default=0)),
-                _accuracy(records[-1]) if records else "–",
-                _accuracy(reported_round(records)) if records else "–",
+                _measured(records[-1], what) if records else "–",
+                _measured(reported_round(records), what) if records else "–",
                 str(excluded),
             )
         )
-    header = ("run", "strategy", "rounds", "clients", "accuracy", "best", "excluded")
-    title = "evaluated by the clients, or by the server where no client did"
+    header = ("run", "strategy", "rounds", "clients", what, "best", "excluded")
+    title = "validation by the clients, or by the server where no client did it"
     return Table(title, header, tuple(rows))
 
 
@@ -343,6 +347,7 @@ def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> lis
     return save_run_figures(folder, records, title)
 
 
-def _accuracy(record: RoundRecord) -> str:
-    accuracy = record.validation.accuracy
-    return f"{accuracy:.3f}" if math.isfinite(accuracy) else "–"
+def _measured(record: RoundRecord, what: str) -> str:
+    value: float = getattr(record.validation, what)
+    form = ".3f" if what == "accuracy" else ".4g"
+    return f"{value:{form}}" if math.isfinite(value) else "–"

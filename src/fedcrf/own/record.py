@@ -12,9 +12,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,39 +43,23 @@ OTHER = "name another folder as record_to"
 MOST_NAMED = 12
 """Sites that are listed."""
 
+ABOUT = "≈ "
+"""Stands before a number that is compared with a tolerance."""
+
+FIRST = ("sites", "seed", "training", "model", "outputs")
+"""Parts that decide what loss, metrics and optimizer compute."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The record of one simulation.
+    """The record of one simulation, in a folder that is held for writing."""
 
-    Attributes:
-        description: What it is.
-        path: Its folder; none before it is opened.
-    """
-
-    description: Description
-    path: Path = Path()
+    path: Path
 
     @classmethod
-    def of(
-        cls, simulation: Simulation, sites: Sites, title: str, network: nn.Module, start: RunState
-    ) -> RunFolder:
-        """Return what records a simulation; nothing is written."""
-        rule = simulation.rule.rule if isinstance(simulation.rule, Judged) else simulation.rule
-        description = Description(
-            framework=f"fedcrf.simulate {__version__}",
-            strategy=title,
-            rule=rule.name,
-            settings=rule_settings(rule),
-            provenance=provenance(simulation.federation.validation.labels.device),
-            about=_about(simulation, sites, network),
-            made_of=_made_of(simulation, sites, network, start),
-        )
-        return cls(description)
-
     @contextmanager
-    def opened(self, path: Path) -> Iterator[RunFolder]:
-        """Hold the folder for writing, and begin the record where it is empty.
+    def opened(cls, path: Path, description: Description) -> Iterator[RunFolder]:
+        """Hold the folder, and begin the record where it is empty.
 
         Raises:
             FedcrfError: It holds something else, or is being written.
@@ -81,30 +67,28 @@ class RunFolder:
         check_folder(path, OTHER)
         run = RecordedRun(path)
         if run.exists():
-            self._check_same(run)
+            _check_same(path, run.description(), description)
         elif path.is_dir() and any(path.iterdir()):
             raise FedcrfError(f"{path} is not empty and holds no such run: {OTHER}")
         with folder_lock(path):
             if not run.exists():
-                run.describe(self.description, datetime.now(UTC))
-            yield replace(self, path=path)
+                run.describe(description, datetime.now(UTC))
+            yield cls(path)
 
-    def _check_same(self, run: RecordedRun) -> None:
-        before = run.description().made_of
-        if before is None:
-            raise FedcrfError(f"{run.path} holds a run of {run.description().framework}: {OTHER}")
-        here = self.description.made_of or {}
-        other = [part for part in {**before, **here} if before.get(part) != here.get(part)]
-        if other:
-            raise FedcrfError(f"{run.path} holds a run of other {', '.join(other)}: {OTHER}")
-
-    def resume(self, start: RunState) -> tuple[RunState, list[RoundRecord]]:
+    def resume(self, start: RunState, rounds: int) -> tuple[RunState, list[RoundRecord]]:
         """Return the state to go on from, and the rounds before it.
 
         Raises:
-            FedcrfError: Files of the folder are damaged, or do not belong together.
+            FedcrfError: There are more rounds than are asked for, or files of the folder are
+                damaged or do not belong together.
         """
-        return self._rounds.resume() or start, self._rounds.records()
+        state = self._rounds.resume() or start
+        if state.round > rounds:
+            raise FedcrfError(
+                f"{self.path} holds {state.round} rounds: give rounds={state.round} or more, or "
+                "another folder as record_to"
+            )
+        return state, self._rounds.records()
 
     def append(self, state: RunState, record: RoundRecord) -> None:
         """Keep one more round: its record first, then the state that makes it count."""
@@ -123,22 +107,71 @@ class RunFolder:
         return CellStore(self.path)
 
 
-def _about(simulation: Simulation, sites: Sites, network: nn.Module) -> list[tuple[str, str]]:
+def _check_same(path: Path, kept: Description, asked: Description) -> None:
+    """Raise a `FedcrfError` where a folder's run is made of anything else than the one asked for.
+
+    What others follow from, `FIRST`, is named alone.
+    """
+    if kept.made_of is None:
+        raise FedcrfError(f"{path} holds a run of {kept.framework}: {OTHER}")
+    before, here = kept.made_of, asked.made_of or {}
+    other = [part for part in {**here, **before} if _differ(before.get(part), here.get(part))]
+    first = [part for part in other if part in FIRST]
+    if other:
+        raise FedcrfError(f"{path} holds a run of other {', '.join(first or other)}: {OTHER}")
+
+
+def _differ(before: str | None, here: str | None) -> bool:
+    """Return whether a part is another one; numbers may differ by what processors round."""
+    if before is None or here is None or not before.startswith(ABOUT):
+        return before != here
+    numbers = (float(each.removeprefix(ABOUT)) for each in (before, here))
+    return not math.isclose(*numbers, rel_tol=1e-4, abs_tol=1e-6)
+
+
+def description_of(
+    simulation: Simulation, sites: Sites, title: str, network: nn.Module, optimizer: str | None
+) -> Description:
+    """Return what is run, without what it is made of.
+
+    Args:
+        simulation: The simulation.
+        sites: What they hold.
+        title: What the server's rule is called.
+        network: The seed's network.
+        optimizer: Class of the clients' optimizer; None for SGD with momentum.
+    """
+    rule = simulation.rule.rule if isinstance(simulation.rule, Judged) else simulation.rule
+    return Description(
+        framework=f"fedcrf.simulate {__version__}",
+        strategy=title,
+        rule=rule.name,
+        settings=rule_settings(rule),
+        provenance=provenance(simulation.federation.validation.labels.device),
+        about=_about(simulation, sites, network, optimizer),
+    )
+
+
+def _about(
+    simulation: Simulation, sites: Sites, network: nn.Module, optimizer: str | None
+) -> list[tuple[str, str]]:
     """Return what is run, as terms and what stands behind them."""
     federation, training, task = simulation.federation, simulation.training, simulation.task
     names = [str(name) for name in sites.identities]
     counts = [f"{name} ({len(each)})" for name, each in zip(names, sites.examples, strict=True)]
     whole = sum(each.numel() for each in network.parameters())
     sent = sum(each.numel() for each in task.shared_tensors(network).values())
+    drawn = simulation.clients_per_round
+    of_them = "" if drawn is None else f"; {drawn} in each round"
     about = [
-        ("Sites", f"{len(names)}: {listed(counts, MOST_NAMED)} examples"),
+        ("Sites", f"{len(names)}: {listed(counts, MOST_NAMED)} examples{of_them}"),
         (
             "Validation, test",
             f"{len(federation.validation):,} and {len(federation.test):,} examples",
         ),
         ("Model", f"{type(network).__name__}, {whole:,} parameters; {sent:,} numbers are sent"),
-        ("Loss", "cross-entropy" if task.loss is None else called(task.loss)),
-        ("Local training", training.in_words(called(task.optimizer) if task.optimizer else None)),
+        ("Loss", "cross-entropy" if task.loss is None else _called(task.loss)),
+        ("Local training", training.in_words(optimizer)),
         ("Seed", str(simulation.seed)),
     ]
     if isinstance(simulation.rule, Judged):
@@ -147,40 +180,62 @@ def _about(simulation: Simulation, sites: Sites, network: nn.Module) -> list[tup
         about.append(("Kept by each site", ", ".join(sorted(task.personal))))
     if simulation.adversary is not None:
         who = ", ".join(map(str, federation.called(simulation.adversary.clients)))
-        about.append(("Attack", f"{type(simulation.adversary.threat.attack).__name__} by {who}"))
+        threat = simulation.adversary.threat
+        when, every = threat.schedule.start_round, threat.schedule.every
+        attack = [f"{type(threat.attack).__name__} by {who}"]
+        attack += [f"from round {when}"] if when > 1 else []
+        attack += [f"every {every} rounds"] if every > 1 else []
+        about.append(("Attack", ", ".join(attack)))
     return about
 
 
-def _made_of(
-    simulation: Simulation, sites: Sites, network: nn.Module, start: RunState
+def made_of(
+    simulation: Simulation, sites: Sites, network: nn.Module, numbers: Mapping[str, float]
 ) -> dict[str, str]:
-    """Return what tells a simulation from any other, by part; rounds are none of it."""
+    """Return what tells a simulation from any other, by part; rounds are none of it.
+
+    Args:
+        simulation: The simulation.
+        sites: What they hold.
+        network: The seed's network.
+        numbers: What its functions make of a few examples, which tells them from others.
+    """
     task, federation, rule = simulation.task, simulation.federation, simulation.rule
-    weights = hashlib.sha256()
-    for name, tensor in network.state_dict().items():
-        if isinstance(tensor, Tensor):
-            array = start.model.get(name, state_of({name: tensor})[name])
-            weights.update(f"{name} {array.dtype} {array.shape}".encode())
-            weights.update(np.ascontiguousarray(array).tobytes())
-    judged = sorted(rule.judged) if isinstance(rule, Judged) else None
-    inner = rule.rule if isinstance(rule, Judged) else rule
-    adversary = simulation.adversary
-    return {
+    judged, inner = None, rule
+    if isinstance(rule, Judged):
+        judged, inner = sorted(rule.judged), rule.rule
+    adversary, objective = simulation.adversary, simulation.objective
+    parts = {
         "sites": sites.fingerprint([federation.validation, federation.test]),
-        "model": weights.hexdigest()[:16],
-        "rule": json.dumps([inner.name, rule_settings(inner), simulation.objective], default=repr),
+        "seed": str(simulation.seed),
+        "model": _fingerprint(network),
+        "rule": json.dumps(
+            [inner.name, inner.behaviour, rule_settings(inner), objective], default=repr
+        ),
         "training": repr(simulation.training),
-        "optimizer": called(task.optimizer),
-        "loss": called(task.loss),
-        "metrics": json.dumps({name: called(each) for name, each in task.metrics.items()}),
         "attack": repr(adversary and (adversary.threat, adversary.clients)),
         "judge or share": repr((judged, sorted(task.shared or ()))),
-        "seed": str(simulation.seed),
+        **{name: f"{ABOUT}{number!r}" for name, number in numbers.items()},
     }
+    if simulation.clients_per_round is not None:
+        parts["clients_per_round"] = str(simulation.clients_per_round)
+    return parts
 
 
-def called(function: Any) -> str:
+def _fingerprint(network: nn.Module) -> str:
+    """Return what tells a network from others: its parts and its initial weights."""
+    parts = re.sub(r" at 0x[0-9a-f]+", "", repr(network))
+    digest = hashlib.sha256(parts.encode())
+    tensors = {
+        name: each for name, each in network.state_dict().items() if isinstance(each, Tensor)
+    }
+    for name, array in state_of(tensors).items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _called(function: Any) -> str:
     """Return the name of a user's function, or of the class of an object."""
-    if function is None:
-        return "none"
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return "a function without a name" if name == "<lambda>" else name

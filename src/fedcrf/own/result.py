@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -78,33 +78,37 @@ class SimulationResult:
         return self._by_site(lambda record: record.weight)
 
     def table(self) -> pd.DataFrame:
-        """Return a row for each site of the last round: its weight, and whether it is trusted."""
+        """Return a row for each site: its weight in its last round, and whether it is trusted."""
         import pandas as pd
 
-        from fedcrf.report.verdict import last_verdicts
+        from fedcrf.report.effects import effects_of
+        from fedcrf.report.explanation import reason_in_words
+        from fedcrf.report.verdict import verdicts_of
 
-        last = self.records[-1]
-        verdicts = last_verdicts(self.records, self._explained().rule)
-        trust = last.reasons.trust if last.reasons and last.reasons.trust else math.nan
-        return pd.DataFrame(
-            {
-                "examples": last.num_examples,
-                "weight": last.weight,
-                "fedavg_weight": last.base_weight,
-                "trust": trust,
-                "verdict": [each.kind for each in verdicts],
-                "since_round": [each.since for each in verdicts],
-                "reason": [each.reason or "" for each in verdicts],
-            },
-            index=pd.Index(last.clients, name="site"),
-        )
+        rows: dict[int | str, dict[str, Any]] = {}
+        effects = [effects_of(record, self.description.known_rule) for record in self.records]
+        for record, verdicts in zip(self.records, verdicts_of(self.records, effects), strict=True):
+            trust = record.reasons.trust if record.reasons else []
+            for i, (site, verdict) in enumerate(zip(record.clients, verdicts, strict=True)):
+                rows[site] = {
+                    "round": record.round,
+                    "examples": record.num_examples[i],
+                    "weight": record.weight[i],
+                    "fedavg_weight": record.base_weight[i],
+                    "trust": trust[i] if trust else math.nan,
+                    "verdict": verdict.kind,
+                    "since_round": verdict.since,
+                    "reason": reason_in_words(verdict.reason) if verdict.reason else "",
+                }
+        took_part = [site for site in self.sites if site in rows]
+        return pd.DataFrame([rows[site] for site in took_part], pd.Index(took_part, name="site"))
 
     def explain(self, site: int | str | None = None, number: int | None = None) -> str:
         """Return why sites got their weights in a round, in words.
 
         Args:
             site: One site; all of them where left out.
-            number: The round; the last where left out.
+            number: The round; where left out the last, in which the site took part.
 
         Raises:
             FedcrfError: There is no such site or round.
@@ -115,10 +119,10 @@ class SimulationResult:
         from fedcrf.report.lookup import find_round
 
         found = self._explained()
-        record = find_round(found, number)
+        client = None if site is None else self._site(site)
+        said = in_words(found, find_round(found, number, client), client)
         text = io.StringIO()
         console = Console(file=text, width=160, highlight=False)
-        said = in_words(found, record, None if site is None else self._site(site))
         for line in said.lines:
             console.print(line, markup=False, soft_wrap=True)
         for table in said.tables:
@@ -168,9 +172,10 @@ class SimulationResult:
         return pd.DataFrame(rows, index=self._rounds, columns=list(self.sites), dtype=float)
 
     def _site(self, site: int | str) -> int | str:
-        if site not in self.sites:
-            raise unknown_name("site", str(site), [str(each) for each in self.sites])
-        return site
+        by_name = {str(each): each for each in self.sites}
+        if str(site) not in by_name:
+            raise unknown_name("site", str(site), by_name)
+        return by_name[str(site)]
 
     def _explained(self) -> Explained:
         from fedcrf.report.lookup import Explained, attackers_of

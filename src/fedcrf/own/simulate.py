@@ -12,7 +12,7 @@ from fedcrf.extras import mend
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedcrf.attacks import Attack
+    from fedcrf.attacks import Attack, Threat
     from fedcrf.own.result import SimulationResult
     from fedcrf.rules import Rule
     from fedcrf.simulation.task import Loss, Metric, OptimizerFactory
@@ -33,8 +33,9 @@ def simulate(
     optimizer: OptimizerFactory | None = None,
     validation: Any = None,
     test: Any = None,
-    attack: str | Attack | None = None,
+    attack: str | Attack | Threat | None = None,
     attackers: int | float | str | Sequence[str] | None = None,
+    clients_per_round: int | None = None,
     judge: str | Sequence[str] | None = None,
     share: str | Sequence[str] | None = None,
     record_to: str | Path | None = None,
@@ -67,10 +68,12 @@ def simulate(
         validation: What the server holds to validate on, as a site's; a share of each site's
             examples where it is a number, by default 0.1.
         test: The same, to test on.
-        attack: Name of an attack as of `fedcrf attacks`, ``FILE.py:ATTACK``, or an attack; all
-            sites are honest where left out.
+        attack: Name of an attack as of `fedcrf attacks`, ``FILE.py:ATTACK``, or an attack; or a
+            `fedcrf.attacks.Threat`, an attack with its schedule. All sites are honest where left
+            out.
         attackers: Who attacks, by name; or how many, as a number or a fraction, by default 0.3,
             whom the seed draws. What they hold takes no part in validation and test.
+        clients_per_round: Sites that the seed draws for each round; all of them where left out.
         judge: Patterns of the names of the tensors that the rule sees, such as ``"*lora*"``, or
             ``"!*running*"`` for all but those; all that are shared where left out.
         share: Patterns of the names of the tensors that are sent and averaged. Each site keeps the
@@ -86,12 +89,11 @@ def simulate(
         FedcrfError: Something of it does not fit, or fails in a round; nothing is written before
             all of it was checked.
     """
+    given = dict(locals())
     try:
         from fedcrf.own.run import run
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "fedcrf":
             raise
         raise FedcrfError(f"fedcrf.simulate: {mend(missing)}") from None
-    return run(
-        **{name: value for name, value in locals().items() if name not in ("run", "missing")}
-    )
+    return run(**given)

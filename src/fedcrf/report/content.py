@@ -14,8 +14,11 @@ from fedcrf.report.effects import Effects, Scale
 from fedcrf.report.explanation import WORDS
 from fedcrf.report.headline import Headline
 from fedcrf.report.verdict import Verdict
+from fedcrf.simulation.task import ACCURACY
 
 Series = Sequence[float]
+
+LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,14 @@ class Curve:
     rounds: Sequence[int]
     mean: Series
     sd: Series
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured on the validation parts: accuracy, loss, or a metric of the user's."""
+
+    name: str
+    curves: Sequence[Curve]
 
 
 @dataclass(frozen=True)
@@ -75,8 +86,7 @@ class Charts:
     """What the page draws of one run."""
 
     name: str
-    accuracy: Sequence[Curve]
-    loss: Sequence[Curve]
+    measured: Sequence[Measured]
     holdings: Sequence[PartitionRecord]
     cells: Sequence[CellTrust]
 
@@ -87,11 +97,13 @@ class Drawn:
 
     Attributes:
         runs: By run.
+        measured: Names of what was measured in any of them; each has a figure.
         words: The words about a client's weight.
         terms: What each cause counts in the score of the reliability.
     """
 
     runs: Sequence[Charts]
+    measured: Sequence[str]
     words: Mapping[str, Any]
     terms: Mapping[str, float]
 
@@ -126,11 +138,8 @@ class RunContent:
 
     @property
     def curves(self) -> list[Table]:
-        """Accuracy and loss over the rounds, in numbers."""
-        return [
-            _curves_table("Validation accuracy over the rounds", self.charts.accuracy),
-            _curves_table("Validation loss over the rounds", self.charts.loss),
-        ]
+        """What was measured over the rounds, in numbers."""
+        return [_curves_table(each) for each in self.charts.measured]
 
 
 @dataclass(frozen=True)
@@ -160,14 +169,15 @@ class Report:
         return any(run.results.rows and run.details for run in self.runs)
 
     @property
-    def has_curves(self) -> bool:
-        """Whether a run has a round."""
-        return any(run.charts.accuracy or run.charts.loss for run in self.runs)
+    def measured(self) -> list[str]:
+        """Names of what was measured in any run, each once; a regression has no accuracy."""
+        return list(dict.fromkeys(each.name for run in self.runs for each in run.charts.measured))
 
     @property
-    def has_accuracy(self) -> bool:
-        """Whether a run's task has an accuracy; a regression has none."""
-        return any(run.charts.accuracy for run in self.runs)
+    def over_seeds(self) -> bool:
+        """Whether a curve is a mean over several seeds."""
+        measured = (each for run in self.runs for each in run.charts.measured)
+        return any(curve.seeds > 1 for each in measured for curve in each.curves)
 
     @property
     def has_cells(self) -> bool:
@@ -187,20 +197,20 @@ class Report:
     @property
     def drawn(self) -> Drawn:
         """What the page's program draws and says."""
-        return Drawn([run.charts for run in self.runs], WORDS, SCORE_TERMS)
+        return Drawn([run.charts for run in self.runs], self.measured, WORDS, SCORE_TERMS)
 
 
-def _curves_table(title: str, curves: Sequence[Curve]) -> Table:
+def _curves_table(measured: Measured) -> Table:
     """Return a few rounds of the curves in numbers; a run that has stopped keeps its best."""
-    length = max((len(curve.mean) for curve in curves), default=0)
-    rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length]
-    rounds += [length] if length else []
+    curves = measured.curves
+    length = max(len(curve.mean) for curve in curves)
+    rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length] + [length]
+    form = ".3f" if measured.name in (ACCURACY, LOSS) else ".4g"
     rows = []
     for curve in curves:
-        values = [curve.mean[number - 1] if number <= len(curve.mean) else curve.mean[-1]
-                  for number in rounds]  # fmt: skip
-        texts = (f"{value:.3f}" if math.isfinite(value) else "–" for value in values)
+        values = [curve.mean[min(number, len(curve.mean)) - 1] for number in rounds]
+        texts = (f"{value:{form}}" if math.isfinite(value) else "–" for value in values)
         rows.append((curve.name, *texts))
-    named = max((curve.rounds for curve in curves), key=len, default=[])
+    named = max((curve.rounds for curve in curves), key=len)
     header = ("method", *(f"round {named[number - 1]}" for number in rounds))
-    return Table(title, header, tuple(rows))
+    return Table(f"Validation {measured.name} over the rounds", header, tuple(rows))

@@ -182,10 +182,14 @@ def verdict_line(causes: ClientCauses, verdict: Verdict) -> str:
         reason = _template(causes)
     if reason is None:
         return line
+    return str(words["reason"].format(verdict=line, reason=reason_in_words(reason)))
+
+
+def reason_in_words(reason: str) -> str:
+    """Return why a client is not trusted: a cause, in words of every day."""
     kind, _, name = reason.partition(" ")
-    why = WORDS["reasons"].get(reason) or WORDS["reasons"].get(kind, WORDS["unknown_reason"])
-    why = why.format(cause=reason, name=name.replace("_", " "))
-    return str(words["reason"].format(verdict=line, reason=why))
+    words = WORDS["reasons"].get(reason) or WORDS["reasons"].get(kind, WORDS["unknown_reason"])
+    return str(words.format(cause=reason, name=name.replace("_", " ")))
 
 
 def sentence(line: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from fedcrf.experiments.results import RunResults
 from fedcrf.report.lookup import attackers_of, find_cell
 from fedcrf.report.verdict import last_verdicts
 from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.task import ACCURACY
 
 LASTING = 3
 """Clients are named that were distrusted in so many last rounds, or in all of fewer rounds."""
@@ -92,25 +94,73 @@ def headline_of(run: RunResults) -> Headline:
     return Headline(f"{'; '.join(said)}.", tiles)
 
 
-def recorded_headline(title: str, records: Sequence[RoundRecord], rule: object) -> Headline:
-    """Return what happened in a run that another framework carried out."""
+def recorded_headline(
+    title: str,
+    records: Sequence[RoundRecord],
+    rule: object,
+    fedavg: Sequence[RoundRecord] = (),
+) -> Headline:
+    """Return what happened in a run that another framework, or `fedcrf.simulate`, carried out.
+
+    Args:
+        title: What the run is called.
+        records: Its rounds.
+        rule: Its rule.
+        fedavg: The rounds of the same run with FedAvg, if there is one.
+    """
     if not records:
         return Headline(f"{title} has no rounds yet.", [])
     last = records[-1]
     tiles, said = [], [f"{title} has done {last.round} rounds"]
-    accuracy = last.validation.accuracy
-    if math.isfinite(accuracy):
-        tiles.append(Tile("Accuracy", f"{accuracy:.3f}", f"{title}, in round {last.round}"))
-        said[0] += f", the last with an accuracy of {accuracy:.3f}"
-    elif math.isfinite(last.validation.loss):
-        loss = f"{last.validation.loss:.4g}"
-        tiles.append(Tile("Validation loss", loss, f"{title}, in round {last.round}"))
-        said[0] += f", the last with a validation loss of {loss}"
+    beside = next((each for each in fedavg if each.round == last.round), None)
+    result = _result_of(last)
+    if result is not None:
+        about = [f"{title}, in round {last.round}"]
+        others = (last.metrics or {}).get(result.of, {})
+        about += [f"{other} {value:.4g}" for other, value in others.items()]
+        if beside is not None:
+            about.append(f"FedAvg {replace(result, value=result.in_round(beside)).written}")
+        tiles.append(
+            Tile(f"{result.of.capitalize()} {result.what}", result.written, "; ".join(about))
+        )
+        said[0] += f", the last with a {result.of} {result.what} of {result.written}"
     distrusted = distrusted_tile(records, rule, attackers_of(records, None))
     if distrusted is not None:
         tiles.append(distrusted)
         said.append(f"it distrusts {_said_of(distrusted)}")
+    if result is not None and beside is not None:
+        difference = result.value - result.in_round(beside)
+        in_points = result.what == ACCURACY
+        text = f"{100 * difference:+.1f} points" if in_points else f"{difference:+.4g}"
+        tiles.append(Tile("Beside FedAvg", text, f"of {result.of} {result.what}; one seed"))
     return Headline(f"{'; '.join(said)}.", tiles)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What a round came to: on the test parts, else in validation; its accuracy, else its loss."""
+
+    of: str
+    what: str
+    value: float
+
+    @property
+    def written(self) -> str:
+        return f"{self.value:{'.3f' if self.what == ACCURACY else '.4g'}}"
+
+    def in_round(self, record: RoundRecord) -> float:
+        """Return the same of another round."""
+        return float(getattr(getattr(record, self.of), self.what))
+
+
+def _result_of(record: RoundRecord) -> _Result | None:
+    """Return what a round came to; None if nothing of it is known."""
+    for of in ("test", "validation"):
+        for what in (ACCURACY, "loss"):
+            value = getattr(getattr(record, of), what)
+            if math.isfinite(value):
+                return _Result(of, what, value)
+    return None
 
 
 def distrusted_tile(
@@ -138,10 +188,12 @@ def distrusted_tile(
     if len(low) > MOST_NAMED:
         named.append("and others")
     if attackers:
-        named.append(f"{len(low.keys() & set(attackers))} of the {len(attackers)} attackers")
+        attack = "attackers" if len(attackers) > 1 else "attacker"
+        named.append(f"{len(low.keys() & set(attackers))} of {len(attackers)} {attack}")
     return Tile("Distrusted clients", f"{len(low)} of {len(verdicts)}", "; ".join(named))
 
 
 def _said_of(distrusted: Tile) -> str:
     named = distrusted.about.partition("; and others")[0]
-    return f"{distrusted.value} clients" + (f" ({named})" if named else "")
+    count = re.sub("^0 of", "none of", distrusted.value)
+    return f"{count} clients" + (f" ({named})" if named else "")

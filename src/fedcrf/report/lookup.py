@@ -133,8 +133,15 @@ def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
     return spec.cell(method, chosen) if method is not None else (inferring or cells)[0]
 
 
-def find_round(found: Explained, number: int | None) -> RoundRecord:
+def find_round(
+    found: Explained, number: int | None, client: int | str | None = None
+) -> RoundRecord:
     """Return the record of a round; of the last where none is named.
+
+    Args:
+        found: The run.
+        number: The round.
+        client: If no round is named, it is the last in which this client took part.
 
     Raises:
         FedcrfError: There is no such round, or it is not before the damage.
@@ -142,8 +149,8 @@ def find_round(found: Explained, number: int | None) -> RoundRecord:
     records, title = found.records, found.title
     if not records:
         raise FedcrfError(f"{title} has no rounds yet")
-    for record in records:
-        if record.round == (records[-1].round if number is None else number):
+    for record in reversed(records):
+        if record.round == number or (number is None and _took_part(client, record)):
             return record
         if number is not None and record.first <= number < record.round:
             raise FedcrfError(
@@ -151,10 +158,16 @@ def find_round(found: Explained, number: int | None) -> RoundRecord:
                 f"{record.first} to {record.round}: choose round {record.round}, or run with "
                 "rounds.evaluate_every = 1"
             )
+    if number is None:
+        return records[-1]
     raise FedcrfError(
         f"{title} has no round {number}: choose from {records[0].round} to {records[-1].round}"
         + (f" ({found.damage})" if found.damage else "")
     )
+
+
+def _took_part(client: int | str | None, record: RoundRecord) -> bool:
+    return client is None or str(client) in map(str, [*record.clients, *(record.nodes or ())])
 
 
 def notices(found: Explained) -> list[str]:

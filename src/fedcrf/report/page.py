@@ -8,7 +8,7 @@ axes, ``plotly-cartesian.min.js`` of the npm package ``plotly.js-cartesian-dist-
 from __future__ import annotations
 
 import gzip
-from base64 import b64encode
+from base64 import b85encode
 from importlib import resources
 from pathlib import Path
 
@@ -48,13 +48,18 @@ def render(report: Report) -> str:
         data=packed(TypeAdapter(Drawn).dump_json(report.drawn)),
         style=Markup(_asset("report.css").decode()),
         program=Markup("\n".join(_asset(f"{name}.js").decode() for name in PROGRAM)),
-        plotly=b64encode(_asset("plotly-cartesian.min.js.gz")).decode(),
+        plotly=_as_text(_asset("plotly-cartesian.min.js.gz")),
     )
 
 
 def packed(content: bytes) -> str:
     """Return bytes compressed, as text that may stand in a script element."""
-    return b64encode(gzip.compress(content, mtime=0)).decode()
+    return _as_text(gzip.compress(content, mtime=0))
+
+
+def _as_text(content: bytes) -> str:
+    """Return bytes in base 85, which takes 6 % less than base 64, without a sign of HTML's."""
+    return b85encode(content).translate(bytes.maketrans(b"&<>", b".:,")).decode()
 
 
 def _asset(name: str) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import tomli_w
@@ -18,12 +20,23 @@ from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
 from fedcrf.experiments.results import RunResults, damage_line, find, read_results
 from fedcrf.experiments.store import PartitionRecord, Store
-from fedcrf.report.content import CellTrust, Charts, Curve, Report, RoundTrust, RunContent
+from fedcrf.report.content import (
+    LOSS,
+    CellTrust,
+    Charts,
+    Curve,
+    Measured,
+    Report,
+    RoundTrust,
+    RunContent,
+)
 from fedcrf.report.effects import Effects, effects_of, scales_of
 from fedcrf.report.headline import headline_of, recorded_headline
 from fedcrf.report.lookup import attackers_of
 from fedcrf.report.verdict import Verdict, verdicts_of
+from fedcrf.rules import FedAvg
 from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.task import ACCURACY
 
 MOST_NUMBERS = 4_000_000
 """Numbers about clients and rounds in one page; about 30 MB unpacked."""
@@ -43,7 +56,8 @@ def read_report(folders: Sequence[Path]) -> Report:
     for name, store in found:
         try:
             if isinstance(store, RecordedRun):
-                runs.append(_recorded_content(name, store, room))
+                recorded = [run for _, run in found if isinstance(run, RecordedRun)]
+                runs.append(_recorded_content(name, store, room, _fedavg_of(store, recorded)))
             else:
                 run = read_results(store)
                 runs.append(_run_content(name, store, run, room))
@@ -125,8 +139,24 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
     )
 
 
-def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
-    """Return what is shown of a run that another framework carried out."""
+def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Sequence[RoundRecord]:
+    """Return the rounds of the same simulation with FedAvg, if it is one of some runs."""
+    described = run.description()
+    if described.made_of is None or described.rule == FedAvg.__name__:
+        return []
+    for other in others:
+        with suppress(FedcrfError):  # said where that run is read
+            beside = other.description()
+            alike = described.made_of.items() ^ (beside.made_of or {}).items()
+            if beside.rule == FedAvg.__name__ and {part for part, _ in alike} == {"rule"}:
+                return other.sound_records()[0]
+    return []
+
+
+def _recorded_content(
+    name: str, run: RecordedRun, room: _Room, fedavg: Sequence[RoundRecord]
+) -> RunContent:
+    """Return what is shown of a run that another framework carried out, beside FedAvg's rounds."""
     description, (sound, damage) = run.description(), run.sound_records()
     records = evaluated(sound)
     made = description.provenance
@@ -140,7 +170,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
     return RunContent(
         name=name,
         title=f"{description.title} in {description.framework}",
-        headline=recorded_headline(description.title, records, run.rule()),
+        headline=recorded_headline(description.title, records, run.rule(), fedavg),
         facts=[
             ("Carried out by", description.framework),
             ("Strategy", description.strategy),
@@ -162,7 +192,9 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room) -> RunContent:
         details=None,
         damaged=damage is not None,
         description=description.model_dump_json(indent=1),
-        charts=_charts(name, {name: [records]}, [], cells if shown and records else []),
+        charts=_charts(
+            name, {description.title: [records]}, [], cells if shown and records else []
+        ),
     )
 
 
@@ -256,11 +288,29 @@ def _charts(
     holdings: Sequence[PartitionRecord],
     cells: Sequence[CellTrust],
 ) -> Charts:
-    accuracy = _curves(records, lambda record: record.validation.accuracy)
-    if not any(math.isfinite(value) for curve in accuracy for value in curve.mean):
-        accuracy = []
-    loss = _curves(records, lambda record: record.validation.loss)
-    return Charts(name, accuracy, loss, holdings, cells)
+    rounds = [record for seeds in records.values() for each in seeds for record in each]
+    others = dict.fromkeys(name for each in rounds for name in _metrics(each))
+    measured = [
+        Measured(each, _curves(records, partial(_value, each)))
+        for each in (ACCURACY, LOSS, *others)
+    ]
+    return Charts(name, [each for each in measured if _is_known(each)], holdings, cells)
+
+
+def _value(name: str, record: RoundRecord) -> float:
+    """Return what was measured on the validation parts."""
+    if name in (ACCURACY, LOSS):
+        return float(getattr(record.validation, name))
+    return _metrics(record).get(name, math.nan)
+
+
+def _metrics(record: RoundRecord) -> Mapping[str, float]:
+    """Return the metrics of the user's on the validation parts."""
+    return (record.metrics or {}).get("validation", {})
+
+
+def _is_known(measured: Measured) -> bool:
+    return any(math.isfinite(value) for curve in measured.curves for value in curve.mean)
 
 
 def _curves(

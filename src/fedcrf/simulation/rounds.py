@@ -217,10 +217,12 @@ class Simulation(Settings):
         """Raise a `FedcrfError` if the clients' training has diverged."""
         diverged = divergence(state.lost_rounds, state.round, self.finished(state))
         if diverged is not None:
-            raise FedcrfError(
-                f"{diverged}; give a smaller learning rate (--learning-rate, here "
-                f"{self.training.learning_rate:g})"
+            mend = (
+                f"a smaller learning rate (--learning-rate, here {self.training.learning_rate:g})"
+                if self.task.optimizer is None
+                else "an optimizer of smaller steps"
             )
+            raise FedcrfError(f"{diverged}; give {mend}")
 
     @cached_property
     def _work(self) -> Work:

@@ -56,7 +56,8 @@ class RoundMemory:
         layout = Layout.of(state)
         of_floats = next((tensors[name].dtype for name in layout.places), torch.float32)
         others = [name for name in task.metrics if name != ACCURACY]
-        count = work.most_participants + (work.server_examples > 0)
+        server = int(work.server_examples > 0)
+        count, kept = work.most_participants + server, len(work.federation.clients) + server
         return cls(
             model={name: place(tensor) for name, tensor in tensors.items()},
             layout=layout,
@@ -75,7 +76,7 @@ class RoundMemory:
                 for name, each in work.evaluated().items()
             },
             personal={
-                name: place(tensor.cpu().repeat(len(work.federation.clients), *[1] * tensor.dim()))
+                name: place(tensor.cpu().repeat(kept, *[1] * tensor.dim()))
                 for name, tensor in (
                     *task.personal_tensors(network).items(),
                     *_no_momentum(work, network),

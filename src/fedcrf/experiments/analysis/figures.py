@@ -48,7 +48,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 def save_run_figures(
     folder: Path, records: Records, title: str, trust_title: str = ""
 ) -> list[Path]:
-    """Write the figures of a run into a folder: accuracy, loss, and who was trusted.
+    """Write the figures of a run into a folder: accuracy if it has one, loss, who was trusted.
 
     Args:
         folder: Where.
@@ -56,8 +56,12 @@ def save_run_figures(
         title: Stands above them.
         trust_title: Stands above the last instead, which is of the first seed alone.
     """
+    every = [each.validation for of in records.values() for seed in of for each in seed]
+    accuracies, losses = (
+        np.isfinite([getattr(each, what) for each in every]).any() for what in ("accuracy", "loss")
+    )
     figures = {
-        "accuracy": accuracy_figure(records, title),
+        "accuracy": accuracy_figure(records, title) if accuracies or not losses else None,
         "loss": loss_figure(records, title),
         "trust": trust_figure(records, trust_title or title),
     }

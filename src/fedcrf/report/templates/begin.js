@@ -4,10 +4,13 @@ function listen(id, kind, answer) {
   at(id)?.addEventListener(kind, answer);
 }
 
-function everything() {
-  if (at("rounds")) curves();
-  if (at("trust")) chooseRun();
-  if (at("labels")) holdings();
+// Each part is on the screen before the next one is drawn.
+async function everything() {
+  for (const [part, drawn] of [["rounds", curves], ["trust", chooseRun], ["labels", holdings]]) {
+    if (!at(part)) continue;
+    drawn();
+    await new Promise((shown) => setTimeout(shown));
+  }
   markWide();
 }
 
@@ -15,8 +18,9 @@ function prepare() {
   const names = DATA.runs.map((run) => run.name);
   for (const id of ["labels-run", "trust-run"]) if (at(id)) fill(at(id), names);
   if (at("curves-run")) fill(at("curves-run"), ["all", ...names]);
-  const methods = DATA.runs.flatMap((run) => [...run.accuracy, ...run.loss].map((curve) => curve.name));
-  if (at("rounds")) fill(at("curves-method"), ["all", ...new Set(methods)]);
+  const methods = DATA.runs.flatMap((run) => run.measured.flatMap(({ curves }) => curves)).map(({ name }) => name);
+  const choices = [...new Set(methods)];
+  if (at("rounds")) fill(at("curves-method"), choices.length > 1 ? ["all", ...choices] : choices);
   for (const id of ["curves-run", "curves-method"]) listen(id, "change", curves);
   for (const id of ["labels-run", "labels-seed"]) listen(id, "change", holdings);
   listen("trust-run", "change", chooseRun);
@@ -44,7 +48,7 @@ async function begin() {
   DATA = JSON.parse(data);
   document.head.append(element("script", plotly));
   prepare();
-  everything();
+  await everything();
   document.documentElement.dataset.ready = "true";
 }
 

@@ -1,14 +1,48 @@
 // Curves over the rounds, and who holds which labels.
 
-const LOSS_TICKS = [-4, -3, -2, -1, 0, 1, 2, 3].flatMap((power) =>
+const LOSS_TICKS = Array.from({ length: 16 }, (_, i) => i - 6).flatMap((power) =>
   [1, 2, 5].map((digit) => Number(`${digit}e${power}`)),
 );
 
-function drawCurves(what, wanted, method) {
+// How what was measured is drawn and written. Of a metric of the user's it is not known which way
+// is better.
+const METRIC = {
+  axis: {},
+  bounds: [-Infinity, Infinity],
+  said: "Last",
+  chosen: (values) => values.at(-1),
+  written: (value) => String(Number(value.toPrecision(4))),
+  hover: ".4~g",
+};
+const LOSS = {
+  ...METRIC,
+  said: "Best",
+  chosen: (values) => Math.min(...values),
+  written: (value) => value.toFixed(3),
+  hover: ".3f",
+};
+const ACCURACY = {
+  ...LOSS,
+  axis: { tickformat: ".2f" },
+  bounds: [0, 1],
+  chosen: (values) => Math.max(...values),
+};
+
+function scaleOf(what, means) {
+  if (what !== "loss") return what === "accuracy" ? ACCURACY : METRIC;
+  const above = means.filter((mean) => mean > 0);
+  if (!above.length || means.some((mean) => mean < 0)) return LOSS;
+  const range = [Math.min(...above) * 0.85, Math.max(...above) * 1.2].map(Math.log10);
+  const axis = { type: "log", range, tickvals: LOSS_TICKS, ticktext: LOSS_TICKS.map(String) };
+  return { ...LOSS, axis, bounds: [1e-9, Infinity] };
+}
+
+function drawCurves(id, what, wanted, method) {
   const several = DATA.runs.length > 1;
-  const names = [...new Set(DATA.runs.flatMap((run) => run[what].map((curve) => curve.name)))];
+  const curvesOf = (run) => run.measured.find((each) => each.name === what)?.curves ?? [];
+  const names = [...new Set(DATA.runs.flatMap((run) => curvesOf(run).map((curve) => curve.name)))];
   const shown = DATA.runs.flatMap((run, number) =>
-    run[what]
+    curvesOf(run)
       .filter((curve) => (wanted < 0 || wanted === number) && (!method || curve.name === method))
       .map((curve) => ({
         curve,
@@ -17,30 +51,28 @@ function drawCurves(what, wanted, method) {
         label: several ? `${run.name}: ${curve.name}` : curve.name,
       })),
   );
-  const means = shown.flatMap(({ curve }) => curve.mean.filter((mean) => mean > 0));
-  const range = [Math.min(...means) * 0.85, Math.max(...means) * 1.2].map(Math.log10);
-  const loss = { type: "log", range, tickvals: LOSS_TICKS, ticktext: LOSS_TICKS.map(String) };
+  const means = shown.flatMap(({ curve }) => curve.mean.filter(known));
+  const scale = scaleOf(what, means);
   const layout = {
     height: 340 + 22 * Math.ceil(shown.length / (several ? 2 : 3)),
     hovermode: "x unified",
     legend: LEGEND,
     xaxis: { title: { text: "round" } },
-    yaxis: what === "loss" && means.length ? loss : { tickformat: ".2f" },
+    yaxis: scale.axis,
   };
-  const best = what === "loss" ? Math.min : Math.max;
   const said = shown
     .map(({ curve, label }) => [label, curve.mean.filter(known)])
     .filter(([, values]) => values.length)
-    .map(([label, values]) => `${label} ${best(...values).toFixed(3)}`);
-  const summary = said.length ? `Best mean: ${said.join(", ")}.` : "No rounds yet.";
-  const bounds = what === "loss" ? [1e-9, Infinity] : [0, 1];
-  const traces = shown.flatMap((each) => curveTraces(each, bounds));
-  draw(what, traces, layout, summary);
+    .map(([label, values]) => `${label} ${scale.written(scale.chosen(values))}`);
+  const mean = shown.some(({ curve }) => curve.seeds > 1) ? " mean" : "";
+  const summary = said.length ? `${scale.said}${mean}: ${said.join(", ")}.` : "Not measured.";
+  const traces = shown.flatMap((each) => curveTraces(each, scale));
+  draw(id, traces, layout, summary);
 }
 
 // The band of one standard deviation, where there are several seeds, and the mean in it. What is
 // measured lies within the bounds, so the band ends there.
-function curveTraces({ curve, number, place, label }, [least, most]) {
+function curveTraces({ curve, number, place, label }, { bounds: [least, most], hover }) {
   const paint = palette()[place % palette().length];
   const common = { x: curve.rounds, mode: "lines", legendgroup: label };
   const band = { ...common, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
@@ -59,7 +91,7 @@ function curveTraces({ curve, number, place, label }, [least, most]) {
     y: curve.mean,
     name: plain(label),
     line: { color: paint, width: 2, dash: DASHES[(place + number) % DASHES.length] },
-    hovertemplate: `${plain(label)}: %{y:.3f}<extra></extra>`,
+    hovertemplate: `${plain(label)}: %{y:${hover}}<extra></extra>`,
   };
   return curve.sd.some(known) ? [...bands, mean] : [mean];
 }
@@ -67,8 +99,7 @@ function curveTraces({ curve, number, place, label }, [least, most]) {
 function curves() {
   const wanted = at("curves-run") ? Number(at("curves-run").value) - 1 : -1;
   const method = at("curves-method").value === "0" ? null : chosenName(at("curves-method"));
-  if (at("accuracy")) drawCurves("accuracy", wanted, method);
-  drawCurves("loss", wanted, method);
+  DATA.measured.forEach((what, i) => drawCurves(`measured-${i}`, what, wanted, method));
 }
 
 function holdings() {

@@ -1,0 +1,312 @@
+"""A user's model, loss, metrics and optimizer, tried on a few examples before anything is run."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from fedcrf.errors import FedcrfError, in_a_line
+from fedcrf.own.patterns import Patterns, chosen
+from fedcrf.own.sites import Sites
+from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.randomness import Stream, torch_seed
+from fedcrf.simulation.task import ACCURACY, Metric, Outputs, Task
+
+MOST_TRIED = 32
+"""Examples that everything is tried on, and no more than a batch; of each site about as many."""
+
+
+@dataclass(frozen=True)
+class Factory:
+    """The plan of a network that a user's function makes; see `fedcrf.models.ModelPlan`."""
+
+    make: Callable[[], nn.Module]
+
+    @classmethod
+    def of(cls, model: Any) -> Factory:
+        """Return the plan of a function or class, or of a network, which is copied.
+
+        Raises:
+            FedcrfError: It is neither.
+        """
+        if isinstance(model, nn.Module):
+            return cls(lambda: copy.deepcopy(model))
+        if not callable(model):
+            raise FedcrfError(
+                f"the model is a {type(model).__name__}: give a function or class that returns a "
+                "torch.nn.Module"
+            )
+        return cls(model)
+
+    def build(self, image_shape: object, num_classes: int) -> nn.Module:
+        """Return the network, fresh; both arguments are left to the user's function."""
+        return self.make()
+
+    def seeded(self, seed: int, device: torch.device) -> nn.Module:
+        """Return a seed's network, as all of its run are made.
+
+        Raises:
+            FedcrfError: It cannot be made, is no network, or has nothing to train.
+        """
+        with torch.random.fork_rng(devices=[]), _failing("the model cannot be made ({})"):
+            torch.manual_seed(torch_seed(seed, Stream.MODEL))
+            network = self.make()
+        if not isinstance(network, nn.Module):
+            raise FedcrfError(
+                f"the model's function returns a {type(network).__name__}: return a torch.nn.Module"
+            )
+        if not any(each.requires_grad for each in network.parameters()):
+            raise FedcrfError("the model has no parameter to train: give one with requires_grad")
+        return network.to(device)
+
+
+def task_of(
+    network: nn.Module,
+    sites: Sites,
+    loss: Any,
+    metrics: Any,
+    optimizer: Any,
+    share: Patterns | None,
+) -> Task:
+    """Return what clients minimise, what is measured, and which tensors they send.
+
+    Raises:
+        FedcrfError: Something of it is no function, there is no loss for these targets, or no
+            tensor of floats is sent.
+    """
+    for what, given in (("loss", loss), ("optimizer", optimizer)):
+        if given is not None and not callable(given):
+            raise FedcrfError(
+                f"{what} is a {type(given).__name__}: give a function, or leave it out"
+            )
+    measured = _metrics(metrics)
+    if loss is None and not _are_classes(sites):
+        kind = sites.examples[0].labels.dtype
+        raise FedcrfError(
+            f"targets are {str(kind).removeprefix('torch.')}, and cross-entropy takes labels from "
+            "0 on: give loss=, such as torch.nn.functional.mse_loss"
+        )
+    if loss is None and (measured or not sites.have_labels):
+        loss, measured = functional.cross_entropy, measured or {ACCURACY: _accuracy}
+    state = network.state_dict()
+    frozen = {
+        name
+        for name, each in network.named_parameters(remove_duplicate=False)
+        if not each.requires_grad
+    }
+    tensors = [name for name in state if isinstance(state[name], Tensor) and name not in frozen]
+    shared = frozenset(tensors) if share is None else chosen(tensors, share, "share")
+    if not any(state[name].is_floating_point() for name in shared):
+        raise FedcrfError(f"share={share!r} leaves no tensor of floats: give one that has some")
+    return Task(loss, measured, optimizer, shared, frozenset(tensors) - shared)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of a trial.
+
+    Attributes:
+        num_classes: Number of labels; 0 if targets are none.
+        numbers: What model, loss, metrics and optimizer made of the examples, a number each: other
+            functions make other numbers.
+        optimizer: Name of the optimizer's class; None for SGD with momentum.
+    """
+
+    num_classes: int
+    numbers: Mapping[str, float]
+    optimizer: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        network: nn.Module,
+        sites: Sites,
+        held_by_server: Mapping[str, Examples | float],
+        task: Task,
+        batch_size: int,
+    ) -> Tried:
+        """Try everything.
+
+        Args:
+            network: The network; it is left as it is.
+            sites: What they hold, whose first examples are used.
+            held_by_server: By ``validation`` and ``test`` what the server holds for it, if it does.
+            task: What is tried.
+            batch_size: Examples in a step.
+
+        Raises:
+            FedcrfError: Something of it does not fit.
+        """
+        few = _few(sites, min(batch_size, MOST_TRIED))
+        trained = copy.deepcopy(network).eval()
+        outputs = _outputs(trained, few)
+        num_classes = _num_classes(outputs, few, sites, held_by_server, task)
+        loss = _loss(outputs, few.labels, task)
+        floats = [each for each in tree_leaves(outputs) if isinstance(each, Tensor)]
+        numbers = {"outputs": sum(float(each.detach().double().abs().sum()) for each in floats)}
+        if task.loss is not None:
+            numbers["loss"] = float(loss.detach())
+        for name, metric in task.metrics.items():
+            wrong = f"metric '{name}' gives no number ({{}}): return one, of outputs and targets"
+            with torch.no_grad(), _failing(wrong):
+                numbers[f"metric {name}"] = float(metric(outputs, few.labels))
+        optimizer = None
+        if task.optimizer is not None:
+            optimizer, numbers["optimizer"] = _step(trained, loss.reshape(()), task.optimizer)
+        return cls(num_classes, numbers, optimizer)
+
+
+@contextlib.contextmanager
+def _failing(line: str) -> Iterator[None]:
+    """Turn whatever a user's code raises into a line, with what it raised in place of ``{}``."""
+    try:
+        yield
+    except Exception as error:
+        raise FedcrfError(line.replace("{}", in_a_line(error))) from error
+
+
+def _metrics(metrics: Any) -> dict[str, Metric]:
+    """Return metrics by name."""
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        several = metrics if isinstance(metrics, Sequence) else [metrics]
+        names = [getattr(each, "__name__", type(each).__name__).lower() for each in several]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise FedcrfError(f"metric '{twice[0]}' is there twice: give metrics by name")
+        metrics = dict(zip(names, several, strict=True))
+    for name, each in metrics.items():
+        if not callable(each):
+            raise FedcrfError(f"metric '{name}' is a {type(each).__name__}: give a function")
+        if name == "loss":
+            raise FedcrfError("a metric is called 'loss', as the loss is: give it another name")
+    return {str(name): each for name, each in metrics.items()}
+
+
+def _are_classes(sites: Sites) -> bool:
+    """Return whether targets are labels: one for each example, or one for each of its places."""
+    targets = [each.labels for each in sites.examples]
+    return all(each.dtype == torch.int64 for each in targets) and not any(
+        int(each.min()) < 0 for each in targets if each.dim() == 1
+    )
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> float:
+    return float((outputs.argmax(dim=1) == targets).double().mean())
+
+
+def _few(sites: Sites, count: int) -> Examples:
+    """Return the first examples of the sites, about as many of each."""
+    each = -(-count // len(sites.examples))
+    parts = [examples.part(0, each) for examples in sites.examples]
+    return Examples(
+        torch.cat([part.images for part in parts])[:count],
+        torch.cat([part.labels for part in parts])[:count],
+    )
+
+
+def _outputs(network: nn.Module, few: Examples) -> Outputs:
+    kind = str(few.images.dtype).removeprefix("torch.")
+    wrong = (
+        f"the model cannot take inputs of shape {tuple(few.images.shape)} and {kind} ({{}}): give "
+        "inputs or a model that fits"
+    )
+    with torch.random.fork_rng(devices=[]), _failing(wrong):
+        return network(few.images)
+
+
+def _loss(outputs: Outputs, targets: Tensor, task: Task) -> Tensor:
+    """Return the loss, from which gradients can be taken."""
+    wrong = (
+        f"the loss cannot be computed of {_shape(outputs)} and targets of shape "
+        f"{tuple(targets.shape)} ({{}}): give a model or a loss that fits"
+    )
+    with warnings.catch_warnings(), _failing(wrong):
+        # What torch warns of here is broadcast, and not what anybody means by a loss.
+        warnings.filterwarnings("error", message="Using a target size")
+        value = task.loss_of(outputs, targets)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        what = _shape(value) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise FedcrfError(f"the loss returns {what}: return a scalar tensor, such as its mean")
+    if not value.requires_grad:
+        raise FedcrfError(
+            "the loss does not depend on a trained parameter: return what the outputs make of it, "
+            "without .item() or .detach()"
+        )
+    return value
+
+
+def _num_classes(
+    outputs: Outputs,
+    few: Examples,
+    sites: Sites,
+    held_by_server: Mapping[str, Examples | float],
+    task: Task,
+) -> int:
+    """Return how many labels there are; 0 where targets are none.
+
+    Raises:
+        FedcrfError: The model makes no logits, or too few of them.
+    """
+    if not sites.have_labels:
+        return 0
+    held = {f"the server's {what}": each for what, each in held_by_server.items()}
+    named = {**dict(zip(sites.called, sites.examples, strict=True)), **held}
+    largest = {
+        called: int(each.labels.max())
+        for called, each in named.items()
+        if isinstance(each, Examples)
+    }
+    where = max(largest, key=largest.__getitem__)
+    count = largest[where] + 1
+    if task.loss not in (None, functional.cross_entropy):
+        return count
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(few):
+        raise FedcrfError(
+            f"the model makes {_shape(outputs)} of {len(few)} examples: make logits of shape "
+            f"({len(few)}, classes), or give loss="
+        )
+    if outputs.shape[1] < count:
+        raise FedcrfError(
+            f"{where} has label {count - 1} and the model makes {outputs.shape[1]} logits: make "
+            f"{count}, or mend the labels"
+        )
+    return outputs.shape[1]
+
+
+def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tuple[str, float]:
+    """Return the optimizer's class, and how far its first step goes.
+
+    Raises:
+        FedcrfError: It makes none.
+    """
+    parameters = [each for each in network.parameters() if each.requires_grad]
+    with _failing("the optimizer cannot be made ({})"):
+        made = optimizer(parameters)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise FedcrfError(
+            f"the optimizer's function returns a {type(made).__name__}: return a "
+            "torch.optim.Optimizer of the parameters it is given"
+        )
+    before = [each.detach().clone() for each in parameters]
+    with _failing("the optimizer makes no step ({}): give one that needs gradients alone"):
+        torch.autograd.backward(loss)
+        made.step()
+    steps = [each.detach() - was for each, was in zip(parameters, before, strict=True)]
+    return type(made).__name__, sum(float(step.double().abs().sum()) for step in steps)
+
+
+def _shape(outputs: Outputs) -> str:
+    if isinstance(outputs, Tensor):
+        return f"a tensor of shape {tuple(outputs.shape)}"
+    return f"a {type(outputs).__name__}"
