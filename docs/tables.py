@@ -18,6 +18,11 @@ sys.path.insert(0, str(ROOT))
 
 from examples.least_weights import least_weights  # noqa: E402
 
+from fedcrf.experiments.analysis.conditions import (  # noqa: E402
+    Place,
+    cost_ranks,
+    worst_case_ranks,
+)
 from fedcrf.experiments.analysis.pairs import (  # noqa: E402
     Estimate,
     mean_accuracy,
@@ -34,6 +39,9 @@ from fedcrf.experiments.analysis.tables import (  # noqa: E402
 from fedcrf.experiments.methods import method_title  # noqa: E402
 from fedcrf.experiments.reproduce import columns, paper_cells  # noqa: E402
 from fedcrf.experiments.results import table as results_of  # noqa: E402
+from fedcrf.experiments.robustness import held, suite_cells  # noqa: E402
+from fedcrf.experiments.store import Store  # noqa: E402
+from fedcrf.experiments.suite import read_suite  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402
 
 RESULTS = ROOT / "results"
@@ -307,35 +315,20 @@ SAME_ATTACKS = {"none": "none", "sign-flip": "sign-flip", "alie": "alie-1.5"}
 def source() -> str:
     """Return ByzFL's own results on its protocol beside ours, with the difference."""
     theirs = pd.read_csv(PROTOCOLS / "byzfl-source.csv", dtype={"gamma": str})
-    ours = held_out(PROTOCOLS / "byzfl-against-source")
+    ours = results_of(PROTOCOLS / "byzfl-against-source")
+    ours = ours[ours["complete"]].groupby(["partition", "condition", "method"])
     rows = []
     for (gamma, attack, rule), cells in theirs.groupby(["gamma", "attack", "rule"], sort=False):
-        own = ours.get((f"gamma-{gamma}", SAME_ATTACKS[attack], SAME_RULES[rule]))
-        if own is None:
+        place = f"gamma-{gamma}", SAME_ATTACKS[attack], SAME_RULES[rule]
+        if place not in ours.groups:
             continue
-        samples = cells["accuracy"].to_numpy(), np.array(own)
-        error = math.sqrt(sum(each.var(ddof=1) / len(each) for each in samples))
-        means = [each.mean() for each in samples]
-        rows.append(
-            (
-                gamma, attack, rule,
-                *(f"{each.mean():.3f} ± {each.std(ddof=1):.3f} (n = {len(each)})" for each in samples),
-                f"{(means[1] - means[0]) / error:+.1f}",
-            )
-        )  # fmt: skip
-    header = ("γ", "attack", "rule", "ByzFL's loop", "fedcrf", "difference / its standard error")
+        samples = cells["accuracy"], ours.get_group(place)["held_out_accuracy"]
+        error = sum(each.var() / len(each) for each in samples) ** 0.5
+        shown = (f"{each.mean():.3f} ± {each.std():.3f} (n = {len(each)})" for each in samples)
+        difference = f"{(samples[1].mean() - samples[0].mean()) / error:+.1f}"
+        rows.append((gamma, attack, rule, *shown, difference))
+    header = ("γ", "attack", "rule", "ByzFL's loop", "fedcrf", "difference in standard errors")
     return Table("", header, tuple(rows)).as_markdown()
-
-
-def held_out(folder: Path) -> dict[tuple[str, str, str], list[float]]:
-    """Return the cells' mean held-out accuracies of the last five evaluations, a number a seed."""
-    store, found = Store(folder), defaultdict(list)
-    for score in store.scores():
-        last = [each for each in store.records_of(score) if each.held_out is not None][-5:]
-        found[score.partition, score.condition, score.method].append(
-            float(np.mean([each.held_out.accuracy for each in last]))
-        )
-    return found
 
 
 def filled(text: str, indent: str = "") -> str:
@@ -369,6 +362,8 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("README.md", "adaptive"): adaptive,
     ("README.md", "gain"): gain,
     ("docs/attacks.md", "suites"): suites,
+    ("docs/protocols.md", "protocols"): protocols,
+    ("docs/protocols.md", "source"): source,
     ("results/README.md", "paper"): paper,
     ("results/limits/README.md", "limits"): limits,
 }

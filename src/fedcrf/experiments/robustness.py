@@ -279,6 +279,7 @@ def _score(
     last = records[-suite.last_rounds :]
     everyone = [record.everyone or record.test for record in last]
     successes: list[Any] = [record.attack_success for record in last]
+    held_out = [record.held_out.accuracy for record in last if record.held_out is not None]
     separations = [separation(record) for record in records]
     inferred = any(record.reasons is not None for record in records)
     return Score(
@@ -289,6 +290,7 @@ def _score(
         accuracy=float(np.mean([record.test.accuracy for record in last])),
         everyone=float(np.mean([each.accuracy for each in everyone])),
         worst_client=float(np.mean([each.worst_client for each in everyone])),
+        held_out_accuracy=float(np.mean(held_out)) if held_out else None,
         attack_success=None if None in successes else float(np.mean(successes)),
         last_rounds=suite.last_rounds,
         separation=[round(each, 4) for each in separations if each is not None]

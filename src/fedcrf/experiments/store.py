@@ -81,7 +81,8 @@ class Score(Record):
     ``accuracy`` is the mean test accuracy of the last rounds, of so many as ``last_rounds`` says.
     ``everyone`` and ``worst_client`` are, over the same rounds, the accuracy over all clients, the
     attackers and all that they hold included, and that of the client with the lowest; None of a
-    line that does not say it. ``attack_success`` is a backdoor's over them, None without one.
+    line that does not say it. ``held_out_accuracy`` is that on the data set's own test set over
+    them. ``attack_success`` is a backdoor's over them, None without one.
     ``separation`` has for each round in which clients were wrong the chance that one of them has a
     smaller share of its FedAvg weight than one that is right, the area under the curve; None where
     the rule infers no weights. ``behaviour`` has by part the behaviour numbers that are not 1.
@@ -96,6 +97,7 @@ class Score(Record):
     accuracy: Annotated[float, Field(ge=0.0, le=1.0)]
     everyone: float | None = None
     worst_client: float | None = None
+    held_out_accuracy: float | None = None
     attack_success: float | None = None
     last_rounds: int = 5  # of a line that does not say it
     separation: list[Number] | None = None

@@ -166,10 +166,10 @@ class Suite:
         for _, layers in product(self.study.axes):
             with suppress(FedcrfError):  # `cells` says it of those that are to be run
                 specs.append(resolve(*self.layers, *layers, one))
-        threats = [(spec.threat, spec.num_clients) for spec in specs if spec.threat is not None]
-        threats = threats or [(None, spec.num_clients) for spec in specs]
-        clients = f"{_either({size for _, size in threats})} clients"
-        wrong = {threat.schedule.count(size) for threat, size in threats if threat is not None}
+        attacked = [(spec.threat, spec.num_clients) for spec in specs if spec.threat is not None]
+        sizes = {size for _, size in attacked} or {spec.num_clients for spec in specs}
+        clients = f"{_either(sizes)} clients"
+        wrong = {threat.schedule.count(size) for threat, size in attacked}
         return f"{_either(wrong)} of {clients}" if wrong else clients
 
     @cached_property

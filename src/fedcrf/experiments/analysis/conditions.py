@@ -40,7 +40,7 @@ Places = Mapping[Any, "pd.DataFrame"]
 
 def tables_of(suite: Suite, cells: pd.DataFrame, partition: str) -> list[Table]:
     """Return the tables of a partition that have rows, the first with the worst cases."""
-    makers = (summary_table, accuracy_table, difference_table, separation_table)
+    makers = (summary_table, accuracy_table, difference_table, success_table, separation_table)
     tables = [make(suite, cells, partition) for make in makers]
     return [table for table in tables if table.rows]
 
@@ -206,6 +206,24 @@ def _by_condition(
         own = (text(name, name, method) for method in methods)
         rows.append((suite.conditions[name].title, *oracles, *own))
     return Table(title, header, tuple(rows))
+
+
+def success_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
+    """Return every method under every backdoor: the mean share of images that it turns."""
+    places, seeds = _places(cells, partition), len(suite.seeds)
+    texts = {
+        name: [
+            _mean_text(_mean(places, name, each, "attack_success"), seeds) for each in suite.methods
+        ]
+        for name in _tested(suite)
+    }
+    rows = [
+        (suite.conditions[name].title, *found)
+        for name, found in texts.items()
+        if any(text != NO_NUMBER for text in found)
+    ]
+    title = f"{place_title(suite, partition)}: mean success of backdoors"
+    return Table(title, ("condition", *map(method_title, suite.methods)), tuple(rows))
 
 
 def separation_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
