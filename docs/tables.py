@@ -285,7 +285,7 @@ PROTOCOLS = RESULTS / "protocols"
 
 
 def protocols() -> str:
-    """Return the rules of all protocols by worst case, and by what they cost where nobody is wrong."""
+    """Return the rules of all protocols, by worst case and by cost where nobody is wrong."""
     places = []
     for folder in sorted(PROTOCOLS.glob("*-quick*")):
         name, _, dataset = folder.name.partition("-quick-")
