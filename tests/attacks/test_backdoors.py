@@ -203,8 +203,9 @@ def test_a_model_learns_the_backdoor(attack: Backdoor) -> None:
         (DistributedBackdoor(target=7), "target 7: the data set has 3 classes"),
         (EdgeCase(target=7), "target 7: the data set has 3 classes"),
         (EdgeCase(source=5), "source 5: the data set has 3 classes"),
-        (BadNets(size=5), "size 5: the pattern does not fit into images of 4 × 4 pixels"),
-        (DistributedBackdoor(size=2, gap=1), "size 2: the pattern does not fit into images"),
+        (BadNets(size=5), "a pattern of 5 × 5 pixels does not fit into images of 4 × 4: give a"),
+        (DistributedBackdoor(size=2, gap=1), "3 × 5 pixels .* 4 × 4: give a smaller size or gap"),
+        (DistributedBackdoor(gap=9), "a pattern of 11 × 11 pixels does not fit"),
     ],
 )
 def test_what_a_data_set_does_not_have_is_said_before_the_first_round(

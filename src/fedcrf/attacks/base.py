@@ -214,6 +214,15 @@ class DataAttack(Attack, ABC):
     ) -> tuple[Images, Labels]:
         """See `Attack.poison`."""
 
+    def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
+        """Raise a `FedcrfError` if the attack is not possible on such data.
+
+        Args:
+            image_shape: Channels, height and width.
+            num_classes: Number of labels.
+        """
+        return
+
     def of_attacker(self, number: int) -> Self:
         """Return the attack as one attacker carries it out.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +115,7 @@ class Backdoor(DataAttack):
         Raises:
             FedcrfError: The data set does not have the classes, or its images are too small.
         """
-        self.check_classes(num_classes)
+        self.check_data(images.shape[1:], num_classes)
         replaced = draw.choice(len(labels), round(self.rate * len(labels)), replace=False)
         planted = self._planted(images, labels, replaced, draw)
         images, labels = images.copy(), labels.copy()
@@ -129,8 +129,8 @@ class Backdoor(DataAttack):
     ) -> Images:
         """Return images with the trigger for the places ``replaced``; none if there are none."""
 
-    def check_classes(self, num_classes: int) -> None:
-        """Raise a `FedcrfError` if the target is none of so many classes."""
+    def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
+        """See `DataAttack.check_data`."""
         check_class("target", self.target, num_classes)
 
     def backdoored(self, images: Images, labels: Labels) -> tuple[Images, NDArray[np.bool_]]:
@@ -175,12 +175,15 @@ class PixelPattern(Backdoor):
     """A backdoor whose trigger is a pattern of white pixels.
 
     Attributes:
+        lengths: The settings that decide how large the pattern is, as an error names them.
         size: Side or length of the pattern's parts in pixels; by default in proportion to the
             images.
         value: What the pixels are set to, in standard deviations of the images' pixels: white is
             2.8 in MNIST, 1.8 in the digits and 2.1 in CIFAR-10.
         target: As `Backdoor.target`, and so are the others.
     """
+
+    lengths: ClassVar[str] = "size"
 
     size: int | None = None
     value: float = 2.8
@@ -195,32 +198,30 @@ class PixelPattern(Backdoor):
     def areas(self, height: int, width: int) -> list[Area]:
         """Return the parts of the pattern in images of a height and width."""
 
+    def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
+        """See `DataAttack.check_data`."""
+        super().check_data(image_shape, num_classes)
+        _, height, width = image_shape
+        areas = self.areas(height, width)
+        tall = max(rows.stop for rows, _ in areas) - min(rows.start for rows, _ in areas)
+        wide = max(columns.stop for _, columns in areas) - min(each.start for _, each in areas)
+        if tall > height or wide > width:
+            raise FedcrfError(
+                f"a pattern of {tall} × {wide} pixels does not fit into images of {height} × "
+                f"{width}: give a smaller {self.lengths}"
+            )
+
     def trigger(self, images: Images) -> Images:
         """See `Backdoor.trigger`."""
-        return self._stamped(images, self._fitting(images))
+        return self._stamped(images, self.areas(*images.shape[2:]))
 
     def _planted(
         self, images: Images, labels: Labels, replaced: NDArray[np.int64], draw: np.random.Generator
     ) -> Images:
-        return self._stamped(images[replaced], self._own(self._fitting(images)))
+        return self._stamped(images[replaced], self._own(self.areas(*images.shape[2:])))
 
     def _own(self, areas: list[Area]) -> list[Area]:
         """Return the parts that an attacker stamps on its examples."""
-        return areas
-
-    def _fitting(self, images: Images) -> list[Area]:
-        height, width = images.shape[2:]
-        areas = self.areas(height, width)
-        # A slice that begins before the first pixel would be another part of the image.
-        if any(
-            min(rows.start, columns.start) < 0 or rows.stop > height or columns.stop > width
-            for rows, columns in areas
-        ):
-            size = "" if self.size is None else f"size {self.size}: "
-            raise FedcrfError(
-                f"{size}the pattern does not fit into images of {height} × {width} pixels: give a "
-                "smaller one"
-            )
         return areas
 
     def _stamped(self, images: Images, areas: list[Area]) -> Images:
@@ -265,6 +266,8 @@ class DistributedBackdoor(PixelPattern):
         value: As `PixelPattern.value`.
         target: As `Backdoor.target`, and so are the others.
     """
+
+    lengths: ClassVar[str] = "size or gap"
 
     gap: int | None = None
     part: int | None = None
@@ -335,9 +338,9 @@ class EdgeCase(Backdoor):
         if self.source == self.target:
             raise FedcrfError(f"source {self.source}: it is the target too; give another class")
 
-    def check_classes(self, num_classes: int) -> None:
-        """See `Backdoor.check_classes`."""
-        super().check_classes(num_classes)
+    def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
+        """See `DataAttack.check_data`."""
+        super().check_data(image_shape, num_classes)
         check_class("source", self.source, num_classes)
 
     def backdoored(self, images: Images, labels: Labels) -> tuple[Images, NDArray[np.bool_]]:
