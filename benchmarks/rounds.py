@@ -108,7 +108,7 @@ def overhead(turns: int = 15) -> dict[str, Any]:
         timings = take_turns(
             {
                 "arithmetic": lambda: seconds(
-                    lambda: train(union, Plain(), epochs(settings, count, shuffle))
+                    lambda: train(union, Plain(), epochs(settings, count, shuffle), None, 1)
                 ),
                 "1 process": lambda: seconds(lambda: alone.train(model, next(number))),
                 "2 processes": lambda: seconds(lambda: pool.train(model, next(number))),

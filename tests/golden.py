@@ -345,6 +345,15 @@ def cases() -> Mapping[str, Case]:
     found["training of any network"] = Case(
         [LocalTraining, Plain, *around], partial(_simulated, model=small.BatchNormPlan())
     )
+    steps = LocalTraining(
+        0.1, batch_size=8, local_steps=2, worker_momentum=0.9, weight_decay=0.01,
+        milestones=(2,), learning_rate_decay=0.5,
+    )  # fmt: skip
+    stepped = partial(_simulated, training=steps, evaluate_every=2, max_rounds=5)
+    found["steps of a perceptron"] = Case([MLPTraining, Plain, MLP, *around], stepped)
+    found["steps of any network"] = Case(
+        [LocalTraining, Plain, *around], partial(stepped, model=small.BatchNormPlan())
+    )
     found["evaluation"] = Case([Scores, MLP], _evaluated)
     flip = ATTACKS["label-flip"](hides=True)
     found["rounds"] = Case(

@@ -28,9 +28,10 @@ from fedcrf.experiments.grid import (
     executor_at,
     run_grid,
 )
-from fedcrf.experiments.results import read_results
-from fedcrf.experiments.spec import CellSpec, resolve
+from fedcrf.experiments.results import read_results, table
+from fedcrf.experiments.spec import CellSpec, RunSpec, resolve
 from fedcrf.experiments.store import Store
+from fedcrf.loggers import result_values, round_values
 from fedcrf.simulation.rounds import Simulation
 
 
@@ -366,3 +367,65 @@ def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(FedcrfError, match=r"pip install 'fedcrf\[dask\]'"):
         executor_at("dask:nowhere://1")
+
+
+# A backdoor of the user's own
+
+BACKDOOR = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedcrf.attacks.base import DataAttack
+
+
+@dataclass(frozen=True)
+class Corner(DataAttack):
+    target: int = 1
+    hides: bool = False
+
+    def poison(self, images, labels, num_classes, draw):
+        return self.trigger(images), np.full_like(labels, self.target)
+
+    def trigger(self, images):
+        stamped = images.copy()
+        stamped[:, :, :2, :2] = 5.0
+        return stamped
+"""
+
+
+def backdoored(folder: Path, **attack: Any) -> RunSpec:
+    (folder / "mine.py").write_text(BACKDOOR)
+    name = f"{folder / 'mine.py'}:Corner"
+    return small_spec(
+        methods=["fedavg"],
+        seeds=[0],
+        attack={"name": name, "attackers": 1},
+        attacks={name: attack},
+    )
+
+
+def test_a_backdoor_s_success_is_in_every_table(tmp_path: Path) -> None:
+    spec = backdoored(tmp_path)
+    _, failed = carry_out(spec, tmp_path / "run")
+    assert failed == []
+    store = Store(tmp_path / "run")
+    (cell,) = read_results(store).cells
+    assert cell.summary is not None
+    best = cell.records[cell.summary.best_round - 1]
+    assert best.attack_success is not None
+    assert cell.summary.attack_success == best.attack_success
+    assert table(store.path)["attack_success"].tolist() == [best.attack_success]
+    _, details = read_results(store).tables()
+    (row,) = details.rows
+    named = dict(zip(details.header, row, strict=True))
+    assert named["backdoor"] == f"{best.attack_success:.3f}"
+    assert result_values(cell.summary)["result/attack_success"] == best.attack_success
+    assert round_values(best)["test/attack_success"] == best.attack_success
+
+
+def test_a_target_that_is_no_class_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    spec = backdoored(tmp_path, target=10)
+    with pytest.raises(FedcrfError, match="target 10: the data set has 10 classes; give one from"):
+        carry_out(spec, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

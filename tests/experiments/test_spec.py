@@ -214,10 +214,20 @@ EVERYTHING = {
         {"data": {"dataset": "cifar100"}},
         {"model": {"hidden": []}},
         {"training": {"learning_rate": 1e-300}, "partition": {"alpha": 1e22}},
+        {
+            "training": {
+                "local_steps": 2,
+                "worker_momentum": 0.9,
+                "weight_decay": 1e-4,
+                "milestones": [3, 5],
+                "learning_rate_decay": 0.5,
+            },
+            "rounds": {"evaluate_every": 3},
+        },
     ],
     ids=[
         "defaults", "everything", "methods", "pairs", "server optimizers", "byzfl", "server",
-        "cifar100", "linear", "extremes",
+        "cifar100", "linear", "extremes", "steps",
     ],
 )  # fmt: skip
 def test_description_is_toml_that_describes_the_same_run(given: dict[str, Any]) -> None:
@@ -298,6 +308,18 @@ def test_description_is_complete() -> None:
         ({"rules": {"crf": {"bandwidth": True}}}, ["rules.crf.bandwidth", "True", "number"]),
         ({"attack": {"name": "ipm", "attackers": 1.0}}, ["attackers 1.0", "whole number"]),
         ({"training": {"learning_rate": 1e50}}, ["learning_rate 1e+50", "float32"]),
+        (
+            {"training": {"local_steps": 1, "local_epochs": 2}},
+            ["[training] local_epochs 2 and local_steps 1: give one of them"],
+        ),
+        (
+            {"training": {"momentum": 0.5, "worker_momentum": 0.9}},
+            ["[training] momentum 0.5 and worker_momentum 0.9: give one of them"],
+        ),
+        ({"training": {"milestones": [3]}}, ["milestones and learning_rate_decay: give both"]),
+        ({"training": {"local_steps": 0}}, ["local_steps 0", "1 or more"]),
+        ({"rounds": {"evaluate_every": 0}}, ["[rounds] evaluate_every 0", "1 or more"]),
+        ({"partition": {"gamma": 1.5}}, ["partition.gamma must be in [0, 1], not 1.5"]),
         ({"training": {"batch_size": 10**12}}, ["batch_size", "2147483647 at most"]),
         ({"methods": ["crf-fedavg+sgd"]}, ["server optimizer", "sgd"]),
         (

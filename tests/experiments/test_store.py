@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,22 @@ import torch
 
 from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
+from fedcrf.data import load_dataset
 from fedcrf.experiments.cell import CellStore
 from fedcrf.experiments.folders import LOCK_NAME
 from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grid
-from fedcrf.experiments.results import read_results, write_results
+from fedcrf.experiments.provenance import provenance
+from fedcrf.experiments.results import read_results, table, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import Store
+from fedcrf.report.lookup import find_round, find_rounds
+from fedcrf.report.page import render
+from fedcrf.report.reading import read_report
 from fedcrf.simulation.evaluation import evaluation_of, score
 from fedcrf.simulation.federation import build_federation, client_splits
-from simulation.small import same_state
+from fedcrf.simulation.rounds import Simulation
+from fedcrf.simulation.stopping import EarlyStopping
+from simulation.small import same_state, without_seconds
 
 
 def cell_of(folder: Path, name: str = "fedavg-seed-0") -> CellStore:
@@ -339,3 +348,106 @@ def test_the_saved_model_is_the_reported_one(finished: Path) -> None:
     assert summary is not None
     accuracy = evaluation_of(score(network, federation.test, 256)).accuracy
     assert accuracy == pytest.approx(summary.test_accuracy, abs=1e-9)
+
+
+# Rounds without a record
+
+THIN: RunSpec = small_spec(
+    methods=["crf-robust"],
+    seeds=[0],
+    rounds={"maximum": 8, "patience": 99, "evaluate_every": 3},
+    training={"local_steps": 1, "worker_momentum": 0.9, "weight_decay": 0.01},
+)
+
+
+def begun(folder: Path, rounds: int, *, always: bool) -> CellStore:
+    """Carry out the first rounds of the thin cell as a run does; then it is killed."""
+    (spec,) = THIN.cells()
+    data = load_dataset("digits")
+    splits = client_splits(data.train.labels, spec.partition, 0)
+    whole = Simulation(
+        build_federation(data, splits), spec.model, spec.objective, spec.server_rule, spec.training,
+        EarlyStopping(99), max_rounds=8, evaluate_every=3,
+    )  # fmt: skip
+    store = Store(folder).cell(spec)
+    with store.locked():
+        store.begin(spec, provenance(torch.device("cpu")))
+        for state, record in islice(whole.steps(whole.start()), rounds):
+            if always and store.checkpoint.exists():
+                os.utime(store.checkpoint, (0, 0))  # long ago
+            store.append(state, record)
+    return store
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["long rounds", "short rounds"])
+@pytest.mark.parametrize("rounds", [2, 4, 6, 7])
+def test_a_thin_cell_goes_on_to_the_bit(tmp_path: Path, rounds: int, always: bool) -> None:
+    _, failed = carry_out(THIN, tmp_path / "whole")
+    assert failed == []
+    (spec,) = THIN.cells()
+    whole = Store(tmp_path / "whole").cell(spec)
+    (tmp_path / "run").mkdir()
+    Store(tmp_path / "run").write(THIN)
+    mine = begun(tmp_path / "run", rounds, always=always)
+    state = mine.resume()
+    assert state is not None
+    # Of short rounds without a record only the first was kept, since nothing was before.
+    assert state.round == (rounds if always else max(1, rounds // 3 * 3))
+    log, failed = carry_out(THIN, tmp_path / "run")
+    assert failed == []
+    done = state.round // 3 * 3
+    assert [each.record.round for each in log.of(RoundFinished)] == [
+        number for number in (3, 6, 8) if number > done
+    ]
+    assert without_seconds(mine.records()) == without_seconds(whole.records())
+    one, two = (torch.load(each.path / "model.pt", weights_only=True) for each in (mine, whole))
+    assert all(torch.equal(one[name], two[name]) for name in two)
+    summary = whole.summary()
+    assert summary is not None
+    assert (summary.rounds, summary.stopped_early, len(whole.records())) == (8, False, 3)
+    assert summary.images_per_second > 0
+
+
+@pytest.mark.parametrize("damage", ["missing", "swapped", "later"])
+def test_thin_records_that_do_not_belong_to_the_checkpoint(tmp_path: Path, damage: str) -> None:
+    cell = begun(tmp_path, 7, always=True)
+    path = cell.path / "rounds.jsonl"
+    first, second = path.read_bytes().splitlines(keepends=True)
+    lines = {"missing": [first], "swapped": [second, first], "later": [second]}[damage]
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(FedcrfError, match=r"rounds\.jsonl"):
+        cell.resume()
+
+
+def test_thin_runs_are_read_like_others(tmp_path: Path) -> None:
+    spec = small_spec(
+        methods=["fedavg", "crf-robust"],
+        rounds={"maximum": 60, "evaluate_every": 20, "patience": 99},
+        training={"local_steps": 1},
+        partition={"num_clients": 13},
+    )
+    _, failed = carry_out(spec, tmp_path)
+    assert failed == []
+    store = Store(tmp_path)
+    (robust,) = (cell for cell in spec.cells() if cell.name == "crf-robust-seed-0")
+    assert (store.cell(robust).path / "rounds.jsonl").stat().st_size < 3 * 5000
+    cells = table(tmp_path)
+    assert cells["complete"].all()
+    assert set(cells["rounds"]) == {60}
+    assert all(len(curve) == 3 for curve in cells["curve"])
+    assert write_results(store)
+    report = read_report([tmp_path])
+    assert [curve.rounds for curve in report.runs[0].charts.accuracy] == [[20, 40, 60]] * 2
+    assert report.runs[0].curves[0].header == ("method", "round 20", "round 40", "round 60")
+    assert render(report)
+    found = find_rounds(tmp_path, "crf-robust", 0)
+    assert find_round(found, None).round == 60
+    with pytest.raises(
+        FedcrfError,
+        match=r"keeps of round 7 only its part of the totals of rounds 1 to 20: choose round 20",
+    ):
+        find_round(found, 7)
+    archive = tmp_path / "packed" / "seed-0.tar.xz"
+    store.add_to_archive(archive, [robust])
+    packed = Store(archive.parent).cell(robust).records()
+    assert [record.first for record in packed] == [1, 21, 41]

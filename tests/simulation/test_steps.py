@@ -201,6 +201,7 @@ def test_the_steps_of_an_epoch_are_an_epoch_to_the_bit(plan: Any) -> None:
 
 
 @every_way
+@pytest.mark.usefixtures("quick_children")
 @pytest.mark.parametrize(
     "changes",
     [

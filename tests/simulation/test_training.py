@@ -107,9 +107,9 @@ def as_a_run_does(
     train = trainer(model, settings)
     # Another client before, and the model put back: nothing of it may be left, momentum least.
     before = copy.deepcopy(model.state_dict())
-    train(examples(9, 99), Proximal(1.0), epochs(settings, 9, np.random.default_rng(99)))
+    train(examples(9, 99), Proximal(1.0), epochs(settings, 9, np.random.default_rng(99)), None, 1)
     model.load_state_dict(before)
-    return train(data, objective, epochs(settings, len(data), shuffle))
+    return train(data, objective, epochs(settings, len(data), shuffle), None, 1)
 
 
 both_ways = pytest.mark.parametrize("train", [generally, as_a_run_does])
@@ -192,7 +192,7 @@ def test_a_last_example_alone_joins_the_step_before_it_where_batch_norm_needs_tw
     settings = LocalTraining(0.05, 0.9, batch_size=4, local_epochs=3)
     fewest = fewest_in_a_step(built(NormedPlan()), torch.zeros(2, *SHAPE))
     passes = epochs(settings, len(data), np.random.default_rng(3), fewest)
-    loss = trainer(model, settings)(data, Plain(), passes)
+    loss = trainer(model, settings)(data, Plain(), passes, None, 1)
     expected = by_hand(slow, data, TERMS["plain"][1], settings, np.random.default_rng(3), steps)
     assert loss == alike(expected)
     for (key, tensor), truth in zip(
@@ -319,7 +319,7 @@ def test_mixed_precision_learns_alike(plan: Any) -> None:
         network = built(plan)
         settings = LocalTraining(0.05, batch_size=20, local_epochs=4, precision=precision)
         passes = epochs(settings, len(data), np.random.default_rng(0))
-        losses[precision] = trainer(network, settings)(data, Plain(), passes)
+        losses[precision] = trainer(network, settings)(data, Plain(), passes, None, 1)
         assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
     assert losses["float32"] != losses["bfloat16"], "it was not used at all"
     assert losses["float32"] == pytest.approx(losses["bfloat16"], rel=0.02)

@@ -278,9 +278,9 @@ def train_client(
     objective: Objective,
     passes: Iterable[Pass],
     momenta: list[Tensor] | None = None,
+    number: int = 1,
     *,
     settings: LocalTraining,
-    number: int = 1,
     task: Task = CLASSIFICATION,
 ) -> float:
     """Train ``model`` in place, from the global model it holds, for one round.
@@ -291,8 +291,8 @@ def train_client(
         objective: Corrects the loss's gradients.
         passes: Which examples each step has.
         momenta: For worker momentum the client's m/(1 − β), as `momentum_of` has it; renewed.
+        number: The round, of the learning rate's schedule.
         settings: Step size, momentum.
-        number: The round.
         task: The loss, and the optimizer.
 
     Returns:

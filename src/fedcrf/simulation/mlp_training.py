@@ -7,10 +7,10 @@ the general training for any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -171,19 +171,8 @@ class MLPTraining:
                 delta = below.t()
 
 
-class Trainer(Protocol):
-    """Trains the network it was made for on a client's examples; see `train_client`."""
-
-    def __call__(
-        self,
-        examples: Examples,
-        objective: Objective,
-        passes: Iterable[Pass],
-        momenta: list[Tensor] | None = None,
-        number: int = 1,
-    ) -> float:
-        """Return the mean loss."""
-        ...
+Trainer = Callable[[Examples, Objective, Iterable[Pass], list[Tensor] | None, int], float]
+"""Trains the network it was made for; its arguments are those of `train_client` from there on."""
 
 
 def trainer(network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICATION) -> Trainer:

@@ -158,7 +158,7 @@ class Worker:
                 examples = work.examples(client, number)
                 passes = self._batches.of(client, number, len(examples))
                 momenta = self._momenta[client] if self._momenta else None
-                loss = self._trainer(examples, work.objective, passes, momenta, number=number)
+                loss = self._trainer(examples, work.objective, passes, momenta, number)
                 torch._foreach_copy_(self._slot(slot), self._tensors())
                 self._keep(client)
                 trained.append(Trained(loss, self._evidence(examples)))
