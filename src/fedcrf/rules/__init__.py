@@ -19,11 +19,17 @@ from fedcrf.rules.base import (
     plain_rule,
     reported_evidence,
 )
+from fedcrf.rules.bra import BRA
 from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
 from fedcrf.rules.coordinatewise import CoordinateMedian, TrimmedMean
 from fedcrf.rules.crf import CRF, CRFEvidence, CRFRobust, CRFRobustEvidence
+from fedcrf.rules.dnc import DnC
+from fedcrf.rules.fedscs import FedSCS
+from fedcrf.rules.flame import FLAME
+from fedcrf.rules.foolsgold import FoolsGold
 from fedcrf.rules.geometric import RFA, GeometricMedian
 from fedcrf.rules.krum import Krum, MultiKrum
+from fedcrf.rules.lasa import LASA
 from fedcrf.rules.mean import FedAvg, Uniform
 from fedcrf.rules.nova import FedNova
 from fedcrf.rules.optimized import Optimized
@@ -35,6 +41,7 @@ from fedcrf.rules.server_optimizers import (
     ServerOptimizer,
     Yogi,
 )
+from fedcrf.rules.signguard import SignGuard
 from fedcrf.rules.state import State
 
 RULES: Mapping[str, type[Rule]] = {
@@ -47,6 +54,13 @@ RULES: Mapping[str, type[Rule]] = {
     "rfa": RFA,
     "krum": Krum,
     "multi-krum": MultiKrum,
+    "bra": BRA,
+    "fedscs": FedSCS,
+    "foolsgold": FoolsGold,
+    "dnc": DnC,
+    "signguard": SignGuard,
+    "flame": FLAME,
+    "lasa": LASA,
     "crf": CRF,
     "crf-robust": CRFRobust,
     "crf-evidence": CRFEvidence,
@@ -68,8 +82,11 @@ def find_rule(name: str) -> type[Rule]:
 
 
 __all__ = [
+    "BRA",
     "BYZFL_RULES",
     "CRF",
+    "FLAME",
+    "LASA",
     "RESIDUAL_LOSS",
     "RFA",
     "RULES",
@@ -83,8 +100,11 @@ __all__ = [
     "CRFRobustEvidence",
     "ClientReport",
     "CoordinateMedian",
+    "DnC",
     "FedAvg",
     "FedNova",
+    "FedSCS",
+    "FoolsGold",
     "GeometricMedian",
     "Krum",
     "Memory",
@@ -93,6 +113,7 @@ __all__ = [
     "Optimized",
     "Rule",
     "ServerOptimizer",
+    "SignGuard",
     "State",
     "TrimmedMean",
     "Uniform",

@@ -12,9 +12,11 @@ from fedcrf.statistics.inputs import as_layers, as_numpy, is_floating
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
 from fedcrf.statistics.one_pass import (
     EPSILON,
+    ModelGeometry,
     UpdateGeometry,
     UpdateStatistics,
     centred_geometry,
+    model_geometry,
     update_statistics,
 )
 from fedcrf.statistics.sketches import sketch
@@ -22,6 +24,7 @@ from fedcrf.statistics.sketches import sketch
 __all__ = [
     "EPSILON",
     "CrowdStatistics",
+    "ModelGeometry",
     "NeighbourSearch",
     "Statistics",
     "UpdateGeometry",
@@ -34,6 +37,7 @@ __all__ = [
     "crowd_statistics",
     "is_floating",
     "median_of",
+    "model_geometry",
     "sketch",
     "trimmed_mean_of",
     "update_statistics",
