@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,11 @@ from fedcrf.rules.base import (
     weighted_result,
 )
 from fedcrf.rules.draws import Drawing
-from fedcrf.rules.state import State, flattened
+from fedcrf.rules.state import State
 from fedcrf.statistics import is_floating
+
+PART = 1 << 16
+"""Numbers that get noise at a time."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,9 @@ class FLAME(Drawing):
             memory=kept,
             reason="no cluster holds more than half of the clients",
         )
-        if not weights.any() or not self.noise * bound:
-            return result
-        return replace(result, state=_noisy(result.state, self.noise * bound, draws))
+        if weights.any() and self.noise * bound > 0:
+            _add_noise(result.state, self.noise * bound, draws)
+        return result
 
 
 def majority(cosines: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -100,11 +103,11 @@ def majority(cosines: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.asarray(clusters.fit(distances).labels_ == 0)
 
 
-def _noisy(model: State, deviation: float, draws: np.random.Generator) -> State:
-    """Return the model with Gaussian noise on every trained number."""
-    state = dict(model)
+def _add_noise(model: State, deviation: float, draws: np.random.Generator) -> None:
+    """Add Gaussian noise to every trained number of a model that is nobody else's."""
     for name, array in model.items():
         if is_floating(array.dtype) and not is_buffer(name):
-            moved = array.astype(np.float64) + deviation * draws.standard_normal(array.shape)
-            state[name] = np.asarray(moved).astype(array.dtype)
-    return flattened(state)
+            flat = array.reshape(-1)  # a view, as the average has just been made
+            for start in range(0, len(flat), PART):
+                part = flat[start : start + PART]
+                part[:] = part.astype(np.float64) + deviation * draws.standard_normal(len(part))

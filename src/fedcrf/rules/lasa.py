@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,13 @@ from fedcrf.rules.base import (
     ClientReport,
     Memory,
     Rule,
+    average_states,
     models_of,
     num_examples,
 )
-from fedcrf.rules.state import State, flattened
-from fedcrf.statistics import is_floating, weighted_average
-from fedcrf.statistics.one_pass import update_norms
+from fedcrf.rules.state import State
+from fedcrf.statistics import is_floating
+from fedcrf.statistics.one_pass import blocks, update_norms
 
 SAME = 1e-9
 """Values that differ by less, relative to the largest, count as the same, as rounding decides."""
@@ -67,17 +68,14 @@ class LASA(Rule):
         if not used:
             return AggregationResult(model, np.zeros(len(reports)), shares, ~finite)
         clip = clip_factors(norms, finite, float(np.median(norms[finite])))[finite]
-        thresholds = [self._threshold(model, state) for state in used]
-        after = {
-            name: self._moved(array, [state[name] for state in used], clip, thresholds)
-            if is_floating(array.dtype)
-            else weighted_average(
-                [state[name] for state in used], np.full(len(used), 1 / len(used))
-            )
-            for name, array in model.items()
-        }
+        thresholds = np.array([self._threshold(model, state) for state in used])
+        after = average_states(model, reports, finite / len(used))  # of which integers stay
+        for name, array in model.items():
+            if is_floating(array.dtype):
+                tensors = [state[name] for state in used]
+                self._move(after[name], array, tensors, clip, thresholds)
         weights = np.where(finite, np.nan, 0.0)  # a report has one for each tensor
-        return AggregationResult(flattened(after), weights, shares, ~finite)
+        return AggregationResult(after, weights, shares, ~finite)
 
     def _threshold(self, model: State, state: State) -> float:
         """Return the size up to which numbers of a client's weight tensors are set to 0."""
@@ -93,35 +91,39 @@ class LASA(Rule):
         sizes.partition(len(sizes) - kept)
         return float(sizes[len(sizes) - kept])
 
-    def _moved(
+    def _move(
         self,
+        into: NDArray[Any],
         before: NDArray[Any],
         after: Sequence[NDArray[Any]],
         clip: NDArray[np.float64],
-        thresholds: Sequence[float],
-    ) -> NDArray[Any]:
-        """Return a tensor of the global model moved by the clients that are kept in it."""
+        thresholds: NDArray[np.float64],
+    ) -> None:
+        """Write a tensor of the global model, moved by the clients that are kept in it."""
+        layers, origin = [[tensor.reshape(-1)] for tensor in after], [before.reshape(-1)]
 
-        def sparse(client: int) -> NDArray[np.float64]:
-            update = _update(before, after[client])
-            if _is_sparse(before):
-                update[np.abs(update) <= thresholds[client]] = 0.0
-            return update
+        def sparse() -> Iterator[NDArray[np.float64]]:
+            for block in blocks(layers, origin):
+                if _is_sparse(before):
+                    block[np.abs(block) <= thresholds[:, None]] = 0.0
+                yield block
 
-        sizes, balances = np.zeros(len(after)), np.zeros(len(after))
-        for client in range(len(after)):
-            update = sparse(client)
-            sizes[client] = clip[client] * np.sqrt(update @ update)
-            up, down = np.count_nonzero(update > 0), np.count_nonzero(update < 0)
-            share = (up - down) / (up + down) if up + down else np.nan
-            balances[client] = 0.5 * (1 + share * (1 - self.sparsity))
-        kept = usual(sizes, self.norm_bound) & usual(balances, self.sign_bound)
-        chosen = np.flatnonzero(kept) if kept.any() else np.arange(len(after))
-        total = np.zeros(before.size)
-        for client in chosen.tolist():
-            total += clip[client] * sparse(client)
-        moved = before.reshape(-1).astype(np.float64) + total / len(chosen)
-        return np.asarray(moved.reshape(before.shape)).astype(before.dtype)
+        squares, up, down = np.zeros((3, len(after)))
+        for block in sparse():
+            squares += np.einsum("ij,ij->i", block, block)
+            up += np.count_nonzero(block > 0, axis=1)
+            down += np.count_nonzero(block < 0, axis=1)
+        moved = up + down
+        share = np.divide(up - down, moved, out=np.full(len(after), np.nan), where=moved > 0)
+        balances = 0.5 * (1 + share * (1 - self.sparsity))
+        kept = usual(clip * np.sqrt(squares), self.norm_bound) & usual(balances, self.sign_bound)
+        if not kept.any():
+            kept[:] = True
+        steps, start, flat = clip * kept / kept.sum(), 0, into.reshape(-1)
+        for block in sparse():
+            stop = start + block.shape[1]
+            flat[start:stop] = origin[0][start:stop].astype(np.float64) + steps @ block
+            start = stop
 
 
 def usual(values: NDArray[np.float64], bound: float) -> NDArray[np.bool_]:
