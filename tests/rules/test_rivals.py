@@ -378,10 +378,17 @@ def test_dnc_is_told_of_the_attackers() -> None:
         DnC().informed(5, 10, 5)
 
 
-@pytest.mark.parametrize(("rule", "name"), [(SignGuard(), "signguard"), (FLAME(), "flame")])
-def test_without_scikit_learn_the_error_says_what_to_install(
-    rule: Rule, name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (SignGuard(), "signguard: sklearn"),
+        (FLAME(), "flame: sklearn"),
+        (DnC(), "dnc: threadpoolctl"),
+    ],
+)
+def test_without_a_package_the_error_says_what_to_install(
+    rule: Rule, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedcrf.extras.find_spec", lambda package: None)
-    with pytest.raises(FedcrfError, match=f"{name}: sklearn is not installed: pip install"):
+    with pytest.raises(FedcrfError, match=f"{said} is not installed: pip install"):
         rule.aggregate({}, *sample(4))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import check_fraction, check_not_negative, check_whole
 from fedcrf.errors import FedcrfError
+from fedcrf.extras import check_installed
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -23,7 +24,7 @@ from fedcrf.rules.base import (
 from fedcrf.rules.draws import Drawing
 from fedcrf.rules.state import State
 from fedcrf.statistics.inputs import Layers
-from fedcrf.statistics.one_pass import blocks, checked_dimension, excluding
+from fedcrf.statistics.one_pass import MANY_NUMBERS, blocks, checked_dimension, excluding
 
 TIE = 12
 """Decimals of a score beyond which clients tie; then the first are kept."""
@@ -105,14 +106,18 @@ class DnC(Drawing):
         self, models: Sequence[Layers], origin: Layers, draws: np.random.Generator
     ) -> tuple[NDArray[np.bool_], list[NDArray[np.float64]]]:
         """Return who is finite, and the Gram matrix of each iteration's coordinates."""
+        check_installed("threadpoolctl", wanted_by="dnc: ")
+        from threadpoolctl import threadpool_limits
+
         dimension = checked_dimension(models)
         count = max(1, int(self.sampled * dimension))
         chosen = np.empty((self.iterations, dimension), np.bool_)
         for row in chosen:
             row[:] = drawn_columns(draws, dimension, count)
-        return excluding(
-            len(models), lambda some: sampled_grams([models[i] for i in some], origin, chosen)
-        )
+        with threadpool_limits(1, "blas"):  # for products so small, threads only wait
+            return excluding(
+                len(models), lambda some: sampled_grams([models[i] for i in some], origin, chosen)
+            )
 
 
 def drawn_columns(draws: np.random.Generator, dimension: int, count: int) -> NDArray[np.bool_]:
@@ -146,7 +151,7 @@ def sampled_grams(
     m, start = len(clients), 0
     squares, grams = np.zeros(m), [np.zeros((m, m)) for _ in chosen]
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks(clients, origin):
+        for block in blocks(clients, origin, MANY_NUMBERS):
             squares += np.einsum("ij,ij->i", block, block)
             if not np.isfinite(squares).all():
                 break

@@ -124,16 +124,18 @@ def largest_cluster(features: NDArray[np.float64]) -> NDArray[np.bool_]:
         features: (m, k) statistics.
     """
     from sklearn.cluster import MeanShift, estimate_bandwidth
+    from threadpoolctl import threadpool_limits
 
     order = np.lexsort(features.T)  # seeds are drawn and binned by place
     rows = features[order]
-    bandwidth = estimate_bandwidth(rows, quantile=0.5, n_samples=50)
-    if bandwidth <= 0:
-        return np.ones(len(features), np.bool_)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that points are seeds, if each has a bin
-        shift = MeanShift(bandwidth=bandwidth, bin_seeding=True, cluster_all=False)
-        labels = shift.fit(rows).labels_
+    with threadpool_limits(1):  # for so few points, threads only wait for each other
+        bandwidth = estimate_bandwidth(rows, quantile=0.5, n_samples=50)
+        if bandwidth <= 0:
+            return np.ones(len(features), np.bool_)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that points are seeds, if all are bins
+            shift = MeanShift(bandwidth=bandwidth, bin_seeding=True, cluster_all=False)
+            labels = shift.fit(rows).labels_
     inside = np.zeros(len(features), np.bool_)
     inside[order] = labels == np.bincount(labels[labels >= 0]).argmax()
     return inside
