@@ -13,8 +13,11 @@ from numpy.testing import assert_allclose
 
 from crf.slow_robust import SlowRobust, reported_trust
 from fedcrf.rules import (
+    BRA,
     CRF,
+    FLAME,
     GAS,
+    LASA,
     RFA,
     AggregationResult,
     CenteredClipping,
@@ -23,22 +26,27 @@ from fedcrf.rules import (
     CRFEvidence,
     CRFRobust,
     CRFRobustEvidence,
+    DnC,
     FedAvg,
     FedAWA,
     FedDisco,
     FedNova,
+    FedSCS,
     FLTrust,
+    FoolsGold,
     FoundationFL,
     GeometricMedian,
     Krum,
     MultiKrum,
     Rule,
+    SignGuard,
     State,
     TrimmedMean,
     Uniform,
 )
+from fedcrf.rules.dnc import drawn_columns
 from paper import baselines as slow
-from paper import more_rivals, reference
+from paper import more_rivals, reference, rivals
 
 SHAPES: Mapping[str, tuple[int, ...]] = {
     "conv.weight": (2, 2, 3),
@@ -188,6 +196,17 @@ RIVALS: list[Rule] = [
     FedAWA(iterations=4, learning_rate=0.3, beta1=0.9, beta2=0.99),
     FedDisco(),
     FedDisco(discrepancy=2.0, offset=0.0),
+    BRA(),
+    BRA(iterations=3, tolerance=1e-9, scale_invariant=True),
+    FedSCS(),
+    FoolsGold(),
+    DnC(),
+    DnC(seed=3, num_byzantine=1, sampled=0.5, iterations=2),
+    SignGuard(),
+    SignGuard(seed=1, lower=0.2, upper=1.5, sampled=0.9),
+    FLAME(noise=0.0),
+    LASA(),
+    LASA(norm_bound=2.0, sign_bound=1.5, sparsity=0.0),
 ]
 # A new rule is a line here: `test_every_rule_is_tested` asks for it.
 TESTED: list[Rule] = [
@@ -244,7 +263,12 @@ every_baseline = pytest.mark.parametrize("rule", BASELINES, ids=name_of)
 
 def by_coordinate(rule: Rule) -> bool:
     """Whether no report has one weight."""
-    return isinstance(rule, CoordinateMedian | TrimmedMean | FoundationFL)
+    return isinstance(rule, CoordinateMedian | TrimmedMean | FoundationFL | LASA)
+
+
+def is_made_sparse(rule: Rule) -> bool:
+    """Whether the smallest numbers of an update are dropped, so that a model of one is another."""
+    return isinstance(rule, LASA) and rule.sparsity > 0
 
 
 # --- what they must come to -----------------------------------------------------------------
@@ -305,6 +329,32 @@ def slow_version(rule: Rule, round_: Round) -> tuple[Sequence[float], State]:
             weights = more_rivals.feddisco(
                 slow.shares(n), divergences, rule.discrepancy, rule.offset
             )
+        case BRA():
+            weights = rivals.bra([slow.vector(state) for state in models], **vars(rule))
+        case FedSCS():
+            weights = rivals.SlowFedSCS().round(dict(enumerate(vectors)))
+        case FoolsGold():
+            outputs = [rivals.output_layer(before, state) for state in models]
+            alpha = rivals.SlowFoolsGold().round(dict(enumerate(outputs)))
+            weights = [a / (sum(alpha) or 1.0) for a in alpha]
+            shorter = [sum(alpha) / len(models)] * len(models)
+            return weights, rivals.moved(before, models, weights, shorter)
+        case DnC():
+            kept = rivals.dnc(vectors, rule.num_byzantine or 0, columns_of(rule, vectors))
+            weights = [(client in kept) / len(kept) for client in range(len(models))]
+        case SignGuard() | FLAME():
+            if isinstance(rule, SignGuard):
+                kept = rivals.signguard(
+                    vectors, *drawn_window(rule, vectors), rule.lower, rule.upper
+                )
+            else:
+                kept = rivals.flame([slow.vector(state) for state in models])
+            if not kept:
+                return [0.0] * len(models), before
+            weights = [(client in kept) / len(kept) for client in range(len(models))]
+            return weights, rivals.moved(before, models, weights, rivals.clips(vectors))
+        case LASA():
+            return [math.nan] * len(models), rivals.lasa(before, models, vectors, **vars(rule))
         case FedAvg():
             weights = slow.shares(n)
         case Uniform():
@@ -364,6 +414,20 @@ def equal_buckets(rule: CenteredClipping, round_: Round) -> list[float]:
     return [float(share) for share in clipped_step(whole, round_, list(each))]
 
 
+def columns_of(rule: DnC, vectors: Sequence[slow.Vector]) -> list[np.ndarray]:
+    """The coordinates of each iteration in the first round."""
+    draws, d = rule.generator({})[0], len(vectors[0])
+    size = max(1, int(rule.sampled * d))
+    return [drawn_columns(draws, d, size) for _ in range(rule.iterations)]
+
+
+def drawn_window(rule: SignGuard, vectors: Sequence[slow.Vector]) -> tuple[int, int]:
+    """Start and size of the run of coordinates in the first round."""
+    d = len(vectors[0])
+    size = max(1, int(rule.sampled * d))
+    return int(rule.generator({})[0].integers(0, d - size + 1)), size
+
+
 def slow_robust(
     server: SlowRobust,
     round_: Round,
@@ -391,6 +455,8 @@ def slack_of(rule: Rule) -> float:
     """How much a rule's numbers may lose before they are rounded, relative to the largest."""
     if isinstance(rule, CRF | CRFEvidence | CRFRobust):
         return 1e-7  # as its weights
+    if isinstance(rule, BRA):
+        return 1e-7  # densities of distances that the Gram matrix knows less well
     # Weiszfeld's weights divide by distances, which the Gram matrix knows less well.
     return 1e-9 if isinstance(rule, GeometricMedian | RFA) else 1e-13
 

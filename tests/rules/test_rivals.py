@@ -1,408 +1,394 @@
-"""What is special about single rivals: over several rounds, at their edges, and what they bound."""
+"""What the field's other robust rules promise beyond what every rule does."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import (
-    GAS,
-    CenteredClipping,
+    BRA,
+    FLAME,
+    LASA,
     ClientReport,
-    FedAvg,
-    FedAWA,
-    FedDisco,
-    FLTrust,
-    FoundationFL,
-    Momentum,
-    Optimized,
+    DnC,
+    FedSCS,
+    FoolsGold,
     Rule,
-    Uniform,
+    SignGuard,
+    State,
 )
-from fedcrf.rules.awa import loss_gradient, softmax
-from fedcrf.statistics import distances_to_extremes, projections
+from fedcrf.rules.base import report_products
+from fedcrf.rules.dnc import drawn_columns
+from fedcrf.rules.foolsgold import foolsgold_weights
+from fedcrf.rules.signguard import largest_cluster
+from fedcrf.statistics import model_geometry
+from fedcrf.statistics.one_pass import update_norms
 from paper import baselines as slow
-from paper import more_rivals
-from rules.rounds import Round, assert_same, counts, sample, spoilt, states
+from paper import rivals
+from rules.rounds import Round, assert_same, name_of, sample, spoilt, states
 
 
-def some(round_: Round, clients: Sequence[int]) -> Round:
-    """The same round, in which only these clients report."""
-    return Round(round_.before, [each for each in round_.reports if each.client in clients])
+def at(rows: Sequence[Sequence[float]], before: Sequence[float] | None = None) -> Round:
+    """A round of one small layer, whose clients move to these points."""
+    points = np.array(rows, np.float64)
+    origin = np.zeros(points.shape[1]) if before is None else np.array(before, np.float64)
+    return Round({"w": origin}, [ClientReport(i, {"w": row}, 1) for i, row in enumerate(points)])
 
 
-def continued(round_: Round, seed: int, shapes: Any) -> Round:
-    """Another round from the model of a result, with other updates."""
-    m = len(round_.reports)
-    other = sample(m, seed, shapes=shapes)
-    reports = [
-        replace(
-            each,
-            state={
-                name: array + each.state[name] - other.before[name]
-                for name, array in round_.before.items()
-            },
-        )
-        for each in other.reports
-    ]
-    return Round(round_.before, reports)
+def weights(rule: Rule, rows: Sequence[Sequence[float]]) -> np.ndarray:
+    return at(rows).aggregate(rule).weights
 
 
-SHAPES = {"weight": (5, 4), "bias": (3,)}
+# --- the statistics that they share ------------------------------------------------------------
 
 
-# --- centered clipping ----------------------------------------------------------------------
+@pytest.mark.parametrize(("values", "common"), [({}, 1.0), ({2: np.nan}, 1.0), ({}, 1e4)])
+def test_products_are_those_of_the_vectors(values: dict[int, float], common: float) -> None:
+    before, reports = round_ = spoilt(sample(6, common=common), values)
+    geometry = report_products(before, reports)
+    kept = [i for i in range(6) if i not in values]
+    rows = np.stack([slow.vector(reports[i].state) for i in kept])
+    origin = slow.vector(before)
+    updates = rows - origin
+    scale = np.abs(updates).max() ** 2 * rows.shape[1]
+    grid = np.ix_(kept, kept)
+    assert_array_equal(geometry.finite, [i in kept for i in range(6)])
+    assert_allclose(geometry.gram[grid], updates @ updates.T, atol=1e-13 * scale)
+    assert_allclose(geometry.origin_inner[kept], updates @ origin, atol=1e-13 * scale)
+    assert_allclose(geometry.origin_square, origin @ origin, atol=1e-13 * scale)
+    cosines = [[rivals.cosine(a, b) for b in rows] for a in rows]
+    assert_allclose(geometry.model_cosines[grid], cosines, atol=1e-12)
+    finite, lengths = update_norms([[slow.vector(r.state)] for r in reports], [origin])
+    assert_array_equal(finite, geometry.finite)
+    assert_allclose(lengths, geometry.norms, rtol=1e-9)
+    assert round_.reports is reports
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        CenteredClipping(clip=0.7),
-        CenteredClipping(clip=3.0, iterations=1, bucket_size=1),
-        CenteredClipping(clip=2.0, iterations=5, bucket_size=3, seed=8),
-    ],
-    ids=str,
-)
-def test_centered_clipping_starts_from_its_last_aggregate(rule: CenteredClipping) -> None:
-    start = sample(7, shapes=SHAPES).before
-    memory, before, center = rule.begin(), start, np.zeros(23)
-    for number in range(4):
-        round_ = continued(Round(before, sample(7, shapes=SHAPES).reports), number, SHAPES)
-        vectors = slow.updates(before, states(round_.reports))
-        clients = [report.client for report in round_.reports]
-        lengths = [slow.distance(vector, center) for vector in vectors]
-        assert max(lengths) > rule.clip, "something is clipped"
-        center = more_rivals.clipped(
-            center,
-            vectors,
-            clients,
-            rule.clip,
-            rule.iterations,
-            rule.bucket_size,
-            rule.seed or 0,
-            number,
-        )
-        result = rule.aggregate(memory, before, round_.reports)
-        moved = slow.vector(result.state) - slow.vector(before)
-        assert_allclose(moved, center, rtol=1e-9, atol=1e-12)
-        assert_allclose(result.weights.sum(), 1.0, rtol=1e-12)
-        memory, before = result.memory, result.state
+def test_equal_models_have_equal_products_to_the_bit() -> None:
+    row = np.random.default_rng(0).standard_normal(9000) * 1e3
+    gram = model_geometry([[row.copy()] for _ in range(7)], [row + 0.1]).gram
+    assert len(np.unique(gram)) == 1
 
 
-def test_a_single_attacker_moves_centered_clipping_by_at_most_the_clip() -> None:
-    round_ = sample(9, shapes=SHAPES)
-    rule = CenteredClipping(clip=0.5, iterations=2, bucket_size=1)
-    honest = round_.aggregate(rule).state
-    far = {name: array + 1e8 for name, array in round_.before.items()}
-    attacked = Round(round_.before, [replace(round_.reports[0], state=far), *round_.reports[1:]])
-    got = attacked.aggregate(rule)
-    moved = slow.distance(slow.vector(got.state), slow.vector(honest))
-    assert 0 < moved < 2 * 2 * rule.clip / 9 * 1.5
+def test_a_global_model_that_is_not_finite_leaves_nobody() -> None:
+    geometry = model_geometry([[np.ones(2)]], [np.array([np.nan, 0.0])])
+    assert not geometry.finite.any()
 
 
-def test_who_is_clipped_has_the_smaller_share() -> None:
-    state = {"w": np.zeros(3)}
-    reports = [ClientReport(i, {"w": np.full(3, 1.0 + 9.0 * (i == 2))}, 1) for i in range(4)]
-    result = CenteredClipping(clip=1.0, iterations=1, bucket_size=1).aggregate({}, state, reports)
-    assert_allclose(result.weights, np.array([10, 10, 1, 10]) / 31, rtol=1e-12)
+def test_a_model_of_zeros_has_no_angle() -> None:
+    geometry = model_geometry([[np.zeros(2)], [np.ones(2)]], [np.ones(2)])
+    assert_allclose(geometry.model_cosines, [[0, 0], [0, 1]], atol=1e-15)
 
 
-def test_buckets_are_drawn_anew_each_round_and_by_seed() -> None:
-    round_ = sample(7, shapes=SHAPES)
+# --- over rounds -------------------------------------------------------------------------------
 
-    def weights(rule: Rule, rounds: int) -> list[float]:
-        memory = {"center": np.zeros(23), "rounds": np.array(rounds)}
-        return [*rule.aggregate(memory, round_.before, round_.reports).weights]
-
-    rule = CenteredClipping(clip=1e6)
-    assert weights(rule, 0) == weights(rule, 0) == [*round_.aggregate(rule).weights]
-    assert len({tuple(weights(rule, rounds)) for rounds in range(9)}) > 2
-    assert any(weights(replace(rule, seed=7), r) != weights(rule, r) for r in range(4))
+REMEMBERING = [FedSCS(), FedSCS(beta=0.3, epsilon=0.1), FoolsGold()]
+PRESENT = [(0, 1, 2, 3, 4), (0, 2, 3), (1,), (4, 3, 2, 1), (0, 1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize(
-    "memory",
-    [{"center": np.zeros(4), "rounds": np.array(1)}, {"m": np.zeros(23)}, {"center": np.zeros(23)}],
-    ids=["other model", "other rule", "no rounds"],
-)
-def test_a_memory_of_something_else_is_refused(memory: Any) -> None:
-    round_ = sample(3, shapes=SHAPES)
-    with pytest.raises(FedcrfError, match="the memory is not of CenteredClipping"):
-        CenteredClipping().aggregate(memory, round_.before, round_.reports)
-
-
-def test_an_aggregate_that_leads_out_of_the_dtype_is_forgotten() -> None:
-    state = {"w": np.full(2, 6e4, np.float16)}
-    reports = [ClientReport(i, {"w": np.full(2, 6e4 + 32, np.float16)}, 1) for i in range(3)]
-    rule = CenteredClipping(clip=100.0)
-    memory = {"center": np.full(2, 1e5), "rounds": np.array(3)}
-    with np.errstate(over="ignore"):
-        got = rule.aggregate(memory, state, reports)
-    assert_array_equal(got.state["w"], reports[0].state["w"])
-    assert not got.excluded.any()
-
-
-# --- FedAWA ---------------------------------------------------------------------------------
-
-
-def test_fedawa_goes_on_from_each_client_s_own_logit() -> None:
-    rule = FedAWA(iterations=2, learning_rate=0.2)
-    memory, before = rule.begin(), sample(6, shapes=SHAPES).before
-    logits: dict[int, float] = {}
-    for number, present in enumerate([(0, 3, 6, 9), (3, 9, 15), (0, 6, 12), (15, 3, 0)]):
-        whole = continued(Round(before, sample(6, shapes=SHAPES).reports), number, SHAPES)
-        round_ = some(whole, present)
-        shares = slow.shares(counts(round_.reports))
-        clients = [report.client for report in round_.reports]
-        known = [logits.get(c, share) for c, share in zip(clients, shares, strict=True)]
-        vectors = slow.updates(before, states(round_.reports))
-        weights, moved = more_rivals.fedawa(
-            slow.vector(before), vectors, known, 2, 0.2, (rule.beta1, rule.beta2)
-        )
-        logits.update(zip(clients, moved, strict=True))
-        result = rule.aggregate(memory, before, round_.reports)
-        assert_allclose(result.weights, weights, rtol=1e-9)
-        memory, before = result.memory, result.state
-    assert dict(zip(memory["clients"], memory["logits"], strict=True)) == pytest.approx(logits)
-
-
-def test_with_one_step_a_round_the_logits_move_by_the_learning_rate() -> None:
-    round_ = sample(5)
-    memory = FedAWA().aggregate({}, round_.before, round_.reports).memory
-    moved = np.abs(memory["logits"] - slow.shares(counts(round_.reports)))
-    assert_allclose(moved, 1e-3, rtol=1e-6)
-
-
-@pytest.mark.parametrize("point", [0.0, 3.0])
-def test_fedawa_s_gradient_is_the_loss_s(point: float) -> None:
-    rng = np.random.default_rng(3)
-    updates, unlike = rng.standard_normal((6, 9)), rng.uniform(0, 2, 6)
-    t = torch.tensor(rng.standard_normal(6), requires_grad=True)
-    p = torch.softmax(t, 0)
-    rows = torch.tensor(updates)
-    apart = torch.linalg.vector_norm(rows - p @ rows, dim=1)
-    (p @ torch.tensor(unlike) + p @ apart).backward()
-    moved = updates - point  # about any point
-    got = loss_gradient(softmax(t.detach().numpy()), unlike, moved @ moved.T)
-    assert_allclose(got, t.grad.numpy(), rtol=1e-9, atol=1e-12)  # type: ignore[union-attr]
-
-
-def test_fedawa_refuses_another_rule_s_memory() -> None:
-    round_ = sample(3)
-    with pytest.raises(FedcrfError, match="the memory is not of FedAWA"):
-        FedAWA().aggregate({"rounds": np.array(2)}, round_.before, round_.reports)
-
-
-# --- FLTrust --------------------------------------------------------------------------------
-
-
-def test_without_server_data_fltrust_says_what_is_missing() -> None:
-    round_ = sample(3)
-    for rule in (FLTrust(), Optimized(FLTrust(), Momentum())):
-        assert rule.server_examples == 100
-        with pytest.raises(FedcrfError, match=r"^FLTrust has no server data: give the model"):
-            rule.aggregate({}, round_.before, round_.reports)
-    assert FedAvg().server_examples == 0
-    assert FedAvg().with_server_model(round_.before) == FedAvg()
-
-
-def test_a_server_s_model_of_another_form_is_named() -> None:
-    round_ = sample(3)
-    with pytest.raises(FedcrfError, match="the server reports other tensors"):
-        FLTrust().with_server_model({"w": np.zeros(2)}).aggregate({}, round_.before, round_.reports)
-
-
-def test_behind_a_server_optimizer_the_server_s_model_reaches_the_rule() -> None:
-    round_ = sample(5)
-    plain = round_.aggregate(FLTrust())
-    behind = round_.aggregate(Optimized(FLTrust(), Momentum(1.0, 0.0)))
-    assert_same(behind.state, plain.state)
-    assert_array_equal(behind.weights, plain.weights)
-    assert plain.weights.max() < 1
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (-1.0, "no client's update points along the server's"),
-        (0.0, "no client's update points along the server's"),
-        (math.nan, "the server's own update is not finite"),
-        (math.inf, "the server's own update is not finite"),
-    ],
-)
-def test_where_nobody_is_trusted_the_model_stays(value: float, reason: str) -> None:
-    state = {"w": np.zeros(3)}
-    reports = [ClientReport(i, {"w": np.full(3, 1.0 + i)}, 1) for i in range(3)]
-    rule = FLTrust().with_server_model({"w": np.full(3, value)})
-    result = rule.aggregate({}, state, reports)
-    assert_array_equal(result.state["w"], 0.0)
-    assert_array_equal(result.weights, 0.0)
-    assert not result.excluded.any()
-    assert result.kept_reason == reason
-
-
-@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6, 1e120])
-def test_an_update_s_length_does_not_count_and_the_step_is_no_longer_than_the_server_s(
-    factor: float,
-) -> None:
-    round_ = sample(6, shapes=SHAPES)
-    rule = FLTrust().with_server_model(round_.server)
-    plain = rule.aggregate({}, round_.before, round_.reports)
-    longer = {
-        name: array + factor * (round_.reports[1].state[name] - array)
-        for name, array in round_.before.items()
+def drawn(number: int, before: State, present: Sequence[int]) -> Round:
+    reports = sample(5, seed=number).reports
+    state = {
+        client: {
+            name: np.asarray(before[name] + array * (1 + client), array.dtype)
+            for name, array in reports[client].state.items()
+        }
+        for client in present
     }
-    reports = [round_.reports[0], replace(round_.reports[1], state=longer), *round_.reports[2:]]
-    got = rule.aggregate({}, round_.before, reports)
-    assert_allclose(got.weights, plain.weights, rtol=1e-6)
-    assert_allclose(slow.vector(got.state), slow.vector(plain.state), rtol=1e-6, atol=1e-6)
-    origin = slow.vector(round_.before)
-    step = slow.distance(slow.vector(got.state), origin)
-    assert step <= slow.distance(slow.vector(round_.server), origin) * (1 + 1e-9)
+    return Round(before, [replace(reports[client], state=state[client]) for client in present])
 
 
-# --- FedDisco -------------------------------------------------------------------------------
+@pytest.mark.parametrize("rule", REMEMBERING, ids=name_of)
+def test_clients_are_remembered_by_identity(rule: Rule) -> None:
+    """Against the slow versions over rounds in which clients come and go."""
+    scores = rivals.SlowFedSCS(**vars(rule)) if isinstance(rule, FedSCS) else rivals.SlowFoolsGold()
+    state, memory = dict(sample(1).before), rule.begin()
+    for number, present in enumerate(PRESENT):
+        before, reports = drawn(number, state, present)
+        result = rule.aggregate(memory, before, reports)
+        vector = slow.updates(before, states(reports))
+        if isinstance(rule, FoolsGold):
+            vector = [rivals.output_layer(before, each) for each in states(reports)]
+        want = scores.round(dict(zip(present, vector, strict=True)))
+        assert_allclose(result.weights, np.array(want) / sum(want), rtol=1e-9, atol=1e-12)
+        state, memory = dict(result.state), result.memory
+    assert rule.remembers
+
+
+@pytest.mark.parametrize("rule", REMEMBERING, ids=name_of)
+def test_a_client_that_is_not_finite_keeps_its_past(rule: Rule) -> None:
+    before, reports = sample(4)
+    memory = rule.aggregate({}, before, reports).memory
+    broken = spoilt(Round(before, reports), {1: np.nan})
+    kept = rule.aggregate(memory, *broken).memory
+    for name, array in kept.items():
+        assert_array_equal(array[1], memory[name][1], err_msg=name)
+
+
+@pytest.mark.parametrize("rule", REMEMBERING, ids=name_of)
+@pytest.mark.parametrize(
+    "memory", [{"other": np.zeros(2)}, {"clients": np.arange(2), "scores": 1, "history": 1}]
+)
+def test_a_memory_of_another_rule_is_refused(rule: Rule, memory: dict[str, np.ndarray]) -> None:
+    with pytest.raises(FedcrfError, match=r"the memory holds no .* give that of the round before"):
+        rule.aggregate(memory, *sample(3))
+
+
+@pytest.mark.parametrize("rule", [DnC(num_byzantine=1), SignGuard(), FLAME(noise=0.1)], ids=name_of)
+def test_every_round_draws_anew_and_a_run_gives_the_seed(rule: Rule) -> None:
+    before, reports = sample(9, seed=2, shapes={"weight": (300, 2)})
+    first = rule.aggregate({}, before, reports)
+    assert_same(rule.aggregate({}, before, reports).state, first.state, 0)
+    told = rule.informed(2, 9, 7)
+    assert told == replace(rule, seed=7)
+    others = [rule.aggregate(first.memory, before, reports), told.aggregate({}, before, reports)]
+    if isinstance(rule, FLAME):
+        for other in others:
+            assert np.abs(other.state["weight"] - first.state["weight"]).max() > 1e-3
+    assert int(others[0].memory["rounds"]) == 2
+    assert replace(rule, seed=3).informed(2, 9, 7).seed == 3
+
+
+# --- each rule ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bra_finds_models_of_another_density(seed: int) -> None:
+    """Both variants leave out far clients that are fewer than half, whose number nobody says."""
+    rng = np.random.default_rng(seed)
+    rows = 0.02 * rng.standard_normal((10, 30)) / np.sqrt(30) + 1.0
+    rows[:3] += 3.0
+    for rule in (BRA(), BRA(scale_invariant=True)):
+        got = at(rows, before=np.ones(30)).aggregate(rule).weights
+        assert got[:3].sum() < 1e-3
+        assert got[3:].min() > 0.05
+
+
+def test_only_the_first_variant_of_bra_depends_on_the_unit() -> None:
+    rows = np.random.default_rng(0).standard_normal((8, 5)) * np.arange(1, 9)[:, None]
+    for rule, same in ((BRA(), False), (BRA(scale_invariant=True), True)):
+        got = [weights(rule, size * rows) for size in (1.0, 1e-3)]
+        assert np.allclose(*got, rtol=1e-6) == same
+
+
+def test_bra_survives_models_so_far_apart_that_nobody_seems_honest() -> None:
+    got = at(1e40 * np.eye(4)).aggregate(BRA())
+    assert_allclose(got.weights, 0.25)
+
+
+def test_fedscs_gives_an_opponent_nothing_and_equal_weights_where_none_agree() -> None:
+    got = weights(FedSCS(), [[1, 0.1], [1, 0], [1, -0.1], [-1, 0]])
+    assert got[3] == 0
+    assert got[:3].min() > 0.3
+    assert_allclose(weights(FedSCS(), [[1, 0], [-1, 0]]), 0.5)
+    assert_allclose(weights(FedSCS(), [[1, 0], [0, 1], [-1, -1]]), 1 / 3)  # sums that cancel
+
+
+def test_fedscs_lowers_whose_agreement_changes() -> None:
+    rule = FedSCS()
+    first = at([[1, 0.1], [1, 0], [1, -0.1], [1, 0]])
+    memory = first.aggregate(rule).memory
+    after = rule.aggregate(memory, *at([[1, 0.1], [1, 0], [1, -0.1], [-1, 0]]))
+    assert after.weights[3] < after.weights[:3].min()
+    assert after.weights[3] > 0.2  # smoothed: one round costs a tenth, and the change as much again
+
+
+def test_foolsgold_takes_copies_for_one_attacker_and_shortens_the_step() -> None:
+    rng = np.random.default_rng(0)
+    honest = rng.standard_normal((6, 400))
+    sybils = np.tile(rng.standard_normal(400), (3, 1))
+    rows = np.vstack([sybils, honest])
+    round_ = at(rows)
+    got = round_.aggregate(FoolsGold())
+    assert_array_equal(got.weights[:3], 0.0)
+    assert_allclose(got.weights[3:], 1 / 6)
+    assert_allclose(got.state["w"], honest.sum(axis=0) / 9, rtol=1e-12)
+
+
+def test_foolsgold_looks_at_the_output_layer_alone() -> None:
+    rng = np.random.default_rng(1)
+    head, copied = rng.standard_normal((4, 3, 50)), rng.standard_normal((2, 9))
+    before = {"body": np.zeros((2, 9)), "head": np.zeros((3, 50)), "bias": np.zeros(3)}
+    reports = [
+        ClientReport(i, {"body": copied, "head": each, "bias": np.ones(3)}, 1)
+        for i, each in enumerate(head)
+    ]
+    assert_allclose(FoolsGold().aggregate({}, before, reports).weights, 0.25)
+    alike = [replace(each, state={**each.state, "head": head[0]}) for each in reports[:3]]
+    got = FoolsGold().aggregate({}, before, [*alike, reports[3]])
+    assert_allclose(got.weights, [0, 0, 0, 1])
+
+
+def test_histories_without_length_are_unlike_any() -> None:
+    assert_array_equal(foolsgold_weights(np.zeros((3, 4))), 1.0)
+
+
+def test_dnc_leaves_out_the_updates_along_the_main_direction() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((10, 500))
+    rows[[2, 5]] += 1.0
+    got = weights(DnC(num_byzantine=2), rows)
+    assert_array_equal(got == 0, [i in (2, 5) for i in range(10)])
+    assert_allclose(got[got > 0], 1 / 8)
+    # c = 1.2 leaves out three, and iterations may disagree on the third.
+    assert (weights(DnC(num_byzantine=2, filter_fraction=1.2), rows) == 0).sum() >= 3
+    assert_allclose(weights(DnC(), rows), 0.1)
+
+
+@pytest.mark.parametrize(("dimension", "count"), [(1, 1), (7, 7), (100_000, 20_000)])
+def test_coordinates_are_drawn_alike_and_in_number(dimension: int, count: int) -> None:
+    chosen = drawn_columns(np.random.default_rng(0), dimension, count)
+    assert chosen.sum() == count
+    for part in np.array_split(chosen, 4) if dimension > 100 else ():
+        assert part.mean() == pytest.approx(0.2, abs=0.01)  # 25,000 of them: four deviations
+
+
+def test_dnc_keeps_the_model_where_nobody_is_left() -> None:
+    rows = np.random.default_rng(0).standard_normal((9, 40))
+    rule = DnC(num_byzantine=4, filter_fraction=2.0, sampled=0.1, iterations=50)
+    got = at(rows).aggregate(rule)
+    assert got.kept_reason == "every client is an outlier in some iteration"
+    assert_array_equal(got.state["w"], 0.0)
+
+
+def test_dnc_reads_every_block_of_columns() -> None:
+    """A hundred clients of 12,000 numbers are several blocks; the third is where they differ."""
+    rows = 0.01 * np.random.default_rng(0).standard_normal((100, 12_000))
+    rows[7, 11_000:] += 1.0
+    assert_array_equal(np.flatnonzero(weights(DnC(num_byzantine=1, iterations=1), rows) == 0), 7)
+
+
+def test_signguard_keeps_the_band_and_the_usual_signs() -> None:
+    rng = np.random.default_rng(0)
+    rows = 0.3 + rng.standard_normal((12, 2000))
+    rows[0] *= 20  # too long
+    rows[1] *= 0.01  # too short
+    rows[2] *= -1  # of other signs
+    round_ = at(rows)
+    got = round_.aggregate(SignGuard())
+    assert_array_equal(got.weights[:3], 0.0)
+    assert got.weights[3:].max() > 0
+    lengths = np.linalg.norm(rows, axis=1)
+    clip = np.minimum(1, np.median(lengths) / lengths)
+    assert_allclose(got.state["w"], (got.weights * clip) @ rows, rtol=1e-10)
+
+
+def test_signguard_keeps_the_model_where_nobody_passes() -> None:
+    got = at([[1.0, 1], [5.0, 5]]).aggregate(SignGuard(lower=0.9, upper=1.1))
+    assert got.kept_reason == "no client passes both filters"
+    assert_array_equal(got.state["w"], 0.0)
+
+
+def test_clusters_do_not_depend_on_the_order_of_many_clients() -> None:
+    """More than the 50 of which the bandwidth is estimated."""
+    features = np.random.default_rng(0).uniform(size=(120, 3))
+    order = np.random.default_rng(1).permutation(120)
+    assert_array_equal(largest_cluster(features[order]), largest_cluster(features)[order])
+
+
+def test_flame_keeps_the_majority_clips_it_and_adds_noise_to_what_is_trained() -> None:
+    rng = np.random.default_rng(0)
+    before = {
+        "weight": rng.standard_normal((40, 50)),
+        "norm.running_mean": np.zeros(3),
+        "norm.num_batches_tracked": np.array(3),
+    }
+    moves = 0.1 * rng.standard_normal((9, 40, 50))
+    moves[:3] += 2.0
+    reports = [ClientReport(i, {**before, "weight": before["weight"] + u}, 1)
+               for i, u in enumerate(moves)]  # fmt: skip
+    plain, noisy = (FLAME(noise=x).aggregate({}, before, reports) for x in (0.0, 0.01))
+    assert_array_equal(plain.weights[:3], 0.0)
+    assert_array_equal(noisy.weights, plain.weights)
+    bound = np.median([np.linalg.norm(u) for u in moves])
+    noise = (noisy.state["weight"] - plain.state["weight"]).ravel()
+    assert np.std(noise) == pytest.approx(0.01 * bound, rel=0.1)  # of 2,000 numbers
+    for name in ("norm.running_mean", "norm.num_batches_tracked"):
+        assert_array_equal(noisy.state[name], plain.state[name])
+
+
+def test_flame_keeps_the_model_where_there_is_no_majority() -> None:
+    far = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    got = [at(far).aggregate(FLAME(noise=0.0)), at([*far, [1, 0, 0, 0]]).aggregate(FLAME(noise=0))]
+    for each in got:  # equal distances make one cluster of all
+        assert each.weights.any() or each.kept_reason is not None
+
+
+def test_lasa_leaves_out_a_client_in_the_layers_where_it_is_odd() -> None:
+    rng = np.random.default_rng(0)
+    before = {"a": np.zeros((20, 20)), "b": np.zeros((20, 20))}
+    moves = rng.standard_normal((9, 2, 20, 20))
+    moves[0, 0] = 3.0  # all of one sign in one layer
+    reports = [ClientReport(i, {"a": a, "b": b}, 1) for i, (a, b) in enumerate(moves)]
+    wide = LASA(norm_bound=100.0, sign_bound=2.8, sparsity=0.0)
+    got = wide.aggregate({}, before, reports).state
+    lengths = np.sqrt((moves**2).sum(axis=(1, 2, 3)))
+    clipped = moves * np.minimum(1, np.median(lengths) / lengths)[:, None, None, None]
+    assert_allclose(got["a"], clipped[1:, 0].mean(axis=0), atol=1e-12)
+    assert_allclose(got["b"], clipped[:, 1].mean(axis=0), atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("divergences", "discrepancy", "offset", "expected"),
+    ("make", "settings"),
     [
-        # Σd = 4: 1/4 − .5·(0, 1/4, 2/4, 1/4) + .1, over their sum .9
-        ([0.0, 1.0, 2.0, 1.0], 0.5, 0.1, np.array([0.35, 0.225, 0.1, 0.225]) / 0.9),
-        ([0.0, 1.0, 2.0, 1.0], 2.0, 0.0, [1.0, 0.0, 0.0, 0.0]),
-        ([None, None, None, None], 0.5, 0.1, [0.25] * 4),
-        ([0.0, 0.0, 0.0, 0.0], 0.5, 0.1, [0.25] * 4),
-        ([1.0, 1.0, 1.0, 1.0], 9.0, 0.1, [0.25] * 4),
-        # Who says nothing, or what cannot be, has the mean of 1 and 3, so that d/Σd = 1/4.
-        ([1.0, 3.0, None, -1.0], 0.5, 0.0, [0.375, 0.125, 0.25, 0.25]),
-        ([1.0, 3.0, math.inf, math.nan], 0.5, 0.0, [0.375, 0.125, 0.25, 0.25]),
-        ([1e308, 3e307, 1e308, 1e308], 0.0, 0.0, [0.25] * 4),
+        (BRA, {"iterations": 0}),
+        (BRA, {"tolerance": 0.0}),
+        (BRA, {"scale_invariant": 2}),
+        (FedSCS, {"beta": 1.0}),
+        (FedSCS, {"epsilon": 0.0}),
+        (DnC, {"num_byzantine": -1}),
+        (DnC, {"sampled": 0.0}),
+        (DnC, {"sampled": 1.5}),
+        (DnC, {"iterations": 0}),
+        (DnC, {"filter_fraction": -1.0}),
+        (DnC, {"seed": -1}),
+        (SignGuard, {"lower": -0.1}),
+        (SignGuard, {"upper": 0.05}),
+        (SignGuard, {"sampled": 2.0}),
+        (FLAME, {"noise": -1.0}),
+        (FLAME, {"noise": float("nan")}),
+        (LASA, {"norm_bound": 0.0}),
+        (LASA, {"sign_bound": -1.0}),
+        (LASA, {"sparsity": 1.0}),
     ],
-    ids=str,
 )
-def test_feddisco_by_hand(
-    divergences: list[Any], discrepancy: float, offset: float, expected: Sequence[float]
+def test_settings_outside_their_range_are_refused_by_name(make, settings) -> None:
+    with pytest.raises(FedcrfError, match=next(iter(settings))):
+        make(**settings)
+
+
+def test_the_defaults_are_the_sources() -> None:
+    assert BRA() == BRA(iterations=100, tolerance=1e-3, scale_invariant=False)
+    assert FedSCS() == FedSCS(beta=0.9, epsilon=1e-6)
+    assert DnC() == DnC(sampled=0.2, iterations=5, filter_fraction=1.0)
+    assert SignGuard() == SignGuard(lower=0.1, upper=3.0, sampled=0.1)
+    assert FLAME() == FLAME(noise=0.001)
+    assert LASA() == LASA(norm_bound=1.0, sign_bound=1.0, sparsity=0.3)
+
+
+def test_dnc_is_told_of_the_attackers() -> None:
+    assert DnC().informed(3, 10, 5) == DnC(seed=5, num_byzantine=3)
+    assert DnC(num_byzantine=1, seed=2).informed(3, 10, 5) == DnC(num_byzantine=1, seed=2)
+    with pytest.raises(FedcrfError, match="DnC: 5 attackers of 10 clients are half or more"):
+        DnC().informed(5, 10, 5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (SignGuard(), "signguard: sklearn"),
+        (FLAME(), "flame: sklearn"),
+        (DnC(), "dnc: threadpoolctl"),
+    ],
+)
+def test_without_a_package_the_error_says_what_to_install(
+    rule: Rule, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reports = [
-        ClientReport(
-            i,
-            {"w": np.full(2, float(i))},
-            5,
-            evidence={} if given is None else {"label_divergence": given},
-        )
-        for i, given in enumerate(divergences)
-    ]
-    rule = FedDisco(discrepancy, offset)
-    result = rule.aggregate({}, {"w": np.zeros(2)}, reports)
-    assert_allclose(result.weights, expected, rtol=1e-12)
-    assert_allclose(result.state["w"], np.dot(expected, range(4)), rtol=1e-12)
-    assert rule.wanted_evidence == {"label_divergence"}
-
-
-def test_where_all_report_no_divergence_the_offset_still_evens_the_shares() -> None:
-    reports = [
-        ClientReport(i, {"w": np.zeros(2)}, n, evidence={"label_divergence": 0.0})
-        for i, n in enumerate((1, 3))
-    ]
-    result = FedDisco(0.5, 0.25).aggregate({}, {"w": np.zeros(2)}, reports)
-    assert_allclose(result.weights, [0.5 / 1.5, 1.0 / 1.5], rtol=1e-12)
-
-
-# --- GAS and FoundationFL -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("base", ["bulyan", "krum", "median", "trimmed-mean"])
-@pytest.mark.parametrize(("m", "f"), [(13, 3), (12, 4), (40, 9), (9, 2)])
-def test_gas_in_groups_of_many_coordinates(base: str, m: int, f: int) -> None:
-    """More clients than a sorting network takes, several blocks, and a last group that is less."""
-    round_ = sample(m, seed=2, shapes={"weight": (211,), "bias": (12,)})
-    rule = GAS(groups=31, base=base, num_byzantine=f, seed=6)
-    vectors = slow.updates(round_.before, states(round_.reports))
-    expected = more_rivals.gas(vectors, 31, base, f, 6)
-    assert_allclose(round_.aggregate(rule).weights, expected, rtol=1e-12)
-
-
-def test_gas_takes_blocks_of_groups_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    round_ = sample(8, shapes={"weight": (97,)})
-    rule = GAS(groups=10, num_byzantine=2)
-    whole = round_.aggregate(rule).weights
-    monkeypatch.setattr("fedcrf.rules.gas.BLOCK_NUMBERS", 8 * 20)
-    assert_array_equal(round_.aggregate(rule).weights, whole)
-
-
-def test_gas_deals_anew_each_round() -> None:
-    round_ = sample(8, shapes={"weight": (40,)}, common=0.0)
-    rule = GAS(groups=8, num_byzantine=3)
-    chosen = [
-        tuple(rule.aggregate({"rounds": np.array(r)}, round_.before, round_.reports).weights)
-        for r in (0, 0, *range(1, 20))
-    ]
-    assert chosen[0] == chosen[1] == tuple(round_.aggregate(rule).weights)
-    assert len(set(chosen)) > 1
-    assert int(round_.aggregate(rule).memory["rounds"]) == 1
-
-
-@pytest.mark.parametrize("base", ["bulyan", "krum", "median", "trimmed-mean"])
-def test_gas_excludes_far_attackers(base: str) -> None:
-    round_ = sample(11, shapes={"weight": (60,)})
-    far = {name: array - 40 for name, array in round_.before.items()}
-    reports = [*round_.reports[:8], *(ClientReport(30 + i, far, 1) for i in range(3))]
-    weights = Round(round_.before, reports).aggregate(GAS(6, base, num_byzantine=3)).weights
-    assert_allclose(weights, [1 / 8] * 8 + [0] * 3, rtol=1e-12)
-
-
-def test_gas_of_no_attackers_is_the_mean() -> None:
-    round_ = spoilt(sample(5), {2: math.nan})
-    assert_same(round_.aggregate(GAS()).state, round_.aggregate(Uniform()).state, 0)
-
-
-def test_foundation_copies_the_least_extreme_update() -> None:
-    rows = np.array([[0.0, 9.0], [9.0, 0.0], [5.0, 4.0], [9.0, 9.0], [0.0, 0.0]])
-    reports = [ClientReport(i, {"w": row}, 1) for i, row in enumerate(rows)]
-    state = {"w": np.zeros(2)}
-    # The nearer extreme is 9 away from the first two, √41 from the third, 0 from the last two.
-    got = FoundationFL("median", copies=20).aggregate({}, state, reports)
-    assert_array_equal(got.state["w"], rows[0])
-    assert_array_equal(got.weights, np.full(5, np.nan))
-    plain = FoundationFL("median", copies=0).aggregate({}, state, reports)
-    assert_array_equal(plain.state["w"], [5.0, 4.0])
-
-
-# --- the passes -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("m", "d"), [(1, 5), (3, 70_001), (40, 5_000)])
-def test_the_passes_against_whole_arrays(m: int, d: int, dtype: Any) -> None:
-    rng = np.random.default_rng(m)
-    origin, direction = rng.standard_normal((2, d)).astype(dtype)
-    rows = (origin + 0.01 * rng.standard_normal((m, d))).astype(dtype)
-    cut = d // 3
-    updates = rows.astype(np.float64) - origin
-    clients = [[row[:cut], row[cut:]] for row in rows]
-    split = [origin[:cut], origin[cut:]]
-    squares, inner = projections(clients, split, [direction[:cut], direction[cut:]])
-    assert_allclose(squares, (updates**2).sum(axis=1), rtol=1e-10)
-    assert_allclose(inner, updates @ direction.astype(np.float64), rtol=1e-8, atol=1e-8)
-    assert_array_equal(projections(clients, split)[1], 0.0)
-    above, below = distances_to_extremes(clients, split)
-    assert_allclose(above, np.linalg.norm(updates - updates.max(axis=0), axis=1), rtol=1e-10)
-    assert_allclose(below, np.linalg.norm(updates - updates.min(axis=0), axis=1), rtol=1e-10)
-
-
-def test_an_update_that_is_not_finite_changes_no_other_s_projection() -> None:
-    rows = np.random.default_rng(0).standard_normal((4, 9))
-    rows[2, 3] = math.nan
-    origin = [np.zeros(9)]
-    squares, inner = projections([[row] for row in rows], origin, [np.ones(9)])
-    assert np.isfinite(squares).tolist() == np.isfinite(inner).tolist() == [True, True, False, True]
-    kept = [0, 1, 3]
-    assert_allclose(inner[kept], rows[kept].sum(axis=1), rtol=1e-12)
+    monkeypatch.setattr("fedcrf.extras.find_spec", lambda package: None)
+    with pytest.raises(FedcrfError, match=f"{said} is not installed: pip install"):
+        rule.aggregate({}, *sample(4))

@@ -21,15 +21,21 @@ from fedcrf.rules.base import (
     plain_rule,
     reported_evidence,
 )
+from fedcrf.rules.bra import BRA
 from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
 from fedcrf.rules.centered import CenteredClipping
 from fedcrf.rules.coordinatewise import CoordinateMedian, TrimmedMean
 from fedcrf.rules.crf import CRF, CRFEvidence, CRFRobust, CRFRobustEvidence
 from fedcrf.rules.disco import FedDisco
+from fedcrf.rules.dnc import DnC
+from fedcrf.rules.fedscs import FedSCS
+from fedcrf.rules.flame import FLAME
+from fedcrf.rules.foolsgold import FoolsGold
 from fedcrf.rules.foundation import FoundationFL
 from fedcrf.rules.gas import GAS
 from fedcrf.rules.geometric import RFA, GeometricMedian
 from fedcrf.rules.krum import Krum, MultiKrum
+from fedcrf.rules.lasa import LASA
 from fedcrf.rules.mean import FedAvg, Uniform
 from fedcrf.rules.nova import FedNova
 from fedcrf.rules.optimized import Optimized
@@ -42,6 +48,7 @@ from fedcrf.rules.server_optimizers import (
     ServerOptimizer,
     Yogi,
 )
+from fedcrf.rules.signguard import SignGuard
 from fedcrf.rules.state import State
 from fedcrf.rules.trust import FLTrust
 
@@ -61,6 +68,13 @@ RULES: Mapping[str, type[Rule]] = {
     "centered-clipping": CenteredClipping,
     "fedawa": FedAWA,
     "feddisco": FedDisco,
+    "bra": BRA,
+    "fedscs": FedSCS,
+    "foolsgold": FoolsGold,
+    "dnc": DnC,
+    "signguard": SignGuard,
+    "flame": FLAME,
+    "lasa": LASA,
     "crf": CRF,
     "crf-robust": CRFRobust,
     "crf-evidence": CRFEvidence,
@@ -82,10 +96,13 @@ def find_rule(name: str) -> type[Rule]:
 
 
 __all__ = [
+    "BRA",
     "BYZFL_RULES",
     "CRF",
+    "FLAME",
     "GAS",
     "LABEL_DIVERGENCE",
+    "LASA",
     "RESIDUAL_LOSS",
     "RFA",
     "RULES",
@@ -100,12 +117,15 @@ __all__ = [
     "CenteredClipping",
     "ClientReport",
     "CoordinateMedian",
+    "DnC",
     "FLTrust",
     "FedAWA",
     "FedAvg",
     "FedDisco",
     "FedExP",
     "FedNova",
+    "FedSCS",
+    "FoolsGold",
     "FoundationFL",
     "GeometricMedian",
     "Krum",
@@ -115,6 +135,7 @@ __all__ = [
     "Optimized",
     "Rule",
     "ServerOptimizer",
+    "SignGuard",
     "State",
     "TrimmedMean",
     "Uniform",

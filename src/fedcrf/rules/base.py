@@ -21,7 +21,14 @@ from fedcrf.rules.state import (
     layers_alike,
     merged,
 )
-from fedcrf.statistics import UpdateGeometry, centred_geometry, is_floating, weighted_average
+from fedcrf.statistics import (
+    ModelGeometry,
+    UpdateGeometry,
+    centred_geometry,
+    is_floating,
+    model_geometry,
+    weighted_average,
+)
 from fedcrf.statistics.inputs import Layers, finite_clients
 
 Memory = Mapping[str, NDArray[Any]]
@@ -353,6 +360,15 @@ def report_geometry(model: State, reports: Sequence[ClientReport]) -> UpdateGeom
     return centred_geometry(*models_of(model, reports))
 
 
+def report_products(model: State, reports: Sequence[ClientReport]) -> ModelGeometry:
+    """Return the inner products of the updates w_i − w_t and of w_t.
+
+    Raises:
+        FedcrfError: No reports, or one that does not fit the global model.
+    """
+    return model_geometry(*models_of(model, reports))
+
+
 def average_states(
     model: State,
     reports: Sequence[ClientReport],
@@ -407,13 +423,29 @@ def weighted_result(
     reports: Sequence[ClientReport],
     weights: NDArray[np.float64],
     finite: NDArray[np.bool_],
+    coefficients: NDArray[np.float64] | None = None,
+    memory: Memory | None = None,
+    reason: str | None = None,
 ) -> AggregationResult:
-    """Return the result of a rule that only weighs the reports."""
+    """Return the result of a rule that only weighs the reports, or clips them too.
+
+    Args:
+        model: w_t.
+        reports: The w_i.
+        weights: (m,) their shares.
+        finite: (m,) bool; who may have weight.
+        coefficients: As for `average_states`.
+        memory: What the rule keeps; nothing by default.
+        reason: Why the model stays, if some report is finite and no weight is above 0.
+    """
+    kept = finite.any() and not weights.any()
     return AggregationResult(
-        state=average_states(model, reports, weights),
+        state=average_states(model, reports, weights, coefficients),
         weights=weights,
         base_weights=base_weights(num_examples(reports), finite),
         excluded=~finite,
+        memory=memory or {},
+        kept_reason=reason if kept else None,
     )
 
 

@@ -12,9 +12,11 @@ from fedcrf.statistics.inputs import as_layers, as_numpy, is_floating
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
 from fedcrf.statistics.one_pass import (
     EPSILON,
+    ModelGeometry,
     UpdateGeometry,
     UpdateStatistics,
     centred_geometry,
+    model_geometry,
     update_statistics,
 )
 from fedcrf.statistics.projections import distances_to_extremes, projections
@@ -23,6 +25,7 @@ from fedcrf.statistics.sketches import sketch
 __all__ = [
     "EPSILON",
     "CrowdStatistics",
+    "ModelGeometry",
     "NeighbourSearch",
     "Statistics",
     "UpdateGeometry",
@@ -36,6 +39,7 @@ __all__ = [
     "distances_to_extremes",
     "is_floating",
     "median_of",
+    "model_geometry",
     "projections",
     "sketch",
     "trimmed_mean_of",

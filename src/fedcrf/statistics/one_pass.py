@@ -32,6 +32,9 @@ EPSILON = 1e-12
 BLOCK_NUMBERS = 1 << 16
 """Numbers in a block over all clients: 512 KiB in float64, which stays in a second-level cache."""
 
+MANY_NUMBERS = 1 << 17
+"""Numbers in a block where little is done with each: going to the clients' rows costs most."""
+
 FEWEST_COLUMNS = 64
 """Columns in a block at least: fewer numbers of a client are not worth going to it for."""
 
@@ -75,6 +78,28 @@ class UpdateGeometry:
         cosines = np.asarray(self.gram / (np.outer(norms, norms) + EPSILON))
         cosines.flags.writeable = False
         return cosines
+
+
+@dataclass(frozen=True, eq=False)
+class ModelGeometry(UpdateGeometry):
+    """The geometry of the updates themselves, and how the global model w lies to them.
+
+    Attributes:
+        origin_inner: (m,) float64; ⟨w, u_i⟩, NaN for clients that are not finite.
+        origin_square: ‖w‖².
+    """
+
+    origin_inner: NDArray[np.float64]
+    origin_square: float
+
+    @cached_property
+    def model_cosines(self) -> NDArray[np.float64]:
+        """(m, m) cosines of the models w + u_i; 0 with a model of zeros."""
+        inner = self.origin_inner
+        products = self.gram + inner[:, None] + inner + self.origin_square
+        norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
+        scale = np.outer(norms, norms)
+        return np.asarray(np.divide(products, scale, out=np.zeros_like(products), where=scale > 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +170,7 @@ def finite_sums(
         products: Whether the Gram matrix is wanted.
         sketch: The sketch to make of the updates and their median; None for none.
     """
-    return _excluding(
+    return excluding(
         len(clients),
         lambda candidates: _sums(
             [clients[i] for i in candidates], origin, threads, products, sketch
@@ -195,7 +220,7 @@ def centred_geometry(
     cancel; equal updates are at distance zero to the bit. Arguments as for `update_statistics`.
     """
     dimension = checked_dimension(clients)
-    finite, gram = _excluding(
+    finite, gram = excluding(
         len(clients), lambda candidates: _centred([clients[i] for i in candidates], origin, threads)
     )
     return UpdateGeometry(
@@ -206,10 +231,69 @@ def centred_geometry(
     )
 
 
+def model_geometry(
+    clients: Sequence[Layers], origin: Layers, threads: int | None = None
+) -> ModelGeometry:
+    """Gather the inner products of the updates themselves and of the global model.
+
+    It is one pass without a median. The model and a vector of zeros are two more points beside the
+    clients' models, and all are taken about their mean: what the models have in common does not
+    cancel, and equal models have equal products to the bit.
+
+    Args:
+        clients: As for `update_statistics`, the clients' models.
+        origin: The flat layers of the global model.
+        threads: As there.
+
+    Raises:
+        FedcrfError: The updates hold no numbers (d = 0).
+    """
+    dimension = checked_dimension(clients)
+    zeros = [np.zeros_like(layer) for layer in origin]
+
+    def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        points = [origin, *(clients[i] for i in candidates), zeros]
+        whole, gram = _centred(points, None, threads)
+        return whole[1:-1] & whole[0], gram
+
+    finite, gram = excluding(len(clients), gather)
+    about = gram - gram[0] - gram[:, :1] + gram[0, 0]  # of the differences from the global model
+    np.fill_diagonal(about, np.maximum(np.diagonal(about), 0.0))
+    return ModelGeometry(
+        dimension=dimension,
+        finite=finite,
+        overflowed=overflowing(clients, origin, finite),
+        gram=scatter(about[1:-1, 1:-1], finite, np.nan),
+        origin_inner=scatter(-about[1:-1, -1], finite, np.nan),
+        origin_square=float(about[-1, -1]),
+    )
+
+
+def update_norms(
+    clients: Sequence[Layers], origin: Layers
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return (m,) whether each update is finite, its square too, and (m,) lengths, NaN if not.
+
+    Args:
+        clients: As for `update_statistics`, the clients' models.
+        origin: The flat layers of the global model.
+    """
+
+    def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        squares = np.zeros(len(candidates))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for block in blocks([clients[i] for i in candidates], origin, MANY_NUMBERS):
+                squares += np.einsum("ij,ij->i", block, block)
+        return np.isfinite(squares), squares
+
+    finite, squares = excluding(len(clients), gather)
+    return finite, scatter(np.sqrt(squares), finite, np.nan)
+
+
 T = TypeVar("T")
 
 
-def _excluding(
+def excluding(
     num_clients: int, gather: Callable[[list[int]], tuple[NDArray[np.bool_], T]]
 ) -> tuple[NDArray[np.bool_], T]:
     """Return which clients are finite and what was gathered of them: one pass where all are.

@@ -1091,7 +1091,7 @@ def test_no_copy_of_all_updates_is_made() -> None:
         for node in range(clients)
     ]
     for name in USABLE:
-        if name == "fednova":
+        if name in ("fednova", "foolsgold"):  # the latter remembers all updates, as of its paper
             continue
         strategy = strategy_of(name)
         ask(strategy, range(clients), model)

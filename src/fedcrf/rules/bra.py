@@ -1,0 +1,118 @@
+"""BRA: each client's posterior probability of honesty weighs its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.checks import check_positive, check_truth, check_whole
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    Memory,
+    Rule,
+    report_products,
+    weighted_result,
+)
+from fedcrf.rules.state import State
+from fedcrf.statistics import EPSILON, ModelGeometry
+from fedcrf.statistics.one_pass import scatter
+
+FIRST_HONESTY = 0.95
+"""The probability of honesty from which the source's inner iterations start."""
+
+
+@dataclass(frozen=True)
+class BRA(Rule):
+    """Bayesian robust aggregation (Karakulev et al., arXiv 2505.02490, 2025).
+
+    Honest models have one Gaussian density round their mean, others the density 1. Iterations take
+    turns: probabilities of honesty and their mean, given the distances; then the weighted mean and
+    variance. It follows the authors' code (github.com/SciML-FL/bra-fl), in which the variance σ²
+    enters as that of a single number, and counts of examples are not used. Where all models are
+    equal, or σ² is below 1e-12 of its first value, the source divides by zero; here the weights
+    stay as they are.
+
+    Attributes:
+        iterations: The most iterations, outer and inner.
+        tolerance: Ends where the mean model moves less than this, relative to its length, and
+            where the probabilities move less than this.
+        scale_invariant: Whether the density leaves out 1/σ, as the code's variant "v2"; by default
+            it is the code's default, "v1", for which the models' unit matters.
+    """
+
+    iterations: int = 100
+    tolerance: float = 1e-3
+    scale_invariant: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("iterations", self.iterations, least=1)
+        check_positive(self, "tolerance")
+        check_truth("scale_invariant", self.scale_invariant)
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the mean of the models by their honesty; see `Rule.aggregate`."""
+        geometry = report_products(model, reports)
+        honesty = self._honesty(geometry)
+        total = honesty.sum()
+        weights = honesty / total if total > 0 else honesty
+        return weighted_result(model, reports, weights, geometry.finite)
+
+    def _honesty(self, geometry: ModelGeometry) -> NDArray[np.float64]:
+        """Return (m,) probabilities of honesty; 0 for who is not finite."""
+        used = np.flatnonzero(geometry.finite)
+        gram, inner = geometry.gram[np.ix_(used, used)], geometry.origin_inner[used]
+        honesty = np.ones(len(used))
+        if not len(used):
+            return scatter(honesty, geometry.finite, 0.0)
+        about = gram - gram[0] - gram[:, :1] + gram[0, 0]  # equal updates are 0 to the bit
+        shares = honesty / len(used)
+        squared, variance = _spread(about, shares)
+        least = EPSILON * variance
+        for _ in range(self.iterations):
+            if variance <= least:
+                break
+            unit = 1.0 if self.scale_invariant else variance
+            losses = 0.5 * (squared / variance + math.log(2 * math.pi * unit))
+            honesty = self._updated(losses, honesty)
+            length = geometry.origin_square + 2 * shares @ inner + shares @ gram @ shares
+            before, shares = shares, honesty / honesty.sum()
+            squared, variance = _spread(about, shares)
+            step = shares - before
+            moved = max(0.0, float(step @ about @ step))
+            if math.sqrt(moved) <= self.tolerance * math.sqrt(max(0.0, float(length))):
+                break
+        return scatter(honesty, geometry.finite, 0.0)
+
+    def _updated(
+        self, losses: NDArray[np.float64], before: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the probabilities that agree with their own mean; those before if all vanish."""
+        honesty = np.full(len(losses), FIRST_HONESTY)
+        for _ in range(self.iterations):
+            others = 1.0 - honesty.mean()
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                renewed = 1.0 / (1.0 + others / (1.0 - others) * np.exp(losses))
+            renewed = np.nan_to_num(renewed, nan=1.0)  # 0 · ∞: nobody else is left
+            if not renewed.any():
+                return before
+            step, honesty = float(np.linalg.norm(renewed - honesty)), renewed
+            if step < self.tolerance:
+                break
+        return honesty
+
+
+def _spread(
+    gram: NDArray[np.float64], shares: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """Return (m,) squared distances to the mean Σ s_i u_i, and their mean by the shares."""
+    products = gram @ shares
+    squared = np.diagonal(gram) - 2.0 * products + shares @ products
+    squared = np.maximum(squared, 0.0)
+    return squared, float(shares @ squared)

@@ -1,0 +1,177 @@
+"""DnC: leave out the updates that lie furthest along the main direction of the differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.checks import check_fraction, check_not_negative, check_whole
+from fedcrf.errors import FedcrfError
+from fedcrf.extras import check_installed
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    Memory,
+    check_honest_majority,
+    models_of,
+    weighted_result,
+)
+from fedcrf.rules.draws import Drawing
+from fedcrf.rules.state import State
+from fedcrf.statistics.inputs import Layers
+from fedcrf.statistics.one_pass import MANY_NUMBERS, blocks, checked_dimension, excluding
+
+TIE = 12
+"""Decimals of a score beyond which clients tie; then the first are kept."""
+
+PART = 1 << 15
+"""Coordinates of a part from which some are drawn."""
+
+
+@dataclass(frozen=True)
+class DnC(Drawing):
+    """Divide and conquer (algorithm 2 of Shejwalkar and Houmansadr, NDSS 2021).
+
+    Coordinates are drawn; of the updates there, about their mean, the squared projection on the top
+    singular vector is the score, and the c·f of the highest scores are out. The plain mean is over
+    those that no iteration left out. All iterations take one pass: an iteration needs only the Gram
+    matrix of its coordinates, whose first eigenvector times its singular value is the projections.
+
+    The settings are those of FLPoison (vio1etus/FLPoison). The paper's authors published no code of
+    it; a common other version (JianXu95/SignGuard) has one iteration of 1,000 coordinates.
+
+    Attributes:
+        num_byzantine: f, fewer than half of the clients. By default a run informs the rule of its
+            number of attackers; outside a run it is 0.
+        sampled: The share of coordinates in an iteration, above 0.
+        iterations: How many.
+        filter_fraction: c; c·f updates are out of an iteration, rounded up.
+    """
+
+    num_byzantine: int | None = None
+    sampled: float = 0.2
+    iterations: int = 5
+    filter_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_byzantine is not None:
+            check_whole("num_byzantine", self.num_byzantine, least=0)
+        check_fraction(self, "sampled")
+        if not self.sampled:
+            raise FedcrfError("sampled 0: give a share of the coordinates above 0")
+        check_whole("iterations", self.iterations, least=1)
+        check_not_negative(self, "filter_fraction")
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Return the rule informed of the attackers' number and the seed; see `Rule.informed`."""
+        rule = super().informed(attackers, num_clients, seed)
+        rule = replace(rule, num_byzantine=attackers) if rule.num_byzantine is None else rule
+        rule.check_clients(num_clients)
+        return rule
+
+    def check_clients(self, num_clients: int) -> None:
+        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
+        check_honest_majority(self, "num_byzantine", self.num_byzantine or 0, num_clients)
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the mean of the models that are left; see `Rule.aggregate`."""
+        models, origin = models_of(model, reports)
+        draws, kept = self.generator(memory)
+        finite, grams = self._grams(models, origin, draws)
+        out = math.ceil(self.filter_fraction * (self.num_byzantine or 0))
+        left = np.ones(int(finite.sum()), np.bool_)
+        for gram in grams if left.any() else ():
+            order = np.argsort(outlier_scores(gram), kind="stable")
+            left[order[max(1, len(left) - out) :]] = False
+        weights = np.zeros(len(reports))
+        weights[np.flatnonzero(finite)[left]] = 1.0 / max(1, left.sum())
+        return weighted_result(
+            model,
+            reports,
+            weights,
+            finite,
+            memory=kept,
+            reason="every client is an outlier in some iteration",
+        )
+
+    def _grams(
+        self, models: Sequence[Layers], origin: Layers, draws: np.random.Generator
+    ) -> tuple[NDArray[np.bool_], list[NDArray[np.float64]]]:
+        """Return who is finite, and the Gram matrix of each iteration's coordinates."""
+        check_installed("threadpoolctl", wanted_by="dnc: ")
+        from threadpoolctl import threadpool_limits
+
+        dimension = checked_dimension(models)
+        count = max(1, int(self.sampled * dimension))
+        chosen = np.empty((self.iterations, dimension), np.bool_)
+        for row in chosen:
+            row[:] = drawn_columns(draws, dimension, count)
+        with threadpool_limits(1, "blas"):  # for products so small, threads only wait
+            return excluding(
+                len(models), lambda some: sampled_grams([models[i] for i in some], origin, chosen)
+            )
+
+
+def drawn_columns(draws: np.random.Generator, dimension: int, count: int) -> NDArray[np.bool_]:
+    """Return (d,) bool, a uniform choice of so many coordinates.
+
+    They are drawn part by part, each with its share of them, so that no permutation of d is made.
+    """
+    chosen = np.zeros(dimension, np.bool_)
+    for start in range(0, dimension, PART):
+        part = chosen[start : start + PART]
+        rest = dimension - start - count
+        here = int(draws.hypergeometric(count, rest, len(part)))
+        part[draws.choice(len(part), here, replace=False, shuffle=False)] = True
+        count -= here
+    return chosen
+
+
+def sampled_grams(
+    clients: Sequence[Layers], origin: Layers, chosen: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], list[NDArray[np.float64]]]:
+    """Return (m,) whether each update is finite, and the Gram matrix of each choice of columns.
+
+    Args:
+        clients: The m models.
+        origin: The global model.
+        chosen: (k, d) bool, the columns of each of k matrices.
+
+    Returns:
+        The matrices are of the updates about their mean; they count where all are finite.
+    """
+    m, start = len(clients), 0
+    squares, grams = np.zeros(m), [np.zeros((m, m)) for _ in chosen]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in blocks(clients, origin, MANY_NUMBERS):
+            squares += np.einsum("ij,ij->i", block, block)
+            if not np.isfinite(squares).all():
+                break
+            block -= block[0].copy()  # exact for equal updates
+            block -= block.mean(axis=0)
+            stop = start + block.shape[1]
+            for gram, columns in zip(grams, chosen, strict=True):
+                part = block[:, columns[start:stop]]
+                gram += part @ part.T
+            start = stop
+    return np.isfinite(squares), grams
+
+
+def outlier_scores(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (m,) squared projections on the top singular vector, relative to their sum.
+
+    They are rounded, so that scores that are equal but for rounding, as those of two clients, tie.
+
+    Args:
+        gram: (m, m) inner products of the updates about their mean.
+    """
+    _, vectors = np.linalg.eigh(gram)
+    return np.asarray(np.round(vectors[:, -1] ** 2, TIE))

@@ -1,0 +1,108 @@
+"""FoolsGold: clients whose histories are alike are taken for one attacker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    Memory,
+    Rule,
+    finite_reports,
+    weighted_result,
+)
+from fedcrf.rules.by_client import recalled, remembered
+from fedcrf.rules.state import State
+from fedcrf.statistics import EPSILON, is_floating
+
+HISTORY = "history"
+"""Name in the memory of the sums of each client's updates of the output layer."""
+
+
+@dataclass(frozen=True)
+class FoolsGold(Rule):
+    """Low weights for clients whose updates have been alike (Fung et al., RAID 2020).
+
+    A client's history is the sum of its updates of the output layer. Its largest cosine to another
+    history, after honest clients are pardoned, is taken from 1; the results are scaled to a maximum
+    of 1, and their logit plus ½ is cut to [0, 1]. The model moves by Σ α_i u_i / m, so that weights
+    below 1 shorten the step.
+
+    It follows the authors' code for networks (github.com/DistributedML/FoolsGold, deep-fg), which
+    keeps the weight matrix of the output layer and divides by m: here the last floating-point
+    tensor with two dimensions or more, or the whole model if there is none. Their code for a linear
+    model sums updates of length 1 at most, with an ε of 1e-5 and no division. FLPoison
+    (vio1etus/FLPoison) follows that, and compares features of the output layer that are largest in
+    the global model. If all histories point one way, the authors divide by zero; here the model
+    stays.
+    """
+
+    remembers: ClassVar[bool] = True
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Move the model by the weighted updates; see `Rule.aggregate`."""
+        finite = finite_reports(model, reports)
+        used = [report for report, whole in zip(reports, finite, strict=True) if whole]
+        weights = np.zeros(len(reports))
+        if not used:
+            return weighted_result(model, reports, weights, finite, memory=memory)
+        updates = _output_updates(model, used)
+        clients = [report.client for report in used]
+        before = recalled(memory, clients, HISTORY, updates.shape[1:])
+        history = np.where(np.isnan(before), 0.0, before) + updates
+        trust = foolsgold_weights(history)
+        coefficients = weights.copy()
+        coefficients[finite] = trust / len(used)
+        weights[finite] = trust / max(trust.sum(), 1.0)  # the largest is 1, or all are 0
+        return weighted_result(
+            model,
+            reports,
+            weights,
+            finite,
+            coefficients,
+            memory=remembered(memory, clients, **{HISTORY: history}),
+            reason="the histories of all clients point the same way",
+        )
+
+
+def foolsgold_weights(history: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (n,) weights α in [0, 1] of (n, k) histories; all 0 if all point one way."""
+    lengths = np.linalg.norm(history, axis=1)
+    scaled = history / np.where(lengths > 0, lengths, 1.0)[:, None]
+    cosines = scaled @ scaled.T
+    np.fill_diagonal(cosines, 0.0)
+    largest = cosines.max(axis=1)
+    ratio = np.divide(
+        largest[:, None], largest, out=np.ones_like(cosines), where=largest[:, None] < largest
+    )
+    unlike = np.clip(1.0 - (cosines * ratio).max(axis=1), 0.0, 1.0)
+    unlike[unlike < EPSILON] = 0.0  # rounding of equal histories
+    if not unlike.any():
+        return np.zeros(len(history))
+    unlike = unlike / unlike.max()
+    with np.errstate(divide="ignore"):
+        logit = np.log(unlike / (1.0 - np.minimum(unlike, 0.99)))  # above it the weight is 1
+    return np.asarray(np.clip(logit + 0.5, 0.0, 1.0))
+
+
+def _output_updates(model: State, reports: Sequence[ClientReport]) -> NDArray[np.float64]:
+    """Return (n, k) float64 updates of the output layer's weights, or of the whole model."""
+    floating = [name for name, array in model.items() if is_floating(array.dtype)]
+    names = [name for name in floating if model[name].ndim > 1][-1:] or floating
+    rows = [
+        [
+            report.state[name].reshape(-1).astype(np.float64)
+            - model[name].reshape(-1).astype(np.float64)
+            for name in names
+        ]
+        for report in reports
+    ]
+    return np.stack([np.concatenate(row) for row in rows])

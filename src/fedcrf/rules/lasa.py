@@ -1,0 +1,147 @@
+"""LASA: for every layer, the clients whose sparse update has a usual length and usual signs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.checks import check_positive, check_share
+from fedcrf.crf import base_weights
+from fedcrf.crf.evidence import clip_factors
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    Memory,
+    Rule,
+    average_states,
+    models_of,
+    num_examples,
+)
+from fedcrf.rules.state import State
+from fedcrf.statistics import is_floating
+from fedcrf.statistics.one_pass import blocks, update_norms
+
+SAME = 1e-9
+"""Values that differ by less, relative to the largest, count as the same, as rounding decides."""
+
+
+@dataclass(frozen=True)
+class LASA(Rule):
+    """Layer-adaptive sparsified model aggregation (Xu, Zhang and Hu, WACV 2025).
+
+    Updates are clipped to their median length. Of each, the smallest numbers of all weight tensors
+    together (those of two or four dimensions) are set to 0. Then by tensor: a client is kept if its
+    length and its balance of signs are fewer than λ standard deviations from the median; if nobody
+    is kept, all are. The tensor moves by the plain mean of the kept updates.
+
+    It follows the authors' code (github.com/JiiahaoXU/LASA) and its defaults. That changes updates
+    in place, so that what is averaged is sparse. FLPoison (vio1etus/FLPoison) averages the clipped
+    updates before they are sparse, measures them before they are clipped, and has a λ_n of 2. The
+    median of an even number is the mean of the middle two, as in FLPoison; the authors clip to the
+    lower one. A value at its bound is out, and so are all if they are equal, despite rounding.
+
+    Attributes:
+        norm_bound: λ_n, of lengths.
+        sign_bound: λ_s, of signs.
+        sparsity: The share of the weights that are set to 0, in [0, 1).
+    """
+
+    norm_bound: float = 1.0
+    sign_bound: float = 1.0
+    sparsity: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_positive(self, "norm_bound", "sign_bound")
+        check_share(self, "sparsity")
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the model moved tensor by tensor; see `Rule.aggregate`."""
+        finite, norms = update_norms(*models_of(model, reports))
+        shares = base_weights(num_examples(reports), finite)
+        used = [report.state for report, whole in zip(reports, finite, strict=True) if whole]
+        if not used:
+            return AggregationResult(model, np.zeros(len(reports)), shares, ~finite)
+        clip = clip_factors(norms, finite, float(np.median(norms[finite])))[finite]
+        thresholds = np.array([self._threshold(model, state) for state in used])
+        after = average_states(model, reports, finite / len(used))  # of which integers stay
+        for name, array in model.items():
+            if is_floating(array.dtype):
+                tensors = [state[name] for state in used]
+                self._move(after[name], array, tensors, clip, thresholds)
+        weights = np.where(finite, np.nan, 0.0)  # a report has one for each tensor
+        return AggregationResult(after, weights, shares, ~finite)
+
+    def _threshold(self, model: State, state: State) -> float:
+        """Return the size up to which numbers of a client's weight tensors are set to 0."""
+        parts = [
+            np.abs(_update(model[name], state[name]))
+            for name, array in model.items()
+            if is_floating(array.dtype) and _is_sparse(array)
+        ]
+        if not self.sparsity or not parts:
+            return -1.0
+        sizes = np.concatenate(parts)
+        kept = max(1, int(len(sizes) * (1 - self.sparsity)))
+        sizes.partition(len(sizes) - kept)
+        return float(sizes[len(sizes) - kept])
+
+    def _move(
+        self,
+        into: NDArray[Any],
+        before: NDArray[Any],
+        after: Sequence[NDArray[Any]],
+        clip: NDArray[np.float64],
+        thresholds: NDArray[np.float64],
+    ) -> None:
+        """Write a tensor of the global model, moved by the clients that are kept in it."""
+        layers, origin = [[tensor.reshape(-1)] for tensor in after], [before.reshape(-1)]
+
+        def sparse() -> Iterator[NDArray[np.float64]]:
+            for block in blocks(layers, origin):
+                if _is_sparse(before):
+                    block[np.abs(block) <= thresholds[:, None]] = 0.0
+                yield block
+
+        squares, up, down = np.zeros((3, len(after)))
+        for block in sparse():
+            squares += np.einsum("ij,ij->i", block, block)
+            up += np.count_nonzero(block > 0, axis=1)
+            down += np.count_nonzero(block < 0, axis=1)
+        moved = up + down
+        share = np.divide(up - down, moved, out=np.full(len(after), np.nan), where=moved > 0)
+        balances = 0.5 * (1 + share * (1 - self.sparsity))
+        kept = usual(clip * np.sqrt(squares), self.norm_bound) & usual(balances, self.sign_bound)
+        if not kept.any():
+            kept[:] = True
+        steps, start, flat = clip * kept / kept.sum(), 0, into.reshape(-1)
+        for block in sparse():
+            stop = start + block.shape[1]
+            flat[start:stop] = origin[0][start:stop].astype(np.float64) + steps @ block
+            start = stop
+
+
+def usual(values: NDArray[np.float64], bound: float) -> NDArray[np.bool_]:
+    """Return (n,) bool, whose value is fewer than so many standard deviations from the median.
+
+    Nobody's is if the values are the same, or if one of them is not a number.
+    """
+    away = np.abs(values - np.median(values))
+    if not np.ptp(values) > SAME * np.abs(values).max():
+        return np.zeros(len(values), np.bool_)
+    return np.asarray(away < bound * np.std(values) * (1 - SAME))
+
+
+def _is_sparse(tensor: NDArray[Any]) -> bool:
+    """Tell whether a tensor holds the weights of a layer, whose updates are made sparse."""
+    return tensor.ndim in (2, 4)
+
+
+def _update(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a tensor's update, flat."""
+    return np.asarray(after.reshape(-1).astype(np.float64) - before.reshape(-1).astype(np.float64))

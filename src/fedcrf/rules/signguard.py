@@ -1,0 +1,141 @@
+"""SignGuard: keep updates of usual length and usual shares of signs, and clip them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.checks import check_fraction, check_not_negative
+from fedcrf.crf.evidence import clip_factors
+from fedcrf.errors import FedcrfError
+from fedcrf.extras import check_installed
+from fedcrf.rules.base import (
+    AggregationResult,
+    ClientReport,
+    Memory,
+    models_of,
+    weighted_result,
+)
+from fedcrf.rules.draws import Drawing
+from fedcrf.rules.state import State
+from fedcrf.statistics.inputs import Layers, bring_columns
+from fedcrf.statistics.one_pass import MANY_NUMBERS, checked_dimension, update_norms
+
+
+@dataclass(frozen=True)
+class SignGuard(Drawing):
+    """A band of lengths, then the largest cluster of sign statistics (Xu et al., ICDCS 2022).
+
+    A run of neighbouring coordinates is drawn. A client's shares of positive, zero and negative
+    signs there, each relative to the largest such share, are clustered by mean shift
+    (scikit-learn). Who is in the band and in the largest cluster is kept, clipped to the median
+    length of all, and averaged plainly.
+
+    It follows the authors' code (github.com/JianXu95/SignGuard), whose default is mean shift with
+    half of the clients as neighbours; FLPoison (vio1etus/FLPoison) takes DBSCAN. The authors'
+    median of an even number is the lower of the middle two when they clip; here, as in FLPoison and
+    in their own band, it is the mean of both. Up to three clients give mean shift no bandwidth, and
+    neither do equal statistics: all are then one cluster.
+
+    Attributes:
+        lower: The least length in the band, relative to the median.
+        upper: The greatest.
+        sampled: The share of the coordinates whose signs are looked at.
+    """
+
+    lower: float = 0.1
+    upper: float = 3.0
+    sampled: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative(self, "lower")
+        if not self.upper > self.lower:
+            raise FedcrfError(f"upper {self.upper}: give more than the lower bound, {self.lower}")
+        check_fraction(self, "sampled")
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the mean of the clipped updates that are kept; see `Rule.aggregate`."""
+        check_installed("sklearn", wanted_by="signguard: ")
+        models, origin = models_of(model, reports)
+        draws, kept = self.generator(memory)
+        dimension = checked_dimension(models)
+        count = max(1, int(self.sampled * dimension))
+        start = int(draws.integers(0, dimension - count + 1))
+        finite, norms = update_norms(models, origin)
+        used = np.flatnonzero(finite)
+        weights = np.zeros(len(reports))
+        if not len(used):
+            return weighted_result(model, reports, weights, finite, memory=kept)
+        lengths = norms[used]
+        median = float(np.median(lengths))
+        chosen = (lengths > self.lower * median) & (lengths < self.upper * median)
+        chosen |= median == 0  # most have not moved, and the source divides by zero
+        chosen &= largest_cluster(
+            sign_features([models[i] for i in used], origin, start, start + count)
+        )
+        weights[used[chosen]] = 1.0 / max(1, chosen.sum())
+        return weighted_result(
+            model,
+            reports,
+            weights,
+            finite,
+            np.where(weights > 0, weights * clip_factors(norms, finite, median), 0.0),
+            memory=kept,
+            reason="no client passes both filters",
+        )
+
+
+def sign_features(
+    clients: Sequence[Layers], origin: Layers, start: int, stop: int
+) -> NDArray[np.float64]:
+    """Return (m, 3) shares of positive, zero and negative signs, relative to the largest.
+
+    Args:
+        clients: The m models.
+        origin: The global model.
+        start: The first column.
+        stop: The column after the last.
+    """
+    m, counts = len(clients), np.zeros((len(clients), 3))
+    width = max(1, MANY_NUMBERS // m)
+    for low in range(start, stop, width):
+        columns = min(width, stop - low)
+        block, base = np.empty((m, columns)), np.empty((1, columns))
+        bring_columns(clients, low, block)
+        bring_columns([origin], low, base)
+        counts[:, 0] += np.count_nonzero(block > base, axis=1)
+        counts[:, 2] += np.count_nonzero(block < base, axis=1)
+    counts[:, 1] = (stop - start) - counts[:, 0] - counts[:, 2]
+    shares = counts / (stop - start)
+    return np.asarray(shares / (shares.max(axis=0) + 1e-8))
+
+
+def largest_cluster(features: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return (m,) bool, who is in the largest cluster of mean shift; all if there is no bandwidth.
+
+    Args:
+        features: (m, k) statistics.
+    """
+    from sklearn.cluster import MeanShift, estimate_bandwidth
+    from threadpoolctl import threadpool_limits
+
+    order = np.lexsort(features.T)  # seeds are drawn and binned by place
+    rows = features[order]
+    with threadpool_limits(1):  # for so few points, threads only wait for each other
+        bandwidth = estimate_bandwidth(rows, quantile=0.5, n_samples=50)
+        if bandwidth <= 0:
+            return np.ones(len(features), np.bool_)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that points are seeds, if all are bins
+            shift = MeanShift(bandwidth=bandwidth, bin_seeding=True, cluster_all=False)
+            labels = shift.fit(rows).labels_
+    inside = np.zeros(len(features), np.bool_)
+    inside[order] = labels == np.bincount(labels[labels >= 0]).argmax()
+    return inside
