@@ -253,6 +253,7 @@ def test_judging_all_is_no_choice(given: str) -> None:
 def test_the_same_seed_is_the_same_and_another_another() -> None:
     first = simulate(attack="gaussian", attackers=1)
     assert_same(first, simulate(attack=GaussianNoise(), attackers=1))
+    assert_same(first, simulate(attack=GaussianNoise, attackers=1))
     other = simulate(attack="gaussian", attackers=1, seed=1)
     assert not torch.equal(first.model["0.weight"], other.model["0.weight"])
 
@@ -279,6 +280,20 @@ def test_some_sites_each_round_and_an_attack_by_its_schedule() -> None:
             last, result.weights.loc[last, site],
         )  # fmt: skip
         assert f", round {last}" in result.explain(site).splitlines()[0]
+
+
+def test_what_is_asked_of_a_result_and_is_not_there_is_a_line(tmp_path: Path) -> None:
+    result = simulate(rounds=1)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for ask, said in (
+        (lambda: result.explain("nort"), "unknown site 'nort': did you mean 'north'"),
+        (lambda: result.explain(number=2), "has no round 2: choose from 1 to 1"),
+        (lambda: result.model_of("z"), "unknown site 'z': choose from east"),
+        (lambda: result.report(tmp_path), "not a file: name another file"),
+        (lambda: result.report(tmp_path / "file" / "a.html"), "name another file"),
+    ):
+        with pytest.raises(FedcrfError, match=said):
+            ask()
 
 
 def test_sites_whose_names_are_numbers() -> None:
@@ -736,6 +751,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "gives clients no weights, which tensors that are not judged",
     ),
     "no rounds": ({"rounds": 0}, "rounds"),
+    "no pattern": ({"share": []}, "share has no pattern: give one, or leave it out: there are 0.w"),
+    "a loss of NaN": ({"loss": lambda o, t: o.mean() * float("nan")}, "the loss is nan before any"),
+    "a metric of many numbers": ({"metrics": lambda o, t: o}, "gives no number .*: return one, of"),
+    "a folder that is none": ({"record_to": 3}, "record_to is a int: give the path of a folder"),
+    "shares of more than all": ({"validation": 0.6, "test": 0.6}, "sum to less than 1, not"),
+    "inputs that are text": (
+        {"sites": odd("west", targets=lambda y: y.astype(object))}, "site 'west' are object, not n"
+    ),
+    "inputs of no one shape": ({"sites": {"a": ([[1], [1, 2]], [0, 1])}}, "are no array .*: give"),
     "a batch of nothing": ({"batch_size": 0}, "batch_size"),
     "a metric called loss": ({"metrics": {"loss": l1_loss}}, "is called 'loss', as the loss is"),
     "a rule of no file": ({"rule": "./no.py:Rule"}, "there is no file ./no.py"),
@@ -778,7 +802,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_is_wrong_is_a_line(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(FedcrfError, match=said) as caught:
-        simulate(record_to=folder, **changed)
+        simulate(**{"record_to": folder, **changed})
     assert "\n" not in str(caught.value)
     assert "--" not in str(caught.value), "a flag of the command line"
     if not re.search(r"round \d|judge=", str(caught.value)):

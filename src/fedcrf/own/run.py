@@ -90,6 +90,8 @@ def run(
     """Carry out what `fedcrf.simulate` says."""
     check_whole("rounds", rounds, least=1)
     check_whole("seed", seed, least=0)
+    if not isinstance(record_to, str | Path | None):
+        raise FedcrfError(f"record_to is a {type(record_to).__name__}: give the path of a folder")
     training = LocalTraining(learning_rate, 0.9, batch_size, local_epochs)
     if isinstance(sites, str | Path):
         sites = read_site_files(Path(sites)).sites
@@ -186,7 +188,9 @@ def _threat(
         if attackers is not None:
             raise FedcrfError("attackers without an attack: give attack=, such as 'sign-flip'")
         return None, None
-    given = find_attack(attack)() if isinstance(attack, str) else attack
+    given = find_attack(attack) if isinstance(attack, str) else attack
+    if isinstance(given, type) and issubclass(given, Attack):
+        given = given()
     threat = given if isinstance(given, Threat) else Threat(given)
     made, schedule = threat.attack, threat.schedule
     if not isinstance(made, Attack):
