@@ -23,6 +23,7 @@ import fedcrf
 from fedcrf.attacks import GaussianNoise, Schedule, SignFlip, Threat
 from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.folders import folder_lock
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.reading import read_report
 from fedcrf.rules import FedAvg
@@ -459,6 +460,16 @@ def test_functions_are_known_by_what_they_compute(
     assert simulate(rounds=2, record_to=folder, **more, **given(2.0)).records[-1].round == 2
     with pytest.raises(FedcrfError, match=f"holds a run of other {said}: name another folder"):
         simulate(rounds=2, record_to=folder, **more, **given(2.2))
+
+
+def test_a_folder_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    simulate(record_to=tmp_path / "run", rounds=1)
+    said = (
+        "is being written by another process: wait for it, or choose another folder as record_to="
+    )
+    with folder_lock(tmp_path / "run"), pytest.raises(FedcrfError, match=said):
+        simulate(record_to=tmp_path / "run")
+    assert len(find_rounds(tmp_path / "run", None, None).records) == 1
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ ARGUMENTS = {
     "--clients-per-round": "clients_per_round=",
     "--clients": "sites=",
     "--attackers": "attackers=",
+    "another --output": "another folder as record_to=",
+    "another with --output": "another folder as record_to=",
     "name it by --label-column, or rename it": "rename it",
 }
 """What errors name for who calls a function, instead of the command line's flags."""
