@@ -474,7 +474,9 @@ def test_a_folder_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
-    with pytest.raises(FedcrfError, match="is not empty and holds no such run: name another"):
+    with pytest.raises(
+        FedcrfError, match="is not empty and holds no such run: choose another folder as"
+    ):
         simulate(record_to=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
@@ -765,6 +767,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no pattern": ({"share": []}, "share has no pattern: give one, or leave it out: there are 0.w"),
     "a loss of NaN": ({"loss": lambda o, t: o.mean() * float("nan")}, "the loss is nan before any"),
     "a metric of many numbers": ({"metrics": lambda o, t: o}, "gives no number .*: return one, of"),
+    "a folder that is a file": (
+        {"record_to": __file__},
+        "test_simulate.py is a file; choose another folder as record_to=",
+    ),
     "a folder that is none": ({"record_to": 3}, "record_to is a int: give the path of a folder"),
     "shares of more than all": ({"validation": 0.6, "test": 0.6}, "sum to less than 1, not"),
     "inputs that are text": (

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fedcrf._version import __version__
 from fedcrf.errors import FedcrfError, listed
 from fedcrf.experiments.cell import CellStore
-from fedcrf.experiments.folders import check_folder, folder_lock
+from fedcrf.experiments.folders import check_free, folder_lock
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.files import atomic_write
@@ -64,12 +64,11 @@ class RunFolder:
         Raises:
             FedcrfError: It holds something else, or is being written.
         """
-        check_folder(path, OTHER)
         run = RecordedRun(path)
         if run.exists():
             _check_same(path, run.description(), description)
-        elif path.is_dir() and any(path.iterdir()):
-            raise FedcrfError(f"{path} is not empty and holds no such run: {OTHER}")
+        else:
+            check_free(path, "description.json", "such run")
         with folder_lock(path):
             if not run.exists():
                 run.describe(description, datetime.now(UTC))
