@@ -327,6 +327,7 @@ def kinds() -> dict[str, dict[str, Any]]:
         "what sites keep": {"share": "!2.*"},
         "a server optimizer": {"rule": "crf-robust+adam"},
         "a loss": {"loss": cross_entropy, "metrics": {"l1": lambda o, _: o.abs().mean()}},
+        "a metric of NaN": {"metrics": {"auc": lambda o, t: float("nan")}},
         "an optimizer": {"optimizer": lambda p: torch.optim.Adam(p, 0.01)},
         "some sites each round": {"clients_per_round": 2, "attack": PULSE, "attackers": ["west"]},
         "no reasons": {"rule": "coordinate-median"},
