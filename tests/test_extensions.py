@@ -155,16 +155,15 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
 
     again = ("run", "run/run.toml", "--methods", "./mine.py:Capped", "-o", "run", "--jobs", "1")
     assert command_line(*again, cwd=home).rc == 0, "the others are settings of what is not run"
-    shown = [command_line("show", "run", cwd=home), command_line("report", "run", cwd=home)]
+    looks = (("show", "run"), ("show", "run", "--latex"), ("report", "run"))
+    shown = [command_line(*look, cwd=home) for look in looks]
     elsewhere = home / "elsewhere"
     elsewhere.mkdir()
     (home / "run").rename(elsewhere / "run")
-    gone = [
-        command_line("show", "run", cwd=elsewhere),
-        command_line("report", "run", cwd=elsewhere),
-    ]
+    gone = [command_line(*look, cwd=elsewhere) for look in looks]
     assert gone == shown
-    assert "Capped" in gone[0].out
+    assert all("Capped" in each.out for each in gone[:2])
+    assert "\\toprule" in gone[1].out
     assert command_line("explain", "run", "--round", "2", cwd=elsewhere).rc == 0
     refused = command_line(*again, cwd=elsewhere)
     assert (refused.rc, refused.err.count("\n")) == (2, 1)

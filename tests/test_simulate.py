@@ -23,6 +23,7 @@ import fedcrf
 from fedcrf.attacks import GaussianNoise, Schedule, SignFlip, Threat
 from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.folders import folder_lock
 from fedcrf.report.lookup import find_rounds
 from fedcrf.report.reading import read_report
 from fedcrf.rules import FedAvg
@@ -253,6 +254,7 @@ def test_judging_all_is_no_choice(given: str) -> None:
 def test_the_same_seed_is_the_same_and_another_another() -> None:
     first = simulate(attack="gaussian", attackers=1)
     assert_same(first, simulate(attack=GaussianNoise(), attackers=1))
+    assert_same(first, simulate(attack=GaussianNoise, attackers=1))
     other = simulate(attack="gaussian", attackers=1, seed=1)
     assert not torch.equal(first.model["0.weight"], other.model["0.weight"])
 
@@ -279,6 +281,20 @@ def test_some_sites_each_round_and_an_attack_by_its_schedule() -> None:
             last, result.weights.loc[last, site],
         )  # fmt: skip
         assert f", round {last}" in result.explain(site).splitlines()[0]
+
+
+def test_what_is_asked_of_a_result_and_is_not_there_is_a_line(tmp_path: Path) -> None:
+    result = simulate(rounds=1)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for ask, said in (
+        (lambda: result.explain("nort"), "unknown site 'nort': did you mean 'north'"),
+        (lambda: result.explain(number=2), "has no round 2: choose from 1 to 1"),
+        (lambda: result.model_of("z"), "unknown site 'z': choose from east"),
+        (lambda: result.report(tmp_path), "not a file: name another file"),
+        (lambda: result.report(tmp_path / "file" / "a.html"), "name another file"),
+    ):
+        with pytest.raises(FedcrfError, match=said):
+            ask()
 
 
 def test_sites_whose_names_are_numbers() -> None:
@@ -311,6 +327,7 @@ def kinds() -> dict[str, dict[str, Any]]:
         "what sites keep": {"share": "!2.*"},
         "a server optimizer": {"rule": "crf-robust+adam"},
         "a loss": {"loss": cross_entropy, "metrics": {"l1": lambda o, _: o.abs().mean()}},
+        "a metric of NaN": {"metrics": {"auc": lambda o, t: float("nan")}},
         "an optimizer": {"optimizer": lambda p: torch.optim.Adam(p, 0.01)},
         "some sites each round": {"clients_per_round": 2, "attack": PULSE, "attackers": ["west"]},
         "no reasons": {"rule": "coordinate-median"},
@@ -446,9 +463,21 @@ def test_functions_are_known_by_what_they_compute(
         simulate(rounds=2, record_to=folder, **more, **given(2.2))
 
 
+def test_a_folder_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    simulate(record_to=tmp_path / "run", rounds=1)
+    said = (
+        "is being written by another process: wait for it, or choose another folder as record_to="
+    )
+    with folder_lock(tmp_path / "run"), pytest.raises(FedcrfError, match=said):
+        simulate(record_to=tmp_path / "run")
+    assert len(find_rounds(tmp_path / "run", None, None).records) == 1
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
-    with pytest.raises(FedcrfError, match="is not empty and holds no such run: name another"):
+    with pytest.raises(
+        FedcrfError, match="is not empty and holds no such run: choose another folder as"
+    ):
         simulate(record_to=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
@@ -736,6 +765,19 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "gives clients no weights, which tensors that are not judged",
     ),
     "no rounds": ({"rounds": 0}, "rounds"),
+    "no pattern": ({"share": []}, "share has no pattern: give one, or leave it out: there are 0.w"),
+    "a loss of NaN": ({"loss": lambda o, t: o.mean() * float("nan")}, "the loss is nan before any"),
+    "a metric of many numbers": ({"metrics": lambda o, t: o}, "gives no number .*: return one, of"),
+    "a folder that is a file": (
+        {"record_to": __file__},
+        "test_simulate.py is a file; choose another folder as record_to=",
+    ),
+    "a folder that is none": ({"record_to": 3}, "record_to is a int: give the path of a folder"),
+    "shares of more than all": ({"validation": 0.6, "test": 0.6}, "sum to less than 1, not"),
+    "inputs that are text": (
+        {"sites": odd("west", targets=lambda y: y.astype(object))}, "site 'west' are object, not n"
+    ),
+    "inputs of no one shape": ({"sites": {"a": ([[1], [1, 2]], [0, 1])}}, "are no array .*: give"),
     "a batch of nothing": ({"batch_size": 0}, "batch_size"),
     "a metric called loss": ({"metrics": {"loss": l1_loss}}, "is called 'loss', as the loss is"),
     "a rule of no file": ({"rule": "./no.py:Rule"}, "there is no file ./no.py"),
@@ -778,7 +820,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_is_wrong_is_a_line(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(FedcrfError, match=said) as caught:
-        simulate(record_to=folder, **changed)
+        simulate(**{"record_to": folder, **changed})
     assert "\n" not in str(caught.value)
     assert "--" not in str(caught.value), "a flag of the command line"
     if not re.search(r"round \d|judge=", str(caught.value)):

@@ -824,6 +824,14 @@ def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     assert "worst: all shown" in shown.out
     assert "Rules under attack: digits, iid, 2 of 7 clients" in shown.out
     assert "of 7 cells" in (tmp_path / "attacks" / "tables.md").read_text()
+    whole = ("--attackers", 2, "--clients", 7, "--set", "rounds.maximum=1",
+             "--partitions", "iid")  # fmt: skip
+    for again in (
+        ("sweep", *axis, *small, "-o", tmp_path / "sweep"),
+        ("robustness", "attacks", "--no-run", *whole, "-o", tmp_path / "attacks"),
+    ):
+        latex = command_line(*again, "--latex").out
+        assert latex.count("\\begin{tabular}") == latex.count("\\bottomrule") == 1, latex
     before = snapshot(tmp_path / "attacks")
     other = command_line(
         "robustness", "attacks", "--no-run", "--set", "rounds.maximum=2",

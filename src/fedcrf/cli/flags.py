@@ -66,6 +66,8 @@ SettingsFlag = Annotated[
 ]
 RunMissingFlag = Annotated[bool, what_option("Run what is missing, or only write the tables.")]
 
+LatexFlag = Annotated[bool, typer.Option(help="Print the tables in LaTeX, with booktabs.")]
+
 OutputFlag = Annotated[
     Path | None, where_option("Results folder; else one under runs/.", "--output", "-o")
 ]

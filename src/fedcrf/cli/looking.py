@@ -13,6 +13,7 @@ import typer
 from fedcrf.cli.flags import (
     CacheDirFlag,
     DataFlags,
+    LatexFlag,
     given,
     what_option,
     where_option,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 def show(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's results folder.")],
     markdown: Annotated[bool, typer.Option(help="Print the tables in Markdown.")] = False,
-    latex: Annotated[bool, typer.Option(help="Print the tables in LaTeX, with booktabs.")] = False,
+    latex: LatexFlag = False,
     figures: Annotated[
         bool, typer.Option(help="Write tables and figures into the folder anew.")
     ] = False,

@@ -16,6 +16,7 @@ from fedcrf.cli.flags import (
     DatasetFlag,
     FolderFlag,
     JobsFlag,
+    LatexFlag,
     OutputFlag,
     PlaceFlags,
     RunFileArgument,
@@ -244,6 +245,7 @@ def sweep(
     seeds: Annotated[str | None, what_option("Seeds, such as 0-2.")] = None,
     dataset: DatasetFlag = None,
     settings: SettingsFlag = None,
+    latex: LatexFlag = False,
     data_dir: DataDirFlag = None,
     output: FolderFlag = Path("runs/sweep"),
     place: PlaceFlags,
@@ -266,7 +268,7 @@ def sweep(
     study = Study((*described, given(flags)), axes, chosen)
     failed, _ = _carry_out(study.runs(output), workplace, place.log)
     results = table(output, study)
-    print_table(sweep_table(study, results))
+    print_tables([sweep_table(study, results)], "latex" if latex else "terminal")
     with _failing(failed):
         list_files(write_sweep(study, results, output))
 
@@ -300,6 +302,7 @@ def robustness(
     ] = False,
     settings: SettingsFlag = None,
     run: RunMissingFlag = True,
+    latex: LatexFlag = False,
     data_dir: DataDirFlag = None,
     output: OutputFlag = None,
     place: PlaceFlags,
@@ -346,8 +349,8 @@ def robustness(
         store.check_suite(begun=True)
     shown = held(whole, chosen, store)
     cells = suite_cells(shown, store)
-    for partition in shown.partitions:
-        print_table(summary_table(shown, cells, partition))
+    tables = [summary_table(shown, cells, partition) for partition in shown.partitions]
+    print_tables(tables, "latex" if latex else "terminal")
     for line in [*other_notices(cells), *stale_notices(cells)]:
         say(line)
     with _failing(failed):

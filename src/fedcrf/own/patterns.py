@@ -28,6 +28,8 @@ def chosen(names: Sequence[str], patterns: Patterns, what: str) -> frozenset[str
     """
     given = [patterns] if isinstance(patterns, str) else list(patterns)
     there = listed(names, 8)
+    if not given:
+        raise FedcrfError(f"{what} has no pattern: give one, or leave it out: there are {there}")
     for each in given:
         if not isinstance(each, str):
             raise FedcrfError(

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fedcrf._version import __version__
 from fedcrf.errors import FedcrfError, listed
 from fedcrf.experiments.cell import CellStore
-from fedcrf.experiments.folders import check_folder, folder_lock
+from fedcrf.experiments.folders import check_free, folder_lock
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.files import atomic_write
@@ -64,12 +64,11 @@ class RunFolder:
         Raises:
             FedcrfError: It holds something else, or is being written.
         """
-        check_folder(path, OTHER)
         run = RecordedRun(path)
         if run.exists():
             _check_same(path, run.description(), description)
-        elif path.is_dir() and any(path.iterdir()):
-            raise FedcrfError(f"{path} is not empty and holds no such run: {OTHER}")
+        else:
+            check_free(path, "description.json", "such run")
         with folder_lock(path):
             if not run.exists():
                 run.describe(description, datetime.now(UTC))
@@ -123,7 +122,7 @@ def _check_same(path: Path, kept: Description, asked: Description) -> None:
 
 def _differ(before: str | None, here: str | None) -> bool:
     """Return whether a part is another one; numbers may differ by what processors round."""
-    if before is None or here is None or not before.startswith(ABOUT):
+    if before == here or before is None or here is None or not before.startswith(ABOUT):
         return before != here
     numbers = (float(each.removeprefix(ABOUT)) for each in (before, here))
     return not math.isclose(*numbers, rel_tol=1e-4, abs_tol=1e-6)
@@ -204,7 +203,8 @@ def made_of(
     judged, inner = None, rule
     if isinstance(rule, Judged):
         judged, inner = sorted(rule.judged), rule.rule
-    adversary, objective = simulation.adversary, simulation.objective
+    objective, adversary = simulation.objective, simulation.adversary
+    attack = adversary and (adversary.threat, adversary.clients, adversary.threat.attack.behaviour)
     parts = {
         "sites": sites.fingerprint([federation.validation, federation.test]),
         "seed": str(simulation.seed),
@@ -213,7 +213,7 @@ def made_of(
             [inner.name, inner.behaviour, rule_settings(inner), objective], default=repr
         ),
         "training": repr(simulation.training),
-        "attack": repr(adversary and (adversary.threat, adversary.clients)),
+        "attack": repr(attack),
         "judge or share": repr((judged, sorted(task.shared or ()))),
         **{name: f"{ABOUT}{number!r}" for name, number in numbers.items()},
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fedcrf.errors import unknown_name
+from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.simulation.records import RoundRecord
 
@@ -147,7 +147,11 @@ class SimulationResult:
             run.describe(self.description, datetime.now(UTC))
             for record in self.records:
                 run.append(record)
-            write_page(read_report([run.path]), Path(path))
+            try:
+                write_page(read_report([run.path]), Path(path))
+            except OSError as error:
+                said = error.strerror or error
+                raise FedcrfError(f"report {path}: {said}: name another file") from None
         return Path(path)
 
     def __repr__(self) -> str:

@@ -36,7 +36,6 @@ from fedcrf.simulation.task import Task
 NEVER = 2**31
 """Rounds without improvement before it stops early."""
 
-
 ARGUMENTS = {
     "--learning-rate": "learning_rate=",
     "--batch-size": "batch_size=",
@@ -45,11 +44,28 @@ ARGUMENTS = {
     "--clients-per-round": "clients_per_round=",
     "--clients": "sites=",
     "--attackers": "attackers=",
+    "another --output": "another folder as record_to=",
+    "another with --output": "another folder as record_to=",
     "name it by --label-column, or rename it": "rename it",
 }
 """What errors name for who calls a function, instead of the command line's flags."""
 
 
+@contextlib.contextmanager
+def _naming_arguments() -> Iterator[None]:
+    """Let errors name the arguments of `fedcrf.simulate` instead of the command line's flags."""
+    try:
+        yield
+    except FedcrfError as error:
+        text = str(error)
+        for flags, arguments in ARGUMENTS.items():
+            text = text.replace(flags, arguments)
+        if text == str(error):
+            raise
+        raise FedcrfError(text) from error
+
+
+@_naming_arguments()
 def run(
     *,
     model: Any,
@@ -74,85 +90,72 @@ def run(
     progress: bool,
 ) -> SimulationResult:
     """Carry out what `fedcrf.simulate` says."""
-    with _naming_arguments():
-        check_whole("rounds", rounds, least=1)
-        check_whole("seed", seed, least=0)
-        training = LocalTraining(learning_rate, 0.9, batch_size, local_epochs)
-        if isinstance(sites, str | Path):
-            sites = read_site_files(Path(sites)).sites
-        held = read_sites(sites)
-        servers = {
-            "validation": _servers(validation, held, "validation"),
-            "test": _servers(test, held, "test"),
-        }
-        plan = Factory.of(model)
-        network = plan.seeded(seed, held.examples[0].labels.device)
-        task = task_of(network, held, loss, metrics, optimizer, share)
-        tried = Tried.of(network, held, servers, task, batch_size)
-        if task.personal and any(isinstance(each, Examples) for each in servers.values()):
-            raise FedcrfError(
-                "share= leaves tensors to the sites, which the server does not have: leave "
-                "validation= and test= to the sites, or share all"
-            )
-        threat, named = _threat(attack, attackers, held, tried.num_classes)
-        check_participation(clients_per_round, len(held.examples))
-        server_rule, objective = _rule(rule, len(held.examples), clients_per_round, threat, seed)
-        simulation = Simulation(
-            federation=federation_of(held, **servers, seed=seed, num_classes=tried.num_classes),
-            model=plan,
-            objective=objective,
-            rule=server_rule if judge is None else _judged(server_rule, judge, network, task),
-            training=training,
-            stopping=EarlyStopping(patience=NEVER),
-            max_rounds=rounds,
-            seed=seed,
-            clients_per_round=clients_per_round,
-            threat=threat,
-            attackers=named,
-            task=task,
+    check_whole("rounds", rounds, least=1)
+    check_whole("seed", seed, least=0)
+    if not isinstance(record_to, str | Path | None):
+        raise FedcrfError(f"record_to is a {type(record_to).__name__}: give the path of a folder")
+    training = LocalTraining(learning_rate, 0.9, batch_size, local_epochs)
+    if isinstance(sites, str | Path):
+        sites = read_site_files(Path(sites)).sites
+    held = read_sites(sites)
+    servers = {
+        "validation": _servers(validation, held, "validation"),
+        "test": _servers(test, held, "test"),
+    }
+    plan = Factory.of(model)
+    network = plan.seeded(seed, held.examples[0].labels.device)
+    task = task_of(network, held, loss, metrics, optimizer, share)
+    tried = Tried.of(network, held, servers, task, batch_size)
+    if task.personal and any(isinstance(each, Examples) for each in servers.values()):
+        raise FedcrfError(
+            "share= leaves tensors to the sites, which the server does not have: leave "
+            "validation= and test= to the sites, or share all"
         )
-        start = simulation.start()
-        _check_seeded(network, start)
-        title = method_title(rule) if isinstance(rule, str) else server_rule.name
-        description = description_of(simulation, held, title, network, tried.optimizer)
-        with contextlib.ExitStack() as opened:
-            if held.examples[0].labels.device.type == "cpu":
-                opened.enter_context(one_thread())  # the bits depend on how many
-            folder, state = None, start
-            records: list[RoundRecord] = []
-            if record_to is not None:
-                parts = made_of(simulation, held, network, tried.numbers)
-                description = description.model_copy(update={"made_of": parts})
-                folder = opened.enter_context(RunFolder.opened(Path(record_to), description))
-                state, records = folder.resume(start, rounds)
-            for after, record in _shown(simulation, state, progress):
-                state = after
-                records.append(record)
-                if folder is not None:
-                    folder.append(state, record)
-            whole = _whole_model(network, state.model)
+    threat, named = _threat(attack, attackers, held, tried.num_classes)
+    check_participation(clients_per_round, len(held.examples))
+    server_rule, objective = _rule(rule, len(held.examples), clients_per_round, threat, seed)
+    simulation = Simulation(
+        federation=federation_of(held, **servers, seed=seed, num_classes=tried.num_classes),
+        model=plan,
+        objective=objective,
+        rule=server_rule if judge is None else _judged(server_rule, judge, network, task),
+        training=training,
+        stopping=EarlyStopping(patience=NEVER),
+        max_rounds=rounds,
+        seed=seed,
+        clients_per_round=clients_per_round,
+        threat=threat,
+        attackers=named,
+        task=task,
+    )
+    start = simulation.start()
+    _check_seeded(network, start)
+    title = method_title(rule) if isinstance(rule, str) else server_rule.name
+    description = description_of(simulation, held, title, network, tried.optimizer)
+    with contextlib.ExitStack() as opened:
+        if held.examples[0].labels.device.type == "cpu":
+            opened.enter_context(one_thread())  # the bits depend on how many
+        folder, state = None, start
+        records: list[RoundRecord] = []
+        if record_to is not None:
+            parts = made_of(simulation, held, network, tried.numbers)
+            description = description.model_copy(update={"made_of": parts})
+            folder = opened.enter_context(RunFolder.opened(Path(record_to), description))
+            state, records = folder.resume(start, rounds)
+        for after, record in _shown(simulation, state, progress):
+            state = after
+            records.append(record)
             if folder is not None:
-                folder.finish(whole)
+                folder.append(state, record)
+        whole = _whole_model(network, state.model)
+        if folder is not None:
+            folder.finish(whole)
     names = simulation.federation.called(range(len(held.examples)))
     personal = {
         name: {tensor: torch.from_numpy(rows[i].copy()) for tensor, rows in state.personal.items()}
         for i, name in enumerate(names)
     }
     return SimulationResult(whole, tuple(names), tuple(records), description, personal)
-
-
-@contextlib.contextmanager
-def _naming_arguments() -> Iterator[None]:
-    """Let errors name the arguments of `fedcrf.simulate` instead of the command line's flags."""
-    try:
-        yield
-    except FedcrfError as error:
-        text = str(error)
-        for flags, arguments in ARGUMENTS.items():
-            text = text.replace(flags, arguments)
-        if text == str(error):
-            raise
-        raise FedcrfError(text) from error
 
 
 def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
@@ -187,7 +190,9 @@ def _threat(
         if attackers is not None:
             raise FedcrfError("attackers without an attack: give attack=, such as 'sign-flip'")
         return None, None
-    given = find_attack(attack)() if isinstance(attack, str) else attack
+    given = find_attack(attack) if isinstance(attack, str) else attack
+    if isinstance(given, type) and issubclass(given, Attack):
+        given = given()
     threat = given if isinstance(given, Threat) else Threat(given)
     made, schedule = threat.attack, threat.schedule
     if not isinstance(made, Attack):
@@ -232,7 +237,6 @@ def _rule(
             f"rule is a {type(rule).__name__}: give a method's name, as of 'fedcrf methods', or a "
             "fedcrf.rules.Rule"
         )
-    check_participation(clients_per_round, num_sites)
     drawn = clients_per_round or num_sites
     count = 0 if threat is None else threat.schedule.count_among(drawn, num_sites)
     made = made.informed(count, drawn, seed)
@@ -267,37 +271,25 @@ def _shown(
         FedcrfError: Something of the user's failed in a round.
     """
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress
 
     console = Console(stderr=True)
-    columns = (
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not (progress and console.is_terminal)) as bar:
-        shown = bar.add_task("", total=simulation.max_rounds, completed=state.round)
+    most = simulation.max_rounds
+    with Progress(console=console, disable=not (progress and console.is_terminal)) as bar:
+        shown = bar.add_task(f"round {state.round} of {most}", total=most, completed=state.round)
         try:
             for after, record in simulation.rounds(state):
                 state = after
                 yield after, record
-                bar.update(shown, completed=after.round, description=_said(record))
+                bar.update(shown, completed=after.round, description=_said(record, most))
         except FedcrfError:
             raise
         except Exception as error:  # whatever model, loss, metrics or data raise
             raise FedcrfError(f"round {state.round + 1} failed ({in_a_line(error)})") from error
 
 
-def _said(record: RoundRecord) -> str:
-    said = f"validation loss {record.validation.loss:.4g}"
+def _said(record: RoundRecord, most: int) -> str:
+    said = f"round {record.round} of {most}: validation loss {record.validation.loss:.4g}"
     if np.isfinite(record.validation.accuracy):
         said += f", accuracy {record.validation.accuracy:.3f}"
     return said

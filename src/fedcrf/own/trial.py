@@ -238,6 +238,11 @@ def _loss(outputs: Outputs, targets: Tensor, task: Task) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() != 1:
         what = _shape(value) if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise FedcrfError(f"the loss returns {what}: return a scalar tensor, such as its mean")
+    if not torch.isfinite(value).all():
+        raise FedcrfError(
+            f"the loss is {value.item():g} before any training: mend the loss, or what the model "
+            "makes of these inputs"
+        )
     if not value.requires_grad:
         raise FedcrfError(
             "the loss does not depend on a trained parameter: return what the outputs make of it, "
