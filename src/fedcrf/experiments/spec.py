@@ -112,6 +112,12 @@ NOBODY = "none"
 """The attack of a run in which nobody attacks, and rules may be informed of ``attackers``."""
 
 
+SHARED = ("data", "partition", "model", "training", "rounds")
+"""Sections that the description of a run and those of its cells have in common."""
+
+ATTACK = ("attack", "attacks")
+"""Sections that only those of a run with an attack have."""
+
 CellKey = tuple[Any, ...]
 """A cell of a study: its value on each axis, its method and its seed."""
 
@@ -164,10 +170,15 @@ class CellSpec:
 
     def describe(self) -> dict[str, Any]:
         """Return the whole description as plain values; equal for equal cells."""
-        optimizer: dict[str, Any] = {}
+        optimizer, attack = {}, {}
         if self.server_optimizer is not None:
             name = self.method.server_optimizer
             optimizer = {"server_optimizer": {"name": name, **plain(self.server_optimizer)}}
+        if self.attack_name is not None and self.threat is not None:
+            attack = {
+                "attack": {"name": self.attack_name, **plain(self.threat.schedule)},
+                "attacks": {self.attack_name: plain(self.threat.attack)},
+            }
         return {
             "method": self.method.name,
             "seed": self.seed,
@@ -179,7 +190,7 @@ class CellSpec:
             **optimizer,
             "training": plain(self.training),
             "rounds": plain(self.rounds),
-            **attack_sections(self.attack_name, self.threat),
+            **attack,
         }
 
 
@@ -331,28 +342,24 @@ class RunSpec:
 
         What a rule is informed of is no part of it: under another attack that is something else.
         """
-        cells = [self.cell(method, 0) for method in self.methods]
-        optimizers = {
-            cell.method.server_optimizer: plain(cell.server_optimizer)
-            for cell in cells
-            if cell.server_optimizer is not None
-        }
+        cells = [self.cell(method, 0).describe() for method in self.methods]
+        rules = [cell["rule"]["name"] for cell in cells]
+        optimizers = _settings_of(cells, "server_optimizer")
         return {
             "methods": list(self.methods),
             "seeds": list(self.seeds),
-            "data": plain(self.data),
-            "partition": plain(self.partition),
-            "model": {"name": self.model["name"], **plain(cells[0].model)},
-            "training": plain(self.training),
-            "rounds": plain(self.rounds),
-            "rules": {
-                rule: plain(self._named("rules", rule))
-                for rule in (cell.method.rule for cell in cells)
-            },
-            "objectives": {cell.method.objective: plain(cell.objective) for cell in cells},
-            **attack_sections(cells[0].attack_name, cells[0].threat),
+            **{key: cells[0][key] for key in SHARED},
+            "rules": {rule: plain(self._named("rules", rule)) for rule in rules},
+            "objectives": _settings_of(cells, "objective"),
+            **{key: cells[0][key] for key in ATTACK if key in cells[0]},
             **({"server_optimizers": optimizers} if optimizers else {}),
         }
+
+
+def _settings_of(cells: Sequence[Options], part: str) -> dict[str, Options]:
+    """Return by name the settings of a part that described cells have."""
+    parts = [cell[part] for cell in cells if part in cell]
+    return {each["name"]: without_name(each) for each in parts}
 
 
 def with_current_names(description: Options, *, notice: bool = True) -> dict[str, Any]:
@@ -513,31 +520,19 @@ def cell_of(description: Options) -> CellSpec:
         FedcrfError: It describes no cell.
     """
     try:
-        shared = {key: description[key] for key in ("data", "partition", "training", "rounds")}
-        shared |= {key: description[key] for key in ("attack", "attacks") if key in description}
-        rule, objective = description["rule"], description["objective"]
-        optimizer = description.get("server_optimizer")
+        parts = ["rule", "objective", *({"server_optimizer"} & description.keys())]
+        named = {part: description[part] for part in parts}
         whole = {
-            **shared,
+            **{key: description[key] for key in SHARED},
+            **{key: description[key] for key in ATTACK if key in description},
             "methods": [description["method"]],
             "seeds": [description["seed"]],
-            "model": description["model"],
-            "rules": {rule["name"]: without_name(rule)},
-            "objectives": {objective["name"]: without_name(objective)},
-            "server_optimizers": {optimizer["name"]: without_name(optimizer)} if optimizer else {},
+            **{f"{part}s": {each["name"]: without_name(each)} for part, each in named.items()},
         }
         spec = resolve(whole, reading=True)
     except (KeyError, TypeError) as error:
         raise FedcrfError(f"a cell's description is not complete: {error}") from None
     return spec.cells()[0]
-
-
-def attack_sections(name: str | None, threat: Threat | None) -> dict[str, Any]:
-    """Return the sections of a description that only a run with an attack has."""
-    if name is None or threat is None:
-        return {}
-    attack = {"name": name, **plain(threat.schedule)}
-    return {"attack": attack, "attacks": {name: plain(threat.attack)}}
 
 
 def default_folder(spec: RunSpec) -> Path:
