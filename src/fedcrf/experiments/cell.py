@@ -35,6 +35,10 @@ from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint, save_
 from fedcrf.simulation.records import Number, Record, RoundRecord
 from fedcrf.simulation.rounds import RunState
 
+BEGUN, ROUNDS, SUMMARY = "begun.json", "rounds.jsonl", "summary.json"
+CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
+FILES = frozenset((BEGUN, ROUNDS, CHECKPOINT, MODEL, SUMMARY))
+
 ANEW = "move the cell's folder away to run it anew"
 """What helps where a cell's files are damaged."""
 
@@ -90,27 +94,6 @@ class CellStore:
 
     path: Path
 
-    @property
-    def checkpoint(self) -> Path:
-        """Where the state of an unfinished cell lies."""
-        return self.path / "checkpoint.pt"
-
-    @property
-    def _beginning(self) -> Path:
-        return self.path / "begun.json"
-
-    @property
-    def _model(self) -> Path:
-        return self.path / "model.pt"
-
-    @property
-    def _rounds(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def _summary(self) -> Path:
-        return self.path / "summary.json"
-
     def locked(self) -> AbstractContextManager[None]:
         """Hold the cell for writing; waits a minute for the round of a process that is ending."""
         return folder_lock(self.path, timeout=60.0)
@@ -118,20 +101,15 @@ class CellStore:
     def content(self) -> dict[str, bytes]:
         """Return the cell's files by name; empty where it was not begun."""
         paths = self.path.iterdir() if self.path.is_dir() else ()
-        return {path.name: path.read_bytes() for path in paths if path.name in self._names}
+        return {path.name: path.read_bytes() for path in paths if path.name in FILES}
 
     def replace(self, content: Mapping[str, bytes]) -> None:
         """Put files in the place of the cell's own; the summary, which means finished, last."""
-        for name in sorted(content, key=lambda name: name == self._summary.name):
+        for name in sorted(content, key=lambda name: name == SUMMARY):
             with atomic_write(self.path / name) as file:
                 file.write(content[name])
-        for name in self._names - content.keys():
+        for name in FILES - content.keys():
             (self.path / name).unlink(missing_ok=True)
-
-    @property
-    def _names(self) -> set[str]:
-        files = (self.checkpoint, self._beginning, self._model, self._rounds, self._summary)
-        return {path.name for path in files}
 
     def records(self) -> list[RoundRecord]:
         """Return the rounds so far; a line still being written is left out.
@@ -143,10 +121,11 @@ class CellStore:
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
-        records, damage = read_lines(self._rounds, RoundRecord, f"a round's record: {ANEW}")
+        path = self.path / ROUNDS
+        records, damage = read_lines(path, RoundRecord, f"a round's record: {ANEW}")
         for number, record in enumerate(records, start=1):
             if record.round != number:
-                damage = f"{self._rounds}, line {number}, is of round {record.round}: {ANEW}"
+                damage = f"{path}, line {number}, is of round {record.round}: {ANEW}"
                 return records[: number - 1], damage
         return records, damage
 
@@ -156,7 +135,7 @@ class CellStore:
         Raises:
             FedcrfError: The file is damaged or no summary.
         """
-        return read_record(CellSummary, self._summary, f"is not a cell's summary: {ANEW}")
+        return read_record(CellSummary, self.path / SUMMARY, f"is not a cell's summary: {ANEW}")
 
     def read(
         self, cell: CellSpec, fingerprint: str | None
@@ -187,15 +166,15 @@ class CellStore:
         records = self.records()
         if len(records) != summary.rounds:
             raise FedcrfError(
-                f"{self._rounds} holds {len(records)} rounds and the summary beside it speaks of "
-                f"{summary.rounds}: {ANEW}"
+                f"{self.path / ROUNDS} holds {len(records)} rounds and the summary beside it "
+                f"speaks of {summary.rounds}: {ANEW}"
             )
         return records, summary
 
     def _begun(self) -> Begun | None:
         """Return by which code the cell was begun; None where that is not known."""
         wrong = f"does not say by which code the cell was begun: {ANEW}"
-        return read_record(Begun, self._beginning, wrong)
+        return read_record(Begun, self.path / BEGUN, wrong)
 
     def check_current(self, cell: CellSpec) -> None:
         """Check that what is here, finished or not, was made by code that does what today's does.
@@ -205,7 +184,7 @@ class CellStore:
             FedcrfError: The summary, or what says by which code the cell was begun, is damaged.
         """
         made = self.summary() or self._begun()
-        if made is None and not self._rounds.exists():
+        if made is None and not (self.path / ROUNDS).exists():
             return
         kept, device = ({}, "cpu") if made is None else (made.behaviour, made.provenance.device)
         changed = changes(cell, kept, device)
@@ -226,15 +205,14 @@ class CellStore:
             self.check_current(cell)
         except StaleCellError:
             # In this order it stays stale wherever a kill may cut in.
-            for path in (self.checkpoint, self._model, self._rounds, self._summary):
-                path.unlink(missing_ok=True)
-            self._beginning.unlink(missing_ok=True)
+            for name in (CHECKPOINT, MODEL, ROUNDS, SUMMARY, BEGUN):
+                (self.path / name).unlink(missing_ok=True)
         state = self.resume()
         if state is not None:
             earlier = self._begun()
             origin = origin.after(None if earlier is None else earlier.provenance)
         begun = Begun(behaviour=numbers(cell, origin.device), provenance=origin)
-        write_text(self._beginning, begun.model_dump_json(indent=1) + "\n")
+        write_text(self.path / BEGUN, begun.model_dump_json(indent=1) + "\n")
         return state, begun
 
     def resume(self) -> RunState | None:
@@ -243,27 +221,28 @@ class CellStore:
         Raises:
             FedcrfError: Checkpoint or records are damaged, or do not belong together.
         """
-        state = load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
+        kept, rounds = self.path / CHECKPOINT, self.path / ROUNDS
+        state = load_checkpoint(kept) if kept.exists() else None
         done = 0 if state is None else state.round
         records = self.records()
         # A kill between a record and its checkpoint leaves one round too many, never more.
         if len(records) not in (done, done + 1):
             raise FedcrfError(
-                f"{self._rounds} does not hold rounds 1 to {done} of its checkpoint: {ANEW}"
+                f"{rounds} does not hold rounds 1 to {done} of its checkpoint: {ANEW}"
             )
-        if self._rounds.exists():
-            with atomic_write(self._rounds) as file:
+        if rounds.exists():
+            with atomic_write(rounds) as file:
                 file.writelines(map(line_of, records[:done]))
         return state
 
     def append(self, state: RunState, record: RoundRecord) -> None:
         """Keep one more round: its record first, then the state that makes it count."""
-        append_line(self._rounds, line_of(record))
-        save_checkpoint(self.checkpoint, state)
+        append_line(self.path / ROUNDS, line_of(record))
+        save_checkpoint(self.path / CHECKPOINT, state)
 
     def finish(self, state: RunState, summary: CellSummary) -> None:
         """Keep the result and the reported model; the checkpoint is no longer needed."""
-        save_model(self._model, state.reported_model)
-        write_text(self._summary, summary.model_dump_json(indent=1) + "\n")
-        self.checkpoint.unlink(missing_ok=True)
-        self._beginning.unlink(missing_ok=True)
+        save_model(self.path / MODEL, state.reported_model)
+        write_text(self.path / SUMMARY, summary.model_dump_json(indent=1) + "\n")
+        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        (self.path / BEGUN).unlink(missing_ok=True)

@@ -258,9 +258,9 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     if study is not None:
         return frame(
             row
-            for point in study.points
-            for store in [study.store(folder, point)]
-            for row in run_rows(read_results(store), store.path, point.at)
+            for at, _ in study.points
+            for store in [study.store(folder, at)]
+            for row in run_rows(read_results(store), store.path, at)
         )
     if (suite := Store(folder)).is_suite:
         scores = suite.scores()

@@ -264,11 +264,11 @@ def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Run
     """Return the runs of those cells that have a seed, and their working folders."""
     wanted = set(keys)
     runs = []
-    for point in suite.study.points:
-        methods = [name for name in point.spec.methods if (*point.values, name, seed) in wanted]
+    for at, spec in suite.study.points:
+        methods = [name for name in spec.methods if (*at.values(), name, seed) in wanted]
         if methods:
-            spec = replace(point.spec, methods=tuple(methods), seeds=(seed,))
-            runs.append((spec, store.under_way(point.at["partition"], point.at["condition"], seed)))
+            chosen = replace(spec, methods=tuple(methods), seeds=(seed,))
+            runs.append((chosen, store.under_way(at["partition"], at["condition"], seed)))
     return runs
 
 

@@ -253,7 +253,7 @@ class Suite:
             attackers=self.attackers if attackers is None else attackers,
         )
         if settings:
-            check_used(settings, [point.spec for point in replace(suite, seeds=(0,)).study.points])
+            check_used(settings, [spec for _, spec in replace(suite, seeds=(0,)).study.points])
         return suite
 
     def _named(self, name: str) -> Sequence[str]:

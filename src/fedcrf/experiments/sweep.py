@@ -27,7 +27,7 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
         study: Whose axes are settings.
         results: Its table.
     """
-    attacked = any(point.spec.threat is not None for point in study.points)
+    attacked = any(spec.threat is not None for _, spec in study.points)
     names, defaults = [axis.name for axis in study.axes], study.default_values()
     return settings_table(results, names, defaults, UNDER_ATTACK if attacked else "")
 
