@@ -42,14 +42,14 @@ def show(
     ] = False,
 ) -> None:
     """Show the tables of a finished or running run; of a suite, how many cells it has."""
-    from fedcrf.experiments.results import find, read_results, suite_notices, write_results
+    from fedcrf.experiments.recorded import recorded_runs
+    from fedcrf.experiments.results import read_results, suite_notices, write_results
     from fedcrf.experiments.store import Store
 
     if markdown and latex:
         raise FedcrfError("--markdown and --latex: give one of them")
     form: TableForm = "markdown" if markdown else "latex" if latex else "terminal"
-    recorded, _ = find(folder)
-    if recorded:
+    if recorded := recorded_runs(folder):
         _show_recorded(folder, recorded, form, figures=figures)
         return
     store = Store(folder)

@@ -15,18 +15,17 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.folders import (
+    RoundsFolder,
     folder_lock,
     line_of,
     read_lines,
     read_record,
-    undamaged,
 )
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
@@ -89,10 +88,8 @@ class StaleCellError(FedcrfError):
 
 
 @dataclass(frozen=True)
-class CellStore:
+class CellStore(RoundsFolder):
     """The folder of one cell."""
-
-    path: Path
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the cell for writing; waits a minute for the round of a process that is ending."""
@@ -110,14 +107,6 @@ class CellStore:
                 file.write(content[name])
         for name in FILES - content.keys():
             (self.path / name).unlink(missing_ok=True)
-
-    def records(self) -> list[RoundRecord]:
-        """Return the rounds so far; a line still being written is left out.
-
-        Raises:
-            DamagedRecordsError: A line that is no record.
-        """
-        return undamaged(*self.sound_records())
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""

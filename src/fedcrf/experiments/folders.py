@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,12 +127,23 @@ class DamagedRecordsError(FedcrfError):
         self.sound = sound
 
 
-def undamaged(records: list[RoundRecord], damage: str | None) -> list[RoundRecord]:
-    """Return what `read_lines` found, where that is all.
+@dataclass(frozen=True)
+class RoundsFolder(ABC):
+    """A folder with the records of some rounds."""
 
-    Raises:
-        DamagedRecordsError: A line that is no record.
-    """
-    if damage is not None:
-        raise DamagedRecordsError(damage, records)
-    return records
+    path: Path
+
+    @abstractmethod
+    def sound_records(self) -> tuple[list[RoundRecord], str | None]:
+        """Return the rounds before the first damaged line, and what is wrong with that, if any."""
+
+    def records(self) -> list[RoundRecord]:
+        """Return the rounds so far; a line still being written is left out.
+
+        Raises:
+            DamagedRecordsError: A line that is no record.
+        """
+        records, damage = self.sound_records()
+        if damage is not None:
+            raise DamagedRecordsError(damage, records)
+        return records

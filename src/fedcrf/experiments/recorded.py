@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 
 from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.folders import line_of, read_lines, read_record, undamaged
+from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
+from fedcrf.experiments.folders import RoundsFolder, line_of, read_lines, read_record
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
@@ -98,10 +98,8 @@ class LaterEvaluation(Record):
 
 
 @dataclass(frozen=True)
-class RecordedRun:
+class RecordedRun(RoundsFolder):
     """The folder of one run."""
-
-    path: Path
 
     @classmethod
     def begin(cls, parent: Path, description: Description, started: datetime) -> RecordedRun:
@@ -118,15 +116,13 @@ class RecordedRun:
             FedcrfError: The folder cannot be made.
         """
         name = f"{started.astimezone(UTC):%Y%m%d-%H%M%S}"
-        try:
+        with _writing(parent):
             parent.mkdir(parents=True, exist_ok=True)
             for number in count(1):
                 run = cls(parent / (name if number == 1 else f"{name}-{number}"))
                 with suppress(FileExistsError):
                     run.path.mkdir()
                     break
-        except OSError as error:
-            raise FedcrfError(f"records folder {parent}: {error.strerror}") from None
         run.describe(description, started)
         return run
 
@@ -137,10 +133,8 @@ class RecordedRun:
             FedcrfError: It cannot be written.
         """
         begun = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
-        try:
+        with _writing(self.path):
             write_text(self._description, begun.model_dump_json(indent=1) + "\n")
-        except OSError as error:
-            raise FedcrfError(f"records folder {self.path}: {error.strerror}") from None
 
     def go_on(self) -> None:
         """Prepare for more rounds of a run that was stopped: an unfinished last line goes.
@@ -148,12 +142,10 @@ class RecordedRun:
         Raises:
             FedcrfError: It cannot be written.
         """
-        try:
+        with _writing(self.path):
             lines = whole_lines(self._rounds) if self._rounds.exists() else []
             with atomic_write(self._rounds) as file:
                 file.writelines(line + b"\n" for line in lines)
-        except OSError as error:
-            raise FedcrfError(f"records folder {self.path}: {error.strerror}") from None
 
     def exists(self) -> bool:
         """Tell whether the folder holds a recorded run."""
@@ -170,14 +162,6 @@ class RecordedRun:
         if found is None:
             raise FedcrfError(f"{self._description} {wrong}")
         return found
-
-    def records(self) -> list[RoundRecord]:
-        """Return the rounds so far.
-
-        Raises:
-            DamagedRecordsError: A line that is no record.
-        """
-        return undamaged(*self.sound_records())
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any.
@@ -205,10 +189,8 @@ class RecordedRun:
         Raises:
             FedcrfError: It cannot be written.
         """
-        try:
+        with _writing(self.path):
             append_line(self._rounds, line_of(record))
-        except OSError as error:
-            raise FedcrfError(f"records {self._rounds}: {error.strerror}") from None
 
     @property
     def _rounds(self) -> Path:
@@ -217,6 +199,15 @@ class RecordedRun:
     @property
     def _description(self) -> Path:
         return self.path / "description.json"
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Name the folder in which something cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise FedcrfError(f"records folder {folder}: {error.strerror}") from None
 
 
 def rule_settings(rule: Rule) -> dict[str, Any]:
@@ -296,28 +287,54 @@ def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], l
     return sound, [f"{name} could not be read: {error}" for name, error in errors.items()]
 
 
+def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
+    """Yield a row of the table of results for each run, over its sound rounds.
+
+    Behind the columns of every table are the ``run``'s name, its ``clients``, and how often one was
+    ``excluded``. Nothing says whether a run is complete, nor of which seed it is.
+    """
+    for name, run in runs.items():
+        sound, damage = run.sound_records()
+        records, description = evaluated(sound), run.description()
+        row = {
+            "method": description.title,
+            "rounds": len(records),
+            "commit": description.provenance.commit,
+            "damage": damage,
+            "folder": str(run.path),
+            "run": name,
+            "clients": max((len(record.clients) for record in records), default=0),
+            "excluded": sum(
+                len(each.excluded_nodes or []) + len(each.excluded) for each in records
+            ),
+        }
+        if records:
+            best = reported_round(records)
+            row |= {
+                "curve": [record.validation.accuracy for record in records],
+                "validation_accuracy": best.validation.accuracy,
+                "validation_loss": best.validation.loss,
+                "best_round": best.round,
+            }
+        yield row
+
+
 def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     """Return how far each run is: its strategy, sound rounds, evaluation, and exclusions.
 
     ``best`` is the accuracy of the round with the lowest loss.
     """
+
+    def accuracy(value: float) -> str:
+        return f"{value:.3f}" if math.isfinite(value) else NO_NUMBER
+
     rows = []
-    for name, run in runs.items():
-        records = evaluated(run.sound_records()[0])
-        excluded = sum(
-            len(record.excluded_nodes or []) + len(record.excluded) for record in records
-        )
-        rows.append(
-            (
-                name,
-                run.description().title,
-                str(len(records)),
-                str(max((len(record.clients) for record in records), default=0)),
-                _accuracy(records[-1]) if records else "–",
-                _accuracy(reported_round(records)) if records else "–",
-                str(excluded),
-            )
-        )
+    for row in recorded_rows(runs):
+        last = row["curve"][-1] if row["rounds"] else math.nan
+        best = row.get("validation_accuracy", math.nan)
+        counts = (str(row[key]) for key in ("rounds", "clients"))
+        excluded = str(row["excluded"])
+        rows.append((row["run"], row["method"], *counts, accuracy(last), accuracy(best), excluded))
     header = ("run", "strategy", "rounds", "clients", "accuracy", "best", "excluded")
     title = "evaluated by the clients, or by the server where no client did"
     return Table(title, header, tuple(rows))
@@ -341,8 +358,3 @@ def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> lis
     records = {name: [evaluated(run.sound_records()[0])] for name, run in runs.items()}
     title = ", ".join(dict.fromkeys(run.description().framework for run in runs.values()))
     return save_run_figures(folder, records, title)
-
-
-def _accuracy(record: RoundRecord) -> str:
-    accuracy = record.validation.accuracy
-    return f"{accuracy:.3f}" if math.isfinite(accuracy) else "–"

@@ -26,7 +26,7 @@ from fedcrf.experiments.analysis.tables import (
 from fedcrf.experiments.cell import CellSummary, StaleCellError
 from fedcrf.experiments.folders import DamagedRecordsError
 from fedcrf.experiments.provenance import changes
-from fedcrf.experiments.recorded import RecordedRun, recorded_runs
+from fedcrf.experiments.recorded import RecordedRun, recorded_rows, recorded_runs
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
@@ -246,7 +246,8 @@ def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
 def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     """Return what a folder holds: a run, runs in folders of their own, or a suite's cells.
 
-    Of several runs the settings in which they differ are columns, by their keys in a run file.
+    Of several runs the settings in which they differ are columns, by their keys in a run file. Of
+    runs that another framework carried out there is a row a run.
 
     Args:
         folder: The folder.
@@ -266,7 +267,9 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         scores = suite.scores()
         rows = suite_rows(scores, suite.descriptions(scores))
         return frame({**row, "folder": str(folder)} for row, _ in rows)
-    runs = [(store, read_results(store)) for store in find(folder)[1].values()]
+    if recorded := recorded_runs(folder):
+        return frame(recorded_rows(recorded))
+    runs = [(store, read_results(store)) for store in stores_in(folder).values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
     keys = dict.fromkeys(key for each in described for key in each)
     varied = [
@@ -283,15 +286,19 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     )
 
 
-def find(folder: Path) -> tuple[dict[str, RecordedRun], dict[str, Store]]:
-    """Return by name the runs in a folder that another framework carried out, and those of ours.
+def find(folder: Path) -> Mapping[str, RecordedRun] | Mapping[str, Store]:
+    """Return by name the runs in a folder: those that another framework carried out, else ours."""
+    return recorded_runs(folder) or stores_in(folder)
 
-    Ours is the run in the folder itself, loose or packed, or else those right below. Where there
-    is none it is the folder, and reading it says so.
+
+def stores_in(folder: Path) -> dict[str, Store]:
+    """Return by name the run in a folder, loose or packed, or else those right below.
+
+    Where there is none it is the folder, and reading it says so.
     """
     whole = Store(folder)
     below = [] if (folder / DESCRIPTION).exists() else whole.runs_below()
-    return recorded_runs(folder), {store.path.name: store for store in below or [whole]}
+    return {store.path.name: store for store in below or [whole]}
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

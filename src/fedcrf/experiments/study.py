@@ -56,7 +56,12 @@ class Axis:
 
 def setting_folder(at: Mapping[str, Any]) -> str:
     """Return the folder of a combination of settings, such as ``bandwidth=0.5,iterations=3``."""
-    return ",".join(f"{key.rpartition('.')[2]}={_exact_text(value)}" for key, value in at.items())
+    return ",".join(f"{last_part(key)}={_exact_text(value)}" for key, value in at.items())
+
+
+def last_part(key: str) -> str:
+    """Return what a setting is called within its section."""
+    return key.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
