@@ -13,7 +13,7 @@ from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments.cell import CellStore
 from fedcrf.experiments.folders import LOCK_NAME
-from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grid
+from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grids
 from fedcrf.experiments.results import read_results, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import Store
@@ -248,7 +248,7 @@ def unfinished(folder: Path, rounds: int) -> CellStore:
             raise StopError
 
     with pytest.raises(StopError):
-        run_grid(ONE_CELL, Store(folder), Workplace(device="cpu"), stop)
+        run_grids([(ONE_CELL, Store(folder))], Workplace(device="cpu"), stop)
     return cell_of(folder)
 
 

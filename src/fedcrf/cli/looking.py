@@ -250,7 +250,7 @@ def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str
             for field in dataclasses.fields(kind)
             if field.name not in ignored(kind)
         ]
-        lines[name] = _first_line(kind) + "".join(settings)
+        lines[name] = (kind.__doc__ or "").strip().splitlines()[0] + "".join(settings)
     return lines
 
 
@@ -265,7 +265,3 @@ def _part(entry: tuple[str, Part]) -> str:
 
 def _plain(value: object) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
-
-
-def _first_line(thing: object) -> str:
-    return (thing.__doc__ or "").strip().splitlines()[0]

@@ -37,6 +37,8 @@ from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, repo
 
 T = TypeVar("T")
 
+DESCRIPTION = "description.json"
+
 MEND = "take it and the lines after it away to keep the rounds before, or record the run anew"
 """What can be done about a damaged record; the server did it once, and nothing does it again."""
 
@@ -198,7 +200,7 @@ class RecordedRun(RoundsFolder):
 
     @property
     def _description(self) -> Path:
-        return self.path / "description.json"
+        return self.path / DESCRIPTION
 
 
 @contextmanager
@@ -248,24 +250,15 @@ def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
     whole = RecordedRun(folder.resolve())
     if whole.exists():
         return {whole.path.name: whole}
-    runs: dict[str, RecordedRun] = {}
-    for path in _folders(folder):
-        found = [path] if RecordedRun(path).exists() else _folders(path)
-        runs |= {
-            each.relative_to(folder).as_posix(): run
-            for each in found
-            if (run := RecordedRun(each)).exists()
-        }
-    return runs
+    found = sorted(
+        path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{DESCRIPTION}")
+    )
+    return {path.relative_to(folder).as_posix(): RecordedRun(path) for path in found}
 
 
 def newest(runs: Mapping[str, RecordedRun]) -> str:
     """Return the name of the run that began last; the first of those that do not say when."""
     return max(runs, key=lambda name: runs[name].description().started or "")
-
-
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], list[str]]:
