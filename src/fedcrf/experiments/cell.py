@@ -39,7 +39,7 @@ CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
 FILES = frozenset((BEGUN, ROUNDS, CHECKPOINT, MODEL, SUMMARY))
 
 ANEW = "move the cell's folder away to run it anew"
-"""What helps where a cell's files are damaged."""
+"""The mend where a cell's files are damaged."""
 
 
 class CellSummary(Record):
@@ -74,14 +74,14 @@ class CellSummary(Record):
 
 
 class Begun(Record):
-    """By which code a cell was begun: its behaviour numbers by part, and where it came from."""
+    """The code that a cell was begun by: behaviour numbers by part, and its provenance."""
 
     behaviour: dict[str, int]
     provenance: Provenance
 
 
 class StaleCellError(FedcrfError):
-    """A cell that other code made: what today's comes to is not known before it is run again."""
+    """A stale cell: other code made it, and today's may come to another result."""
 
     def __init__(self, changed: Sequence[str]) -> None:
         super().__init__("; ".join(changed))
@@ -136,7 +136,7 @@ class CellStore(RoundsFolder):
             fingerprint: Of the data it must be of; None where that is not known.
 
         Raises:
-            StaleCellError: It was made by code that did something else than today's.
+            StaleCellError: It is stale.
             FedcrfError: Summary or records are damaged or do not belong together, or the result is
                 of another description or other data.
         """
@@ -161,15 +161,15 @@ class CellStore(RoundsFolder):
         return records, summary
 
     def _begun(self) -> Begun | None:
-        """Return by which code the cell was begun; None where that is not known."""
+        """Return the code that the cell was begun by; None where that is not known."""
         wrong = f"does not say by which code the cell was begun: {ANEW}"
         return read_record(Begun, self.path / BEGUN, wrong)
 
     def check_current(self, cell: CellSpec) -> None:
-        """Check that what is here, finished or not, was made by code that does what today's does.
+        """Check that the cell, finished or not, is not stale.
 
         Raises:
-            StaleCellError: It was not.
+            StaleCellError: It is.
             FedcrfError: The summary, or what says by which code the cell was begun, is damaged.
         """
         made = self.summary() or self._begun()
@@ -181,7 +181,7 @@ class CellStore(RoundsFolder):
             raise StaleCellError(changed)
 
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
-        """Return the state to go on from, and by which code it has been; stale rounds are removed.
+        """Return the state to go on from, and the code behind it; stale rounds are removed.
 
         Args:
             cell: What is run here.

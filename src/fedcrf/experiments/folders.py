@@ -77,17 +77,17 @@ def line_of(record: Record) -> bytes:
 
 
 def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | None]:
-    """Return what the lines of a file hold before its first damaged one, and what is wrong there.
+    """Return the records in a file's lines before the first damaged one, and that one's damage.
 
     Args:
         path: One record a line; a line still being written is left out. Where there is no file,
             there are no records.
         kind: What a line holds, a class of records or a union of some.
-        wanted: What a damaged line is not, and what can be done about it.
+        wanted: What a damaged line is not, and the mend, as the damage is worded.
 
     Returns:
-        The records, and which line is none, or why the file cannot be read; None where nothing is
-        wrong.
+        The records; and which line is damaged, or why the file cannot be read, None where all is
+        well.
     """
     try:
         lines = whole_lines(path)

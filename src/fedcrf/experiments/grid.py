@@ -346,7 +346,7 @@ def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> 
 
 
 def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
-    """Run one cell; what goes wrong with its files or its data ends only this cell."""
+    """Run one cell; an error ends only this cell."""
     try:
         dataset = _dataset(workplace, job.cell.data)
         workers = workplace.jobs if _images_a_round(job.cell, dataset) >= WORTH_PROCESSES else 1

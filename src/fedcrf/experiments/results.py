@@ -86,8 +86,7 @@ class CellResult:
         records: Its rounds so far; where a record is damaged, those before it.
         summary: Its result, where it is finished.
         damage: What is wrong with its files, where something is.
-        stale: Which parts behave otherwise than when it was run; such a cell has neither records
-            nor summary.
+        stale: Why it is stale, if it is; then it has neither records nor summary.
     """
 
     cell: CellSpec
@@ -98,7 +97,7 @@ class CellResult:
 
     @property
     def diverged(self) -> str | None:
-        """That its training has diverged, and by which round; None where it has not."""
+        """A line that says that its training has diverged; None where it has not."""
         rounds = self.cell.rounds
         stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
         for record in self.records:
@@ -109,7 +108,7 @@ class CellResult:
 
     @property
     def notice(self) -> str | None:
-        """Why it has no result, or none that counts, and how far it is; None where all is well."""
+        """Why it has no result that counts, and how far it is; None where it has one."""
         if self.damage is not None:
             return damage_line(self.damage, self.records)
         if self.stale is not None:
@@ -384,12 +383,12 @@ def suite_rows(
 
 
 def counted(column: pd.Series) -> dict[str, int]:
-    """Return the texts of a column, in their order, and how many cells have each."""
+    """Return how many cells have each text of a column, in the order of the cells."""
     return dict(Counter(column[column != ""]))
 
 
 def suite_notices(suite: Store) -> list[str]:
-    """Return how many finished cells a suite has, which are stale and where rounds are, in lines.
+    """Return lines on a suite: its number of finished cells, the stale ones, where rounds are.
 
     Raises:
         FedcrfError: The cells or their descriptions are damaged.

@@ -54,7 +54,7 @@ class Kind:
             `short_name`.
         find: Looks up a name, also outside the package.
         base: What a thing is that is gone, and for which a stored result has a stand-in.
-        methods: What such a stand-in cannot do, and says so.
+        methods: The methods of such a stand-in that raise an error.
     """
 
     known: Mapping[str, type[Any]]
@@ -475,10 +475,9 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
 
 
 def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
-    """Raise a `FedcrfError` where some setting is of what none of the runs uses.
+    """Raise a `FedcrfError` where none of the runs uses some setting.
 
-    A run file may hold settings of methods that are not run today; what is said on the command
-    line is meant.
+    This is for the command line: a run file may hold settings of methods that are not run today.
 
     Args:
         settings: Layers that `resolve` accepts.
@@ -512,9 +511,10 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
 
 
 def cell_of(description: Options) -> CellSpec:
-    """Return the cell that `CellSpec.describe` described; what is new since has its default.
+    """Return the cell that `CellSpec.describe` described.
 
-    What is gone since has a stand-in; see `RunSpec`.
+    Settings that are new since have their defaults; things that are gone have a stand-in, see
+    `RunSpec`.
 
     Raises:
         FedcrfError: It describes no cell.
@@ -551,7 +551,7 @@ def clients_name(partition: PartitionSettings) -> str:
 
 
 def _of_sites(dataset: str, given: Options, reading: bool) -> Mapping[str, Mapping[str, Any]]:
-    """Return the settings of real sites, where nothing else is given.
+    """Return the default settings of real sites.
 
     Raises:
         FedcrfError: They cannot be read, or are to be dealt out or cut short.
@@ -572,7 +572,7 @@ def _of_sites(dataset: str, given: Options, reading: bool) -> Mapping[str, Mappi
 
 
 def _said_of_each(given: Options, reading: bool) -> dict[str, Any]:
-    """Return a description in which every method and optimizer says itself what [server] does."""
+    """Return a description without [server]: each method and optimizer says itself what it did."""
     server = build(ServerSettings, given.get("server", {}), "server")
     names = convert(tuple[str, ...], given.get("methods", DEFAULT_METHODS), "methods")
     methods = [find_method(name, known=not reading) for name in names]
@@ -614,9 +614,9 @@ def _checked_attack(options: Options) -> Options:
 
 
 def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
-    """Return a run without an attack, its rules informed as if there were so many attackers.
+    """Return a run without an attack whose rules are informed as if there were so many attackers.
 
-    Their settings say it from then on, and nothing else in the description does.
+    Only the rules' settings say so.
 
     Args:
         spec: The run.

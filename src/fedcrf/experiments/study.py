@@ -69,9 +69,9 @@ class Study:
     """A base run and named axes.
 
     Attributes:
-        base: The description that all runs share, as for `resolve`.
+        base: The layers that all runs share, as for `resolve`.
         axes: What varies, beside methods and seeds.
-        settings: Further layers, of what no axis may vary.
+        settings: Further layers, whose settings no axis may vary.
         folder_name: Returns the name of a combination's folder.
     """
 
@@ -132,16 +132,16 @@ class Study:
         return tuple(setting_at(described, _current_key(axis.name)) for axis in self.axes)
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
-        """Return the run at a point; the error of one that cannot be names what is at fault."""
+        """Return the run of a combination; the error of one that cannot be names the fault."""
         try:
             return resolve(*self.base, *self.settings, *layers)
         except FedcrfError as error:
             raise FedcrfError(f"{self._at_fault(at, layers)}{error}") from None
 
     def _at_fault(self, at: Mapping[str, Any], layers: Sequence[Options]) -> str:
-        """Return which value has to go for a point to be; empty where an error says it itself.
+        """Return the axis and value without which the others could be run together.
 
-        That is where what all runs share cannot be, and where it is the value of a setting.
+        Empty where the error names the fault itself: a setting, or something all runs share.
         """
         for number, axis in enumerate(self.axes):
             others = [*layers[:number], *layers[number + 1 :]]
