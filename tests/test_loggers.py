@@ -20,7 +20,7 @@ from fedcrf.experiments.grid import (
     Event,
     RoundFinished,
     Workplace,
-    run_grid,
+    run_grids,
 )
 from fedcrf.experiments.store import Store
 from fedcrf.loggers import LOGGERS, LoggedCell, LoggingObserver, find_loggers, round_values
@@ -163,7 +163,7 @@ def test_the_whole_of_a_real_run_is_logged(tmp_path: Path) -> None:
         events(event)
         logging(event)
 
-    assert run_grid(spec, Store(tmp_path), Workplace(device="cpu"), observe) == []
+    assert run_grids([(spec, Store(tmp_path))], Workplace(device="cpu"), observe) == []
     assert said == []
     logged = read_tensorboard(tmp_path)
     for each in events.of(RoundFinished):

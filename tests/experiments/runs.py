@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from fedcrf.experiments.cell import CellSummary
-from fedcrf.experiments.grid import Event, Workplace, run_grid
+from fedcrf.experiments.grid import Event, Workplace, run_grids
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.results import frame
 from fedcrf.experiments.spec import RunSpec, resolve
@@ -47,7 +47,7 @@ class Log:
 
 def carry_out(spec: RunSpec, folder: Path, jobs: int = 1) -> tuple[Log, list[Any]]:
     log = Log()
-    failed = run_grid(spec, Store(folder), Workplace(device="cpu", jobs=jobs), log)
+    failed = run_grids([(spec, Store(folder))], Workplace(device="cpu", jobs=jobs), log)
     return log, failed
 
 

@@ -22,7 +22,7 @@ from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.split import ClientSplit
 from fedcrf.experiments import provenance
 from fedcrf.experiments.cell import CellStore
-from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grid
+from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grids
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.robustness import keys_of, run_suite, suite_cells, write_suite
 from fedcrf.experiments.spec import RunSpec
@@ -175,7 +175,7 @@ def interrupted(folder: Path, after: int) -> CellStore:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_grid(ONE, Store(folder), Workplace(device="cpu"), observe)
+        run_grids([(ONE, Store(folder))], Workplace(device="cpu"), observe)
     return Store(folder).cell(ONE.cells()[0])
 
 

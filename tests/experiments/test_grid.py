@@ -26,7 +26,7 @@ from fedcrf.experiments.grid import (
     RoundFinished,
     Workplace,
     executor_at,
-    run_grid,
+    run_grids,
 )
 from fedcrf.experiments.results import read_results, table
 from fedcrf.experiments.spec import CellSpec, RunSpec, resolve
@@ -84,7 +84,7 @@ def test_a_worker_that_dies_takes_one_cell_with_it(tmp_path: Path) -> None:
             os.kill(worker.pid or 0, signal.SIGKILL)
 
     log, folder = Log(), tmp_path / "broken"
-    failed = run_grid(spec, Store(folder), Workplace(device="cpu", jobs=2), observer)
+    failed = run_grids([(spec, Store(folder))], Workplace(device="cpu", jobs=2), observer)
     assert len(killed) == 1
     assert len(failed) == 1
     assert "exit code -9" in failed[0].reason
@@ -137,7 +137,7 @@ def test_the_commit_is_that_of_the_code_that_ran(
     monkeypatch.setattr("fedcrf.experiments.provenance._git", git)
     provenance._commit.cache_clear()
     log = Log()
-    run_grid(small_spec(), Store(tmp_path), Workplace(device="cpu"), observer)
+    run_grids([(small_spec(), Store(tmp_path))], Workplace(device="cpu"), observer)
     provenance._commit.cache_clear()
     commits = {event.summary.provenance.commit for event in log.of(CellFinished)}
     assert (commits, head) == ({"0" * 40}, ["1" * 40])
@@ -152,7 +152,7 @@ def test_an_observer_that_raises_leaves_no_worker_behind(tmp_path: Path) -> None
 
     spec = small_spec(rounds={"maximum": 1000, "patience": 1000})
     with pytest.raises(KeyboardInterrupt):
-        run_grid(spec, Store(tmp_path), Workplace(device="cpu", jobs=2), interrupted)
+        run_grids([(spec, Store(tmp_path))], Workplace(device="cpu", jobs=2), interrupted)
     assert multiprocessing.active_children() == []
 
 
@@ -276,7 +276,7 @@ def test_an_executor_s_workers_come_to_the_same(tmp_path: Path, finished_once: P
     log = Log()
     with ThreadPoolExecutor(1) as executor:
         place = Workplace(device="cpu", executor=executor)
-        assert run_grid(small_spec(), Store(tmp_path), place, log) == []
+        assert run_grids([(small_spec(), Store(tmp_path))], place, log) == []
     assert results(tmp_path) == results(finished_once)
     cell = [CellStarted, *[RoundFinished] * 3, CellFinished]
     assert [type(event) for event in log.events] == [*[PartitionMade] * 2, *cell * 4]
@@ -291,11 +291,11 @@ def test_an_executor_s_worker_goes_on_from_the_last_round(tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_grid(spec, Store(tmp_path / "parts"), Workplace(device="cpu"), interrupted)
+        run_grids([(spec, Store(tmp_path / "parts"))], Workplace(device="cpu"), interrupted)
     log = Log()
     with ThreadPoolExecutor(1) as executor:
         place = Workplace(device="cpu", executor=executor)
-        assert run_grid(spec, Store(tmp_path / "parts"), place, log) == []
+        assert run_grids([(spec, Store(tmp_path / "parts"))], place, log) == []
     assert [event.rounds_done for event in log.of(CellStarted)] == [2]
     assert carry_out(spec, tmp_path / "whole")[1] == []
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
@@ -315,7 +315,7 @@ def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
     monkeypatch.setattr(grid, "_run_elsewhere", elsewhere)
     with ThreadPoolExecutor(1) as executor:
         place = Workplace(device="cpu", executor=executor)
-        (failed,) = run_grid(spec, Store(tmp_path), place, Log())
+        (failed,) = run_grids([(spec, Store(tmp_path))], place, Log())
         assert (failed.cell.seed, failed.reason) == (0, "its worker failed (RuntimeError): lost")
         load = Workplace.load
         monkeypatch.setattr(grid, "_run_elsewhere", run_elsewhere)
@@ -325,7 +325,7 @@ def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
             return dataset if self.executor else dataset.limited(300)
 
         monkeypatch.setattr(Workplace, "load", other)
-        (failed,) = run_grid(spec, Store(tmp_path), place, Log())
+        (failed,) = run_grids([(spec, Store(tmp_path))], place, Log())
     assert failed.reason.startswith("it was run on other data (fingerprint ")
     assert not (tmp_path / "cells" / "fedavg-seed-0" / "summary.json").exists()
 
@@ -347,7 +347,7 @@ def test_cells_on_a_cluster_outlast_a_worker_that_dies(tmp_path: Path) -> None:
                 os.kill(killed[0], signal.SIGKILL)
 
         log = Log()
-        assert run_grid(spec, Store(tmp_path / "cluster"), place, observer) == []
+        assert run_grids([(spec, Store(tmp_path / "cluster"))], place, observer) == []
         place.executor._client.close()  # type: ignore[union-attr]
     assert killed
     assert carry_out(spec, tmp_path / "here")[1] == []

@@ -228,8 +228,8 @@ def test_only_what_is_finished_is_cleared_away(tmp_path: Path, log: Log) -> None
     beside = store.under_way("iid", "ipm-2", 0).path
     store.write_scores([])
     for seed, methods in ((0, ["krum"]), (1, ["fedavg"])):  # begun by commands that were killed
-        (point,) = (each for each in suite.study.points if each.at["condition"] == "ipm-2")
-        spec = resolve(point.spec.describe(), {"methods": methods, "seeds": [seed]})
+        (spec,) = (spec for at, spec in suite.study.points if at["condition"] == "ipm-2")
+        spec = resolve(spec.describe(), {"methods": methods, "seeds": [seed]})
         begun = store.under_way("iid", "ipm-2", seed)
         begun.path.mkdir(parents=True)
         begun.write(spec)

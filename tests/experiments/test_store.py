@@ -16,7 +16,7 @@ from fedcrf import FedcrfError
 from fedcrf.data import load_dataset
 from fedcrf.experiments.cell import CellStore
 from fedcrf.experiments.folders import LOCK_NAME
-from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grid
+from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grids
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.results import read_results, table, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
@@ -153,7 +153,7 @@ def test_what_is_kept_of_a_finished_cell(finished: Path) -> None:
     assert all(each.reasons is not None for each in records)
     assert summary is not None
     assert (summary.method, summary.seed, summary.rounds) == ("crf-fedavg", 1, 3)
-    assert not cell.checkpoint.exists()
+    assert not (cell.path / "checkpoint.pt").exists()
     spec = Store(finished).read()
     assert summary.description == spec.cell("crf-fedavg", 1).describe()
 
@@ -257,7 +257,7 @@ def unfinished(folder: Path, rounds: int) -> CellStore:
             raise StopError
 
     with pytest.raises(StopError):
-        run_grid(ONE_CELL, Store(folder), Workplace(device="cpu"), stop)
+        run_grids([(ONE_CELL, Store(folder))], Workplace(device="cpu"), stop)
     return cell_of(folder)
 
 
@@ -288,7 +288,7 @@ def test_resume_drops_a_round_whose_state_was_lost(tmp_path: Path, finished: Pat
 
 def test_killed_before_the_first_checkpoint_it_starts_anew(tmp_path: Path) -> None:
     cell = unfinished(tmp_path / "run", 1)
-    cell.checkpoint.unlink()
+    (cell.path / "checkpoint.pt").unlink()
     assert cell.resume() is None
     assert cell.records() == []
 
@@ -311,7 +311,8 @@ def test_records_that_do_not_belong_to_the_checkpoint(tmp_path: Path, damage: st
 
 def test_a_damaged_checkpoint_fails_that_cell_and_no_other(tmp_path: Path) -> None:
     cell = unfinished(tmp_path / "run", 2)
-    cell.checkpoint.write_bytes(cell.checkpoint.read_bytes()[:100])
+    checkpoint = cell.path / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     log, failed = carry_out(small_spec(methods=["fedavg"], seeds=[0, 1]), tmp_path / "run")
     assert [each.cell.name for each in failed] == ["fedavg-seed-0"]
     assert "checkpoint.pt" in failed[0].reason

@@ -71,7 +71,7 @@ def test_a_server_optimizer_s_settings_vary_where_a_method_has_it(tmp_path: Path
     with pytest.raises(FedcrfError, match="none of the methods uses 'adam'"):
         _ = Study((SMALL,), (axis,)).points
     sweep = Study((SMALL, {"server": {"optimizer": "adam"}}), (axis,))
-    cells = [point.spec.cell("crf-fedavg+adam", 0) for point in sweep.points]
+    cells = [spec.cell("crf-fedavg+adam", 0) for _, spec in sweep.points]
     assert [cell.server_optimizer for cell in cells] == [Adam(0.01), Adam(0.1)]
     assert sweep.default_values() == (0.01,)
 
@@ -98,7 +98,7 @@ def test_a_sweep_of_two_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     sweep = Study((SMALL,), axes)
     points = sweep.points
     runs = sweep.runs(tmp_path)
-    assert [point.values for point in points] == [(0, 1), (0, 5), (0.5, 1), (0.5, 5)]
+    assert [tuple(at.values()) for at, _ in points] == [(0, 1), (0, 5), (0.5, 1), (0.5, 5)]
     assert sweep.default_values() == (0.5, 5)
     log = Log()
     assert run_grids(runs, Workplace(device="cpu", jobs=2), log) == []

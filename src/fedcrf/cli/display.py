@@ -25,6 +25,7 @@ from fedcrf.experiments.grid import (
     CellFinished,
     CellStarted,
     Event,
+    Observer,
     PartitionMade,
     RoundFinished,
 )
@@ -43,6 +44,7 @@ class RunDisplay:
         runs: What is run, and where the results go.
         console: What to print on.
         brief: Whether to print a line a cell, at its end, instead of a line a round.
+        also: Takes every event after it is shown, such as what logs them.
         clock: Tells the time, in seconds.
     """
 
@@ -52,10 +54,12 @@ class RunDisplay:
         console: Console,
         *,
         brief: bool = False,
+        also: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
         self._brief = brief
+        self._also = also
         self._names = {
             cell: f"{_folder(store.path)}/{cell.name}" if len(runs) > 1 else cell.name
             for spec, store in runs
@@ -135,6 +139,8 @@ class RunDisplay:
             case CellFailed(cell, reason):
                 self._remove(cell)
                 self._say(f"{self._pace.count} {self._names[cell]}: failed: {reason}")
+        if self._also is not None:
+            self._also(event)
 
     def ran(self, spec: RunSpec) -> bool:
         """Tell whether a cell of this run was started."""

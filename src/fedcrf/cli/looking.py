@@ -43,14 +43,14 @@ def show(
     ] = False,
 ) -> None:
     """Show the tables of a finished or running run; of a suite, how many cells it has."""
-    from fedcrf.experiments.results import find, read_results, suite_notices, write_results
+    from fedcrf.experiments.recorded import recorded_runs
+    from fedcrf.experiments.results import read_results, suite_notices, write_results
     from fedcrf.experiments.store import Store
 
     if markdown and latex:
         raise FedcrfError("--markdown and --latex: give one of them")
     form: TableForm = "markdown" if markdown else "latex" if latex else "terminal"
-    recorded, _ = find(folder)
-    if recorded:
+    if recorded := recorded_runs(folder):
         _show_recorded(folder, recorded, form, figures=figures)
         return
     store = Store(folder)
@@ -251,7 +251,7 @@ def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str
             for field in dataclasses.fields(kind)
             if field.name not in ignored(kind)
         ]
-        lines[name] = _first_line(kind) + "".join(settings)
+        lines[name] = (kind.__doc__ or "").strip().splitlines()[0] + "".join(settings)
     return lines
 
 
@@ -266,7 +266,3 @@ def _part(entry: tuple[str, Part]) -> str:
 
 def _plain(value: object) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
-
-
-def _first_line(thing: object) -> str:
-    return (thing.__doc__ or "").strip().splitlines()[0]

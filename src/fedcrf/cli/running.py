@@ -39,7 +39,7 @@ from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
     from fedcrf.cli.display import RunDisplay
-    from fedcrf.experiments.grid import CellFailed, Event, Observer, Workplace
+    from fedcrf.experiments.grid import CellFailed, Workplace
     from fedcrf.experiments.spec import RunSpec
     from fedcrf.experiments.store import Store
     from fedcrf.loggers import MakeLogger
@@ -309,16 +309,8 @@ def robustness(
 ) -> None:
     """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
     workplace = _workplace(data_dir, place)
-    from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments import robustness as suites
     from fedcrf.experiments.analysis.conditions import summary_table
-    from fedcrf.experiments.robustness import (
-        held,
-        other_notices,
-        run_suite,
-        stale_notices,
-        suite_cells,
-        write_suite,
-    )
     from fedcrf.experiments.settings import setting
     from fedcrf.experiments.store import Store
     from fedcrf.experiments.suite import default_folder, read_suite
@@ -336,25 +328,22 @@ def robustness(
     )
     store = Store(output or default_folder(whole, chosen))
 
-    @contextmanager
-    def observed(runs: Sequence[tuple[RunSpec, Store]]) -> Iterator[Observer]:
-        with RunDisplay(runs, console, brief=True) as display:
-            yield _observer(display, runs, place.log)
-
     _loggers(place.log)  # a name that is none is said before there is a folder
     failed: list[CellFailed] = []
     if run:
-        failed = run_suite(chosen, store, workplace, observed)
+        failed = suites.run_suite(
+            chosen, store, workplace, lambda runs: _display(runs, place.log, brief=True)
+        )
     else:
         store.check_suite(begun=True)
-    shown = held(whole, chosen, store)
-    cells = suite_cells(shown, store)
+    shown = suites.held(whole, chosen, store)
+    cells = suites.suite_cells(shown, store)
     tables = [summary_table(shown, cells, partition) for partition in shown.partitions]
     print_tables(tables, "latex" if latex else "terminal")
-    for line in [*other_notices(cells), *stale_notices(cells)]:
+    for line in [*suites.other_notices(cells), *suites.stale_notices(cells)]:
         say(line)
     with _failing(failed):
-        list_files(write_suite(shown, cells, store.path))
+        list_files(suites.write_suite(shown, cells, store.path))
 
 
 def _carry_out(
@@ -365,30 +354,25 @@ def _carry_out(
     brief: bool = False,
 ) -> tuple[list[CellFailed], RunDisplay]:
     """Run what is missing of some runs; return the cells that failed, and what was shown."""
-    from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.grid import run_grids
 
-    with RunDisplay(runs, console, brief=brief) as display:
-        return run_grids(runs, workplace, _observer(display, runs, log)), display
+    with _display(runs, log, brief=brief) as display:
+        return run_grids(runs, workplace, display), display
 
 
-def _observer(
-    display: RunDisplay, runs: Sequence[tuple[RunSpec, Store]], log: str | None
-) -> Observer:
-    """Return what takes every event: the display, and the loggers that are asked for."""
-    loggers = _loggers(log)
-    if not loggers:
-        return display
-    from fedcrf.loggers import LoggingObserver
+def _display(
+    runs: Sequence[tuple[RunSpec, Store]], log: str | None, *, brief: bool = False
+) -> RunDisplay:
+    """Return what shows every event, and passes it to the loggers that are asked for."""
+    from fedcrf.cli.display import RunDisplay
 
-    folders = {cell: store.path for spec, store in runs for cell in spec.cells()}
-    logging = LoggingObserver(loggers, folders, say)
+    loggers, logging = _loggers(log), None
+    if loggers:
+        from fedcrf.loggers import LoggingObserver
 
-    def tell(event: Event) -> None:
-        display(event)
-        logging(event)
-
-    return tell
+        folders = {cell: store.path for spec, store in runs for cell in spec.cells()}
+        logging = LoggingObserver(loggers, folders, say)
+    return RunDisplay(runs, console, brief=brief, also=logging)
 
 
 def _loggers(log: str | None) -> Mapping[str, MakeLogger]:

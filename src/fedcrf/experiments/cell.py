@@ -16,18 +16,17 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.folders import (
+    RoundsFolder,
     folder_lock,
     line_of,
     read_lines,
     read_record,
-    undamaged,
 )
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
@@ -38,9 +37,12 @@ from fedcrf.simulation.rounds import RunState
 
 SPACING = 1.0
 """Seconds between checkpoints of rounds without a record; longer rounds all have one."""
+BEGUN, ROUNDS, SUMMARY = "begun.json", "rounds.jsonl", "summary.json"
+CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
+FILES = frozenset((BEGUN, ROUNDS, CHECKPOINT, MODEL, SUMMARY))
 
 ANEW = "move the cell's folder away to run it anew"
-"""What helps where a cell's files are damaged."""
+"""The mend where a cell's files are damaged."""
 
 
 class CellSummary(Record):
@@ -77,45 +79,22 @@ class CellSummary(Record):
 
 
 class Begun(Record):
-    """By which code a cell was begun: its behaviour numbers by part, and where it came from."""
+    """The code that a cell was begun by: behaviour numbers by part, and its provenance."""
 
     behaviour: dict[str, int]
     provenance: Provenance
 
 
 class StaleCellError(FedcrfError):
-    """A cell that other code made: what today's comes to is not known before it is run again."""
+    """A stale cell: other code made it, and today's may come to another result."""
 
     def __init__(self, changed: Sequence[str]) -> None:
         super().__init__("; ".join(changed))
 
 
 @dataclass(frozen=True)
-class CellStore:
+class CellStore(RoundsFolder):
     """The folder of one cell."""
-
-    path: Path
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where the state of an unfinished cell lies."""
-        return self.path / "checkpoint.pt"
-
-    @property
-    def _beginning(self) -> Path:
-        return self.path / "begun.json"
-
-    @property
-    def _model(self) -> Path:
-        return self.path / "model.pt"
-
-    @property
-    def _rounds(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def _summary(self) -> Path:
-        return self.path / "summary.json"
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the cell for writing; waits a minute for the round of a process that is ending."""
@@ -124,36 +103,23 @@ class CellStore:
     def content(self) -> dict[str, bytes]:
         """Return the cell's files by name; empty where it was not begun."""
         paths = self.path.iterdir() if self.path.is_dir() else ()
-        return {path.name: path.read_bytes() for path in paths if path.name in self._names}
+        return {path.name: path.read_bytes() for path in paths if path.name in FILES}
 
     def replace(self, content: Mapping[str, bytes]) -> None:
         """Put files in the place of the cell's own; the summary, which means finished, last."""
-        for name in sorted(content, key=lambda name: name == self._summary.name):
+        for name in sorted(content, key=lambda name: name == SUMMARY):
             with atomic_write(self.path / name) as file:
                 file.write(content[name])
-        for name in self._names - content.keys():
+        for name in FILES - content.keys():
             (self.path / name).unlink(missing_ok=True)
-
-    @property
-    def _names(self) -> set[str]:
-        files = (self.checkpoint, self._beginning, self._model, self._rounds, self._summary)
-        return {path.name for path in files}
-
-    def records(self) -> list[RoundRecord]:
-        """Return the rounds so far; a line still being written is left out.
-
-        Raises:
-            DamagedRecordsError: A line that is no record.
-        """
-        return undamaged(*self.sound_records())
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
-        records, damage = read_lines(self._rounds, RoundRecord, f"a round's record: {ANEW}")
-        done = 0
+        path, done = self.path / ROUNDS, 0
+        records, damage = read_lines(path, RoundRecord, f"a round's record: {ANEW}")
         for number, record in enumerate(records, start=1):
             if record.first != done + 1:
-                damage = f"{self._rounds}, line {number}, is of round {record.round}: {ANEW}"
+                damage = f"{path}, line {number}, is of round {record.round}: {ANEW}"
                 return records[: number - 1], damage
             done = record.round
         return records, damage
@@ -164,7 +130,7 @@ class CellStore:
         Raises:
             FedcrfError: The file is damaged or no summary.
         """
-        return read_record(CellSummary, self._summary, f"is not a cell's summary: {ANEW}")
+        return read_record(CellSummary, self.path / SUMMARY, f"is not a cell's summary: {ANEW}")
 
     def read(
         self, cell: CellSpec, fingerprint: str | None
@@ -176,7 +142,7 @@ class CellStore:
             fingerprint: Of the data it must be of; None where that is not known.
 
         Raises:
-            StaleCellError: It was made by code that did something else than today's.
+            StaleCellError: It is stale.
             FedcrfError: Summary or records are damaged or do not belong together, or the result is
                 of another description or other data.
         """
@@ -195,25 +161,25 @@ class CellStore:
         records = self.records()
         if (there := rounds_of(records)) != summary.rounds:
             raise FedcrfError(
-                f"{self._rounds} holds {there} rounds and the summary beside it speaks of "
+                f"{self.path / ROUNDS} holds {there} rounds and the summary beside it speaks of "
                 f"{summary.rounds}: {ANEW}"
             )
         return records, summary
 
     def _begun(self) -> Begun | None:
-        """Return by which code the cell was begun; None where that is not known."""
+        """Return the code that the cell was begun by; None where that is not known."""
         wrong = f"does not say by which code the cell was begun: {ANEW}"
-        return read_record(Begun, self._beginning, wrong)
+        return read_record(Begun, self.path / BEGUN, wrong)
 
     def check_current(self, cell: CellSpec) -> None:
-        """Check that what is here, finished or not, was made by code that does what today's does.
+        """Check that the cell, finished or not, is not stale.
 
         Raises:
-            StaleCellError: It was not.
+            StaleCellError: It is.
             FedcrfError: The summary, or what says by which code the cell was begun, is damaged.
         """
         made = self.summary() or self._begun()
-        if made is None and not self._rounds.exists():
+        if made is None and not (self.path / ROUNDS).exists():
             return
         kept, device = ({}, "cpu") if made is None else (made.behaviour, made.provenance.device)
         changed = changes(cell, kept, device)
@@ -221,7 +187,7 @@ class CellStore:
             raise StaleCellError(changed)
 
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
-        """Return the state to go on from, and by which code it has been; stale rounds are removed.
+        """Return the state to go on from, and the code behind it; stale rounds are removed.
 
         Args:
             cell: What is run here.
@@ -234,15 +200,14 @@ class CellStore:
             self.check_current(cell)
         except StaleCellError:
             # In this order it stays stale wherever a kill may cut in.
-            for path in (self.checkpoint, self._model, self._rounds, self._summary):
-                path.unlink(missing_ok=True)
-            self._beginning.unlink(missing_ok=True)
+            for name in (CHECKPOINT, MODEL, ROUNDS, SUMMARY, BEGUN):
+                (self.path / name).unlink(missing_ok=True)
         state = self.resume()
         if state is not None:
             earlier = self._begun()
             origin = origin.after(None if earlier is None else earlier.provenance)
         begun = Begun(behaviour=numbers(cell, origin.device), provenance=origin)
-        write_text(self._beginning, begun.model_dump_json(indent=1) + "\n")
+        write_text(self.path / BEGUN, begun.model_dump_json(indent=1) + "\n")
         return state, begun
 
     def resume(self) -> RunState | None:
@@ -251,19 +216,20 @@ class CellStore:
         Raises:
             FedcrfError: Checkpoint or records are damaged, or do not belong together.
         """
-        state = load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
+        checkpoint, rounds = self.path / CHECKPOINT, self.path / ROUNDS
+        state = load_checkpoint(checkpoint) if checkpoint.exists() else None
         done = 0 if state is None else state.round
         recorded = done if state is None or state.totals is None else done - state.totals.rounds
         records = self.records()
-        kept = [record for record in records if record.round <= done]
+        counted = [record for record in records if record.round <= done]
         # A kill between a record and its checkpoint leaves one record too many, never more.
-        if rounds_of(kept) != recorded or len(records) - len(kept) > 1:
+        if rounds_of(counted) != recorded or len(records) - len(counted) > 1:
             raise FedcrfError(
-                f"{self._rounds} does not hold rounds 1 to {recorded} of its checkpoint: {ANEW}"
+                f"{rounds} does not hold rounds 1 to {recorded} of its checkpoint: {ANEW}"
             )
-        if self._rounds.exists():
-            with atomic_write(self._rounds) as file:
-                file.writelines(map(line_of, kept))
+        if rounds.exists():
+            with atomic_write(rounds) as file:
+                file.writelines(map(line_of, counted))
         return state
 
     def append(self, state: RunState, record: RoundRecord | None) -> None:
@@ -272,17 +238,18 @@ class CellStore:
         A round without a record is kept only if no checkpoint was written within `SPACING`. A kill
         loses no more than that, and the run repeats it to the same bits.
         """
+        checkpoint = self.path / CHECKPOINT
         if record is not None:
-            append_line(self._rounds, line_of(record))
-        elif self.checkpoint.exists():
-            age = time.time() - self.checkpoint.stat().st_mtime
+            append_line(self.path / ROUNDS, line_of(record))
+        elif checkpoint.exists():
+            age = time.time() - checkpoint.stat().st_mtime
             if 0.0 <= age < SPACING:
                 return
-        save_checkpoint(self.checkpoint, state)
+        save_checkpoint(checkpoint, state)
 
     def finish(self, state: RunState, summary: CellSummary) -> None:
         """Keep the result and the reported model; the checkpoint is no longer needed."""
-        save_model(self._model, state.reported_model)
-        write_text(self._summary, summary.model_dump_json(indent=1) + "\n")
-        self.checkpoint.unlink(missing_ok=True)
-        self._beginning.unlink(missing_ok=True)
+        save_model(self.path / MODEL, state.reported_model)
+        write_text(self.path / SUMMARY, summary.model_dump_json(indent=1) + "\n")
+        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        (self.path / BEGUN).unlink(missing_ok=True)

@@ -68,11 +68,11 @@ class Demonstration:
         """The mean test accuracy over the seeds and the last five rounds, by run and method."""
         last = self._suite.last_rounds
         found: dict[tuple[str, str], list[float]] = {}
-        for point in self.study.points:
-            for cell in point.spec.cells():
-                rounds = self.study.store(self.folder, point).cell(cell).records()[-last:]
+        for at, spec in self.study.points:
+            for cell in spec.cells():
+                rounds = self.study.store(self.folder, at).cell(cell).records()[-last:]
                 accuracy = float(np.mean([each.test.accuracy for each in rounds]))
-                found.setdefault((point.at["condition"], cell.method.name), []).append(accuracy)
+                found.setdefault((at["condition"], cell.method.name), []).append(accuracy)
         return {key: float(np.mean(values)) for key, values in found.items()}
 
     def worst(self, method: str) -> float:

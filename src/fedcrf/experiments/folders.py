@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,17 +77,17 @@ def line_of(record: Record) -> bytes:
 
 
 def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | None]:
-    """Return what the lines of a file hold before its first damaged one, and what is wrong there.
+    """Return the records in a file's lines before the first damaged one, and that one's damage.
 
     Args:
         path: One record a line; a line still being written is left out. Where there is no file,
             there are no records.
         kind: What a line holds, a class of records or a union of some.
-        wanted: What a damaged line is not, and what can be done about it.
+        wanted: What a damaged line is not, and the mend, as the damage is worded.
 
     Returns:
-        The records, and which line is none, or why the file cannot be read; None where nothing is
-        wrong.
+        The records; and which line is damaged, or why the file cannot be read, None where all is
+        well.
     """
     try:
         lines = whole_lines(path)
@@ -125,12 +127,23 @@ class DamagedRecordsError(FedcrfError):
         self.sound = sound
 
 
-def undamaged(records: list[RoundRecord], damage: str | None) -> list[RoundRecord]:
-    """Return what `read_lines` found, where that is all.
+@dataclass(frozen=True)
+class RoundsFolder(ABC):
+    """A folder with the records of some rounds."""
 
-    Raises:
-        DamagedRecordsError: A line that is no record.
-    """
-    if damage is not None:
-        raise DamagedRecordsError(damage, records)
-    return records
+    path: Path
+
+    @abstractmethod
+    def sound_records(self) -> tuple[list[RoundRecord], str | None]:
+        """Return the rounds before the first damaged line, and what is wrong with that, if any."""
+
+    def records(self) -> list[RoundRecord]:
+        """Return the rounds so far; a line still being written is left out.
+
+        Raises:
+            DamagedRecordsError: A line that is no record.
+        """
+        records, damage = self.sound_records()
+        if damage is not None:
+            raise DamagedRecordsError(damage, records)
+        return records

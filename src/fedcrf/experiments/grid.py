@@ -164,13 +164,6 @@ class Job:
     fingerprint: str
 
 
-def run_grid(
-    spec: RunSpec, store: Store, workplace: Workplace, observer: Observer
-) -> list[CellFailed]:
-    """Run every cell of one grid that is not finished yet; see `run_grids`."""
-    return run_grids([(spec, store)], workplace, observer)
-
-
 def run_grids(
     runs: Sequence[tuple[RunSpec, Store]], workplace: Workplace, observer: Observer
 ) -> list[CellFailed]:
@@ -280,7 +273,9 @@ def run_cell(
     Raises:
         FedcrfError: Its folder is damaged, or its data cannot be dealt out.
     """
-    _settle(device)
+    if device.type == "cuda":  # the same result every time, as the CPU gives it with one thread
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
     origin = provenance(device)
     with store.locked():
         splits = client_splits(dataset.train.labels, cell.partition, cell.seed)
@@ -314,13 +309,6 @@ def run_cell(
         summary = _summarise(cell, store.records(), dataset, begun, attackers)
         store.finish(state, summary)
         observer(CellFinished(cell, summary))
-
-
-def _settle(device: torch.device) -> None:
-    """Ask CUDA for the same result every time; the CPU gives it with a thread for each cell."""
-    if device.type == "cuda":
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
 
 
 def _summarise(
@@ -367,7 +355,7 @@ def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> 
 
 
 def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
-    """Run one cell; what goes wrong with its files or its data ends only this cell."""
+    """Run one cell; an error ends only this cell."""
     try:
         dataset = _dataset(workplace, job.cell.data)
         workers = workplace.jobs if _images_a_round(job.cell, dataset) >= WORTH_PROCESSES else 1

@@ -85,13 +85,13 @@ FIRST = 1
 
 
 def numbers(cell: CellSpec, device: str) -> dict[str, int]:
-    """Return the behaviour numbers of all that decides what comes out of a cell, by part.
+    """Return by part the behaviour numbers of all that decides a cell's result.
 
-    What is not there any more has none.
+    A part that is gone has none.
 
     Args:
         cell: The cell.
-        device: On which it is run, as its provenance says; a GPU trains a perceptron otherwise.
+        device: Where it is run, as its provenance says; a GPU trains a perceptron by other code.
     """
     found = {
         part: getattr(of, "behaviour", FIRST) for part, (_, of) in _parts(cell, device).items()
@@ -100,7 +100,7 @@ def numbers(cell: CellSpec, device: str) -> dict[str, int]:
 
 
 def changes(cell: CellSpec, kept: Mapping[str, int], device: str) -> list[str]:
-    """Return what does something else than when a cell was run, a line each.
+    """Return a line for each part whose behaviour number has changed since a cell was run.
 
     Args:
         cell: The cell.

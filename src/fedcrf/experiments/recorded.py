@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 
 from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.folders import line_of, read_lines, read_record, undamaged
+from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
+from fedcrf.experiments.folders import RoundsFolder, line_of, read_lines, read_record
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
@@ -36,6 +36,8 @@ from fedcrf.rules.optimized import BEHIND
 from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, reported_round
 
 T = TypeVar("T")
+
+DESCRIPTION = "description.json"
 
 MEND = "take it and the lines after it away to keep the rounds before, or record the run anew"
 """What can be done about a damaged record; the server did it once, and nothing does it again."""
@@ -98,10 +100,8 @@ class LaterEvaluation(Record):
 
 
 @dataclass(frozen=True)
-class RecordedRun:
+class RecordedRun(RoundsFolder):
     """The folder of one run."""
-
-    path: Path
 
     @classmethod
     def begin(cls, parent: Path, description: Description, started: datetime) -> RecordedRun:
@@ -118,15 +118,13 @@ class RecordedRun:
             FedcrfError: The folder cannot be made.
         """
         name = f"{started.astimezone(UTC):%Y%m%d-%H%M%S}"
-        try:
+        with _writing(parent):
             parent.mkdir(parents=True, exist_ok=True)
             for number in count(1):
                 run = cls(parent / (name if number == 1 else f"{name}-{number}"))
                 with suppress(FileExistsError):
                     run.path.mkdir()
                     break
-        except OSError as error:
-            raise FedcrfError(f"records folder {parent}: {error.strerror}") from None
         run.describe(description, started)
         return run
 
@@ -137,10 +135,8 @@ class RecordedRun:
             FedcrfError: It cannot be written.
         """
         begun = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
-        try:
+        with _writing(self.path):
             write_text(self._description, begun.model_dump_json(indent=1) + "\n")
-        except OSError as error:
-            raise FedcrfError(f"records folder {self.path}: {error.strerror}") from None
 
     def go_on(self) -> None:
         """Prepare for more rounds of a run that was stopped: an unfinished last line goes.
@@ -148,12 +144,10 @@ class RecordedRun:
         Raises:
             FedcrfError: It cannot be written.
         """
-        try:
+        with _writing(self.path):
             lines = whole_lines(self._rounds) if self._rounds.exists() else []
             with atomic_write(self._rounds) as file:
                 file.writelines(line + b"\n" for line in lines)
-        except OSError as error:
-            raise FedcrfError(f"records folder {self.path}: {error.strerror}") from None
 
     def exists(self) -> bool:
         """Tell whether the folder holds a recorded run."""
@@ -170,14 +164,6 @@ class RecordedRun:
         if found is None:
             raise FedcrfError(f"{self._description} {wrong}")
         return found
-
-    def records(self) -> list[RoundRecord]:
-        """Return the rounds so far.
-
-        Raises:
-            DamagedRecordsError: A line that is no record.
-        """
-        return undamaged(*self.sound_records())
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any.
@@ -205,10 +191,8 @@ class RecordedRun:
         Raises:
             FedcrfError: It cannot be written.
         """
-        try:
+        with _writing(self.path):
             append_line(self._rounds, line_of(record))
-        except OSError as error:
-            raise FedcrfError(f"records {self._rounds}: {error.strerror}") from None
 
     @property
     def _rounds(self) -> Path:
@@ -216,7 +200,16 @@ class RecordedRun:
 
     @property
     def _description(self) -> Path:
-        return self.path / "description.json"
+        return self.path / DESCRIPTION
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Name the folder in which something cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise FedcrfError(f"records folder {folder}: {error.strerror}") from None
 
 
 def rule_settings(rule: Rule) -> dict[str, Any]:
@@ -257,24 +250,15 @@ def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
     whole = RecordedRun(folder.resolve())
     if whole.exists():
         return {whole.path.name: whole}
-    runs: dict[str, RecordedRun] = {}
-    for path in _folders(folder):
-        found = [path] if RecordedRun(path).exists() else _folders(path)
-        runs |= {
-            each.relative_to(folder).as_posix(): run
-            for each in found
-            if (run := RecordedRun(each)).exists()
-        }
-    return runs
+    found = sorted(
+        path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{DESCRIPTION}")
+    )
+    return {path.relative_to(folder).as_posix(): RecordedRun(path) for path in found}
 
 
 def newest(runs: Mapping[str, RecordedRun]) -> str:
     """Return the name of the run that began last; the first of those that do not say when."""
     return max(runs, key=lambda name: runs[name].description().started or "")
-
-
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], list[str]]:
@@ -296,31 +280,63 @@ def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], l
     return sound, [f"{name} could not be read: {error}" for name, error in errors.items()]
 
 
+def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
+    """Yield a row of the table of results for each run, over its sound rounds.
+
+    Behind the columns of every table are the ``run``'s name, its ``clients``, how often one was
+    ``excluded``, and the ``last_loss``. Nothing says whether a run is complete, nor of which seed
+    it is.
+    """
+    for name, run in runs.items():
+        sound, damage = run.sound_records()
+        records, description = evaluated(sound), run.description()
+        row = {
+            "method": description.title,
+            "rounds": len(records),
+            "commit": description.provenance.commit,
+            "damage": damage,
+            "folder": str(run.path),
+            "run": name,
+            "clients": max((len(record.clients) for record in records), default=0),
+            "excluded": sum(
+                len(each.excluded_nodes or []) + len(each.excluded) for each in records
+            ),
+        }
+        if records:
+            best = reported_round(records)
+            row |= {
+                "curve": [record.validation.accuracy for record in records],
+                "validation_accuracy": best.validation.accuracy,
+                "validation_loss": best.validation.loss,
+                "best_round": best.round,
+                "last_loss": records[-1].validation.loss,
+            }
+        yield row
+
+
 def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     """Return how far each run is: its strategy, sound rounds, evaluation, and exclusions.
 
     ``best`` is the accuracy of the round with the lowest loss; losses are shown if no run has an
     accuracy.
     """
-    rows = []
-    rounds = {name: evaluated(run.sound_records()[0]) for name, run in runs.items()}
-    known = [math.isfinite(each.validation.accuracy) for of in rounds.values() for each in of]
+    found = list(recorded_rows(runs))
+    known = [math.isfinite(value) for row in found for value in row.get("curve", ())]
     what = "accuracy" if any(known) or not known else "loss"
-    for name, run in runs.items():
-        records = rounds[name]
-        excluded = sum(
-            len(record.excluded_nodes or []) + len(record.excluded) for record in records
-        )
+
+    def text(value: float) -> str:
+        form = ".3f" if what == "accuracy" else ".4g"
+        return f"{value:{form}}" if math.isfinite(value) else NO_NUMBER
+
+    rows = []
+    for row in found:
+        last = row.get("last_loss", math.nan)
+        if what == "accuracy":
+            last = row["curve"][-1] if row["rounds"] else math.nan
+        best = row.get(f"validation_{what}", math.nan)
+        counts = (str(row[key]) for key in ("rounds", "clients"))
         rows.append(
-            (
-                name,
-                run.description().title,
-                str(len(records)),
-                str(max((len(record.clients) for record in records), default=0)),
-                _measured(records[-1], what) if records else "–",
-                _measured(reported_round(records), what) if records else "–",
-                str(excluded),
-            )
+            (row["run"], row["method"], *counts, text(last), text(best), str(row["excluded"]))
         )
     header = ("run", "strategy", "rounds", "clients", what, "best", "excluded")
     title = "validation by the clients, or by the server where no client did it"
@@ -345,9 +361,3 @@ def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> lis
     records = {name: [evaluated(run.sound_records()[0])] for name, run in runs.items()}
     title = ", ".join(dict.fromkeys(run.description().framework for run in runs.values()))
     return save_run_figures(folder, records, title)
-
-
-def _measured(record: RoundRecord, what: str) -> str:
-    value: float = getattr(record.validation, what)
-    form = ".3f" if what == "accuracy" else ".4g"
-    return f"{value:{form}}" if math.isfinite(value) else "–"

@@ -26,7 +26,7 @@ from fedcrf.experiments.analysis.tables import (
 from fedcrf.experiments.cell import CellSummary, StaleCellError
 from fedcrf.experiments.folders import DamagedRecordsError
 from fedcrf.experiments.provenance import changes
-from fedcrf.experiments.recorded import RecordedRun, recorded_runs
+from fedcrf.experiments.recorded import RecordedRun, recorded_rows, recorded_runs
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
@@ -87,8 +87,7 @@ class CellResult:
         records: Its rounds so far; where a record is damaged, those before it.
         summary: Its result, where it is finished.
         damage: What is wrong with its files, where something is.
-        stale: Which parts behave otherwise than when it was run; such a cell has neither records
-            nor summary.
+        stale: Why it is stale, if it is; then it has neither records nor summary.
     """
 
     cell: CellSpec
@@ -99,7 +98,7 @@ class CellResult:
 
     @property
     def diverged(self) -> str | None:
-        """That its training has diverged, and by which round; None where it has not."""
+        """A line that says that its training has diverged; None where it has not."""
         rounds = self.cell.rounds
         stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
         for record in self.records:
@@ -110,7 +109,7 @@ class CellResult:
 
     @property
     def notice(self) -> str | None:
-        """Why it has no result, or none that counts, and how far it is; None where all is well."""
+        """Why it has no result that counts, and how far it is; None where it has one."""
         if self.damage is not None:
             return damage_line(self.damage, self.records)
         if self.stale is not None:
@@ -248,7 +247,8 @@ def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
 def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     """Return what a folder holds: a run, runs in folders of their own, or a suite's cells.
 
-    Of several runs the settings in which they differ are columns, by their keys in a run file.
+    Of several runs the settings in which they differ are columns, by their keys in a run file. Of
+    runs that another framework carried out there is a row a run.
 
     Args:
         folder: The folder.
@@ -260,15 +260,17 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     if study is not None:
         return frame(
             row
-            for point in study.points
-            for store in [study.store(folder, point)]
-            for row in run_rows(read_results(store), store.path, point.at)
+            for at, _ in study.points
+            for store in [study.store(folder, at)]
+            for row in run_rows(read_results(store), store.path, at)
         )
     if (suite := Store(folder)).is_suite:
         scores = suite.scores()
         rows = suite_rows(scores, suite.descriptions(scores))
         return frame({**row, "folder": str(folder)} for row, _ in rows)
-    runs = [(store, read_results(store)) for store in find(folder)[1].values()]
+    if recorded := recorded_runs(folder):
+        return frame(recorded_rows(recorded))
+    runs = [(store, read_results(store)) for store in stores_in(folder).values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
     keys = dict.fromkeys(key for each in described for key in each)
     varied = [
@@ -285,15 +287,19 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     )
 
 
-def find(folder: Path) -> tuple[dict[str, RecordedRun], dict[str, Store]]:
-    """Return by name the runs in a folder that another framework carried out, and those of ours.
+def find(folder: Path) -> Mapping[str, RecordedRun] | Mapping[str, Store]:
+    """Return by name the runs in a folder: those that another framework carried out, else ours."""
+    return recorded_runs(folder) or stores_in(folder)
 
-    Ours is the run in the folder itself, loose or packed, or else those right below. Where there
-    is none it is the folder, and reading it says so.
+
+def stores_in(folder: Path) -> dict[str, Store]:
+    """Return by name the run in a folder, loose or packed, or else those right below.
+
+    Where there is none it is the folder, and reading it says so.
     """
     whole = Store(folder)
     below = [] if (folder / DESCRIPTION).exists() else whole.runs_below()
-    return recorded_runs(folder), {store.path.name: store for store in below or [whole]}
+    return {store.path.name: store for store in below or [whole]}
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -379,12 +385,12 @@ def suite_rows(
 
 
 def counted(column: pd.Series) -> dict[str, int]:
-    """Return the texts of a column, in their order, and how many cells have each."""
+    """Return how many cells have each text of a column, in the order of the cells."""
     return dict(Counter(column[column != ""]))
 
 
 def suite_notices(suite: Store) -> list[str]:
-    """Return how many finished cells a suite has, which are stale and where rounds are, in lines.
+    """Return lines on a suite: its number of finished cells, the stale ones, where rounds are.
 
     Raises:
         FedcrfError: The cells or their descriptions are damaged.

@@ -1,4 +1,4 @@
-"""Suites run and shown: what of one is missing, which finished cells count, and what they show."""
+"""Suites: which cells count, running those that are missing, and the tables of the others."""
 
 from __future__ import annotations
 
@@ -53,19 +53,18 @@ ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 def judged(
     suite: Suite, scores: Sequence[Score], descriptions: Mapping[str, Mapping[str, Any]]
 ) -> pd.DataFrame:
-    """Return the table of a folder's finished cells, of which those that count are complete.
-
-    Its index is the cells' places among the scores. A stale cell that was run again is in no row.
+    """Return the table of a folder's finished cells; complete are those that count.
 
     Args:
-        suite: The suite. Where ``other`` says why a cell is none of it, the cell does not count.
+        suite: The suite.
         scores: Finished cells.
         descriptions: By name what they were, but for their seeds; settings that are new since have
             their defaults.
 
     Returns:
-        Beside the columns of every table ``other``, and by which ``machine`` and ``commits`` each
-        was made.
+        A row a cell, but for stale ones that were run again; the index is the place among the
+        scores. Behind the columns of every table is ``other``, which says why a cell is not of the
+        suite, and the ``machine`` and ``commits`` that made it.
     """
     wanted, rows = suite.cells, []
     for score, (row, cell) in zip(scores, suite_rows(scores, descriptions), strict=True):
@@ -105,13 +104,13 @@ def suite_cells(suite: Suite, store: Store) -> pd.DataFrame:
 
 
 def held(complete: Suite, asked: Suite, store: Store) -> Suite:
-    """Return the suite of all that a folder holds and of all that is asked for.
+    """Return the suite of all that is asked for, and of all that a folder holds beside it.
 
-    Methods that there are no longer are left out.
+    Methods that are gone are left out.
 
     Args:
         complete: The suite with all its partitions and conditions.
-        asked: What was chosen of it.
+        asked: The chosen part of it.
         store: The folder.
 
     Raises:
@@ -264,11 +263,11 @@ def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Run
     """Return the runs of those cells that have a seed, and their working folders."""
     wanted = set(keys)
     runs = []
-    for point in suite.study.points:
-        methods = [name for name in point.spec.methods if (*point.values, name, seed) in wanted]
+    for at, spec in suite.study.points:
+        methods = [name for name in spec.methods if (*at.values(), name, seed) in wanted]
         if methods:
-            spec = replace(point.spec, methods=tuple(methods), seeds=(seed,))
-            runs.append((spec, store.under_way(point.at["partition"], point.at["condition"], seed)))
+            chosen = replace(spec, methods=tuple(methods), seeds=(seed,))
+            runs.append((chosen, store.under_way(at["partition"], at["condition"], seed)))
     return runs
 
 

@@ -76,7 +76,7 @@ class RoundSettings:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What is said of all methods at once; `resolve` says it of each, and no more is left of it.
+    """What a run file says of all methods at once; `resolve` says it of each instead.
 
     Attributes:
         optimizer: Server optimizer of every method that names none.

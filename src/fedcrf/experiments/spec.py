@@ -54,7 +54,7 @@ class Kind:
             `short_name`.
         find: Looks up a name, also outside the package.
         base: What a thing is that is gone, and for which a stored result has a stand-in.
-        methods: What such a stand-in cannot do, and says so.
+        methods: The methods of such a stand-in that raise an error.
     """
 
     known: Mapping[str, type[Any]]
@@ -111,6 +111,12 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {"model": {"name": "resnet9"}}
 NOBODY = "none"
 """The attack of a run in which nobody attacks, and rules may be informed of ``attackers``."""
 
+
+SHARED = ("data", "partition", "model", "training", "rounds")
+"""Sections that the description of a run and those of its cells have in common."""
+
+ATTACK = ("attack", "attacks")
+"""Sections that only those of a run with an attack have."""
 
 CellKey = tuple[Any, ...]
 """A cell of a study: its value on each axis, its method and its seed."""
@@ -169,10 +175,15 @@ class CellSpec:
 
     def describe(self) -> dict[str, Any]:
         """Return the whole description as plain values; equal for equal cells."""
-        optimizer: dict[str, Any] = {}
+        optimizer, attack = {}, {}
         if self.server_optimizer is not None:
             name = self.method.server_optimizer
             optimizer = {"server_optimizer": {"name": name, **plain(self.server_optimizer)}}
+        if self.attack_name is not None and self.threat is not None:
+            attack = {
+                "attack": {"name": self.attack_name, **plain(self.threat.schedule)},
+                "attacks": {self.attack_name: plain(self.threat.attack)},
+            }
         return {
             "method": self.method.name,
             "seed": self.seed,
@@ -184,7 +195,7 @@ class CellSpec:
             **optimizer,
             "training": plain(self.training),
             "rounds": plain(self.rounds),
-            **attack_sections(self.attack_name, self.threat),
+            **attack,
         }
 
 
@@ -341,28 +352,24 @@ class RunSpec:
 
         What a rule is informed of is no part of it: under another attack that is something else.
         """
-        cells = [self.cell(method, 0) for method in self.methods]
-        optimizers = {
-            cell.method.server_optimizer: plain(cell.server_optimizer)
-            for cell in cells
-            if cell.server_optimizer is not None
-        }
+        cells = [self.cell(method, 0).describe() for method in self.methods]
+        rules = [cell["rule"]["name"] for cell in cells]
+        optimizers = _settings_of(cells, "server_optimizer")
         return {
             "methods": list(self.methods),
             "seeds": list(self.seeds),
-            "data": plain(self.data),
-            "partition": plain(self.partition),
-            "model": {"name": self.model["name"], **plain(cells[0].model)},
-            "training": plain(self.training),
-            "rounds": plain(self.rounds),
-            "rules": {
-                rule: plain(self._named("rules", rule))
-                for rule in (cell.method.rule for cell in cells)
-            },
-            "objectives": {cell.method.objective: plain(cell.objective) for cell in cells},
-            **attack_sections(cells[0].attack_name, cells[0].threat),
+            **{key: cells[0][key] for key in SHARED},
+            "rules": {rule: plain(self._named("rules", rule)) for rule in rules},
+            "objectives": _settings_of(cells, "objective"),
+            **{key: cells[0][key] for key in ATTACK if key in cells[0]},
             **({"server_optimizers": optimizers} if optimizers else {}),
         }
+
+
+def _settings_of(cells: Sequence[Options], part: str) -> dict[str, Options]:
+    """Return by name the settings of a part that described cells have."""
+    parts = [cell[part] for cell in cells if part in cell]
+    return {each["name"]: without_name(each) for each in parts}
 
 
 def with_current_names(description: Options, *, notice: bool = True) -> dict[str, Any]:
@@ -478,10 +485,9 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
 
 
 def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
-    """Raise a `FedcrfError` where some setting is of what none of the runs uses.
+    """Raise a `FedcrfError` where none of the runs uses some setting.
 
-    A run file may hold settings of methods that are not run today; what is said on the command
-    line is meant.
+    This is for the command line: a run file may hold settings of methods that are not run today.
 
     Args:
         settings: Layers that `resolve` accepts.
@@ -515,39 +521,28 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
 
 
 def cell_of(description: Options) -> CellSpec:
-    """Return the cell that `CellSpec.describe` described; what is new since has its default.
+    """Return the cell that `CellSpec.describe` described.
 
-    What is gone since has a stand-in; see `RunSpec`.
+    Settings that are new since have their defaults; things that are gone have a stand-in, see
+    `RunSpec`.
 
     Raises:
         FedcrfError: It describes no cell.
     """
     try:
-        shared = {key: description[key] for key in ("data", "partition", "training", "rounds")}
-        shared |= {key: description[key] for key in ("attack", "attacks") if key in description}
-        rule, objective = description["rule"], description["objective"]
-        optimizer = description.get("server_optimizer")
+        parts = ["rule", "objective", *({"server_optimizer"} & description.keys())]
+        named = {part: description[part] for part in parts}
         whole = {
-            **shared,
+            **{key: description[key] for key in SHARED},
+            **{key: description[key] for key in ATTACK if key in description},
             "methods": [description["method"]],
             "seeds": [description["seed"]],
-            "model": description["model"],
-            "rules": {rule["name"]: without_name(rule)},
-            "objectives": {objective["name"]: without_name(objective)},
-            "server_optimizers": {optimizer["name"]: without_name(optimizer)} if optimizer else {},
+            **{f"{part}s": {each["name"]: without_name(each)} for part, each in named.items()},
         }
         spec = resolve(whole, reading=True)
     except (KeyError, TypeError) as error:
         raise FedcrfError(f"a cell's description is not complete: {error}") from None
     return spec.cells()[0]
-
-
-def attack_sections(name: str | None, threat: Threat | None) -> dict[str, Any]:
-    """Return the sections of a description that only a run with an attack has."""
-    if name is None or threat is None:
-        return {}
-    attack = {"name": name, **plain(threat.schedule)}
-    return {"attack": attack, "attacks": {name: plain(threat.attack)}}
 
 
 def default_folder(spec: RunSpec) -> Path:
@@ -566,7 +561,7 @@ def clients_name(partition: PartitionSettings) -> str:
 
 
 def _of_sites(dataset: str, given: Options, reading: bool) -> Mapping[str, Mapping[str, Any]]:
-    """Return the settings of real sites, where nothing else is given.
+    """Return the default settings of real sites.
 
     Raises:
         FedcrfError: They cannot be read, or are to be dealt out or cut short.
@@ -587,7 +582,7 @@ def _of_sites(dataset: str, given: Options, reading: bool) -> Mapping[str, Mappi
 
 
 def _said_of_each(given: Options, reading: bool) -> dict[str, Any]:
-    """Return a description in which every method and optimizer says itself what [server] does."""
+    """Return a description without [server]: each method and optimizer says itself what it did."""
     server = build(ServerSettings, given.get("server", {}), "server")
     names = convert(tuple[str, ...], given.get("methods", DEFAULT_METHODS), "methods")
     methods = [find_method(name, known=not reading) for name in names]
@@ -629,9 +624,9 @@ def _checked_attack(options: Options) -> Options:
 
 
 def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
-    """Return a run without an attack, its rules informed as if there were so many attackers.
+    """Return a run without an attack whose rules are informed as if there were so many attackers.
 
-    Their settings say it from then on, and nothing else in the description does.
+    Only the rules' settings say so.
 
     Args:
         spec: The run.

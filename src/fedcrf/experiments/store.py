@@ -153,14 +153,14 @@ class Store:
         return CellStore(self._loose / "cells" / cell.name)
 
     def unknown_cells(self, spec: RunSpec) -> list[str]:
-        """Return the names of what lies among the cells and is none of this run's."""
+        """Return the names of the folders among the cells that are not of this run."""
         folder = self._loose / "cells"
         ours = {cell.name for cell in spec.cells()}
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         return sorted(names - ours)
 
     def partition(self, seed: int) -> PartitionRecord | None:
-        """Return what each client of a seed holds, where it was saved.
+        """Return what each client of a seed holds; None where it was not saved.
 
         Raises:
             FedcrfError: The file is damaged.
@@ -184,7 +184,7 @@ class Store:
         return extended(self.read(), spec, f"results folder {self.path}")
 
     def check_data(self, seeds: Iterable[int], fingerprint: str) -> None:
-        """Check that what was run here for these seeds was run on the same data.
+        """Check that earlier cells of these seeds were run on the same data.
 
         Raises:
             FedcrfError: It was other data, or what the clients hold cannot be read.
@@ -242,11 +242,11 @@ class Store:
         return whole.path
 
     def add_to_archive(self, path: Path, cells: Sequence[CellSpec]) -> None:
-        """Pack finished cells into an archive, in the place of those of their names.
+        """Pack finished cells of one seed into an archive; those of the same names are replaced.
 
         Args:
             path: The archive. One of other settings, or one that cannot be read, is replaced.
-            cells: Which of this run's; of one seed.
+            cells: Of this run.
 
         Raises:
             FedcrfError: A cell's records are damaged.
@@ -375,7 +375,7 @@ class Store:
 
         Args:
             scored: Cells that are among the scores; others stay where they are.
-            same: Cells that are one cell, which was run in the place of the first.
+            same: Groups of equal cells; of each the first was run, for all of them.
 
         Raises:
             FedcrfError: The records of such a cell are damaged.
@@ -472,10 +472,10 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
 
 
 def _shared(spec: RunSpec, other: RunSpec) -> dict[str, Any]:
-    """Return of a run's description what it must share with another run in the same folder.
+    """Return the part of a run's description that another run in the same folder must share.
 
-    That is all but methods and seeds, and of rules and other named things the settings of those
-    that both of them use.
+    That is all but methods and seeds. Of rules and other named things it is the settings of those
+    that both runs use.
     """
     described, beside = (
         # What a rule is informed of counts as said: old folders say numbers that were defaults.

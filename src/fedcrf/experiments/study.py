@@ -54,22 +54,14 @@ class Axis:
         return "." in self.name
 
 
-@dataclass(frozen=True)
-class Point:
-    """One combination of the axes' values: a run of methods × seeds."""
-
-    at: Mapping[str, Any]
-    spec: RunSpec
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """The value on each axis."""
-        return tuple(self.at.values())
-
-
 def setting_folder(at: Mapping[str, Any]) -> str:
     """Return the folder of a combination of settings, such as ``bandwidth=0.5,iterations=3``."""
-    return ",".join(f"{key.rpartition('.')[2]}={_exact_text(value)}" for key, value in at.items())
+    return ",".join(f"{last_part(key)}={_exact_text(value)}" for key, value in at.items())
+
+
+def last_part(key: str) -> str:
+    """Return what a setting is called within its section."""
+    return key.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -77,9 +69,9 @@ class Study:
     """A base run and named axes.
 
     Attributes:
-        base: The description that all runs share, as for `resolve`.
+        base: The layers that all runs share, as for `resolve`.
         axes: What varies, beside methods and seeds.
-        settings: Further layers, of what no axis may vary.
+        settings: Further layers, whose settings no axis may vary.
         folder_name: Returns the name of a combination's folder.
     """
 
@@ -89,8 +81,8 @@ class Study:
     folder_name: Callable[[Mapping[str, Any]], str] = setting_folder
 
     @cached_property
-    def points(self) -> list[Point]:
-        """Every combination of the axes' values.
+    def points(self) -> list[tuple[dict[str, Any], RunSpec]]:
+        """Every combination of the axes' values, by axis, with its run of methods × seeds.
 
         Raises:
             FedcrfError: A key that does not exist, or that none of the methods uses, or a value
@@ -103,9 +95,9 @@ class Study:
                 raise FedcrfError(f"--over {key} is said twice: give all its values at once")
             if any(setting_at(layer, key) is not None for layer in fixed):
                 raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
-        points = [Point(at, self._resolved(at, layers)) for at, layers in product(self.axes)]
+        points = [(at, self._resolved(at, layers)) for at, layers in product(self.axes)]
         varied = [axis.layers[0][1] for axis in self.axes if axis.is_setting]
-        check_used([*self.settings, *varied], [each.spec for each in points])
+        check_used([*self.settings, *varied], [spec for _, spec in points])
         return points
 
     @cached_property
@@ -116,9 +108,9 @@ class Study:
             FedcrfError: As of `points`.
         """
         return {
-            (*point.values, cell.method.name, cell.seed): cell
-            for point in self.points
-            for cell in point.spec.cells()
+            (*at.values(), cell.method.name, cell.seed): cell
+            for at, spec in self.points
+            for cell in spec.cells()
         }
 
     def runs(self, folder: Path) -> list[tuple[RunSpec, Store]]:
@@ -127,11 +119,11 @@ class Study:
         Raises:
             FedcrfError: As of `points`.
         """
-        return [(each.spec, self.store(folder, each)) for each in self.points]
+        return [(spec, self.store(folder, at)) for at, spec in self.points]
 
-    def store(self, folder: Path, point: Point) -> Store:
-        """Return where in a folder the results of a point go."""
-        return Store(folder / self.folder_name(point.at))
+    def store(self, folder: Path, at: Mapping[str, Any]) -> Store:
+        """Return where in a folder the results of a combination go."""
+        return Store(folder / self.folder_name(at))
 
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the axes, axis by axis."""
@@ -140,16 +132,16 @@ class Study:
         return tuple(setting_at(described, _current_key(axis.name)) for axis in self.axes)
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
-        """Return the run at a point; the error of one that cannot be names what is at fault."""
+        """Return the run of a combination; the error of one that cannot be names the fault."""
         try:
             return resolve(*self.base, *self.settings, *layers)
         except FedcrfError as error:
             raise FedcrfError(f"{self._at_fault(at, layers)}{error}") from None
 
     def _at_fault(self, at: Mapping[str, Any], layers: Sequence[Options]) -> str:
-        """Return which value has to go for a point to be; empty where an error says it itself.
+        """Return the axis and value without which the others could be run together.
 
-        That is where what all runs share cannot be, and where it is the value of a setting.
+        Empty where the error names the fault itself: a setting, or something all runs share.
         """
         for number, axis in enumerate(self.axes):
             others = [*layers[:number], *layers[number + 1 :]]

@@ -55,7 +55,7 @@ SAID_ELSEWHERE = {
 
 
 class Condition(BaseModel):
-    """What befalls the clients.
+    """What is wrong in a cell.
 
     Attributes:
         name: How it is called in results and on the command line.
@@ -63,8 +63,8 @@ class Condition(BaseModel):
         attack: The section of a run file, with the suite's number of attackers where it has none;
             empty where all clients are honest.
         attacks: Settings of the attack, likewise.
-        ideal: The condition in which the suite's oracles show what could be had here: without the
-            clients that are wrong.
+        ideal: The condition without the clients that are wrong here. In it the suite's oracles
+            show what could be reached.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -111,9 +111,8 @@ class Suite:
         partitions: By name, the section of a run file.
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
-        attackers: How many clients attack under a condition that does not say it itself. Where
-            nobody attacks, rules that are informed of them expect so many, so that it shows
-            what it costs to be ready for them.
+        attackers: How many clients attack under a condition that does not say it itself. Informed
+            rules expect as many where nobody attacks. So the tables show what being ready costs.
         additional: Whether they come in addition to the clients that hold the data; see
             `Schedule`. Where nobody attacks there are none.
         quick: The suite at its small size; None if it has none.
@@ -138,7 +137,7 @@ class Suite:
         return replace(self, partitions=complete.partitions, conditions=complete.conditions)
 
     @property
-    def reference(self) -> str:
+    def quiet(self) -> str:
         """The condition in which nobody is wrong."""
         return next(iter(self.conditions))
 
@@ -225,27 +224,26 @@ class Suite:
         settings: Sequence[Mapping[str, Any]] = (),
         quick: bool = False,
     ) -> Suite:
-        """Return the suite with only some of its parts, or with others of yours.
+        """Return the suite with some of its parts, and with your methods, seeds and settings.
 
         Args:
             methods: Any methods.
             seeds: Any seeds.
             partitions: Names of the suite's.
-            conditions: Names of the suite's, or titles of its groups in any case, which stand for
-                all conditions of the group where none is called so; the reference and what is
-                ideal for them stay.
-            attackers: How many attack under every condition with an attack; the rules that are
-                informed of it are informed of this.
-            clients: Of how many clients the federation is.
-            settings: Layers for `resolve` that win over the suite's, of other things than these.
+            conditions: Names of the suite's, or titles of its groups in any case. A title stands
+                for all conditions of its group, unless a condition has this name. The quiet one
+                stays, and so do the ideals of those chosen.
+            attackers: How many attack under every condition with an attack; rules are informed of
+                this number.
+            clients: The number of clients.
+            settings: Layers for `resolve` that win over the suite's.
             quick: Whether to return the suite at its small size. What is not chosen is then what
                 its ``quick`` says.
 
         Raises:
-            FedcrfError: The suite has no such partition or condition, a number is none of
-                clients, what is chosen says some of them itself, or a setting is methods, seeds or
-                attack, of what a chosen partition or condition says itself, or of what no method
-                or condition uses.
+            FedcrfError: The suite has no such partition or condition. A number cannot be, or a
+                chosen part says it itself. A setting is one of `SAID_ELSEWHERE`, is said by a
+                chosen part itself, or is used by no method or condition.
         """
         small = self._small() if quick else Quick()
         methods = small.methods if methods is None else methods
@@ -261,7 +259,7 @@ class Suite:
         if conditions is not None:
             asked = [each for name in conditions for each in self._named(name)]
             ideals = {self.conditions[name].ideal for name in asked}
-            names = {self.reference, *asked, *ideals}
+            names = {self.quiet, *asked, *ideals}
             kept = {name: each for name, each in kept.items() if name in names}
         chosen = {
             name: section
@@ -293,7 +291,7 @@ class Suite:
             attackers=self.attackers if attackers is None else attackers,
         )
         if settings:
-            check_used(settings, [point.spec for point in replace(suite, seeds=(0,)).study.points])
+            check_used(settings, [spec for _, spec in replace(suite, seeds=(0,)).study.points])
         return suite
 
     def _small(self) -> Quick:
@@ -314,7 +312,7 @@ class Suite:
     def _check_settings(
         self, settings: Sequence[Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """Raise a `FedcrfError` where one is of what is chosen otherwise, or said by some part."""
+        """Raise a `FedcrfError` where a setting is chosen by a flag, or said by a part itself."""
         for layer in settings:
             for key, (_, how) in SAID_ELSEWHERE.items():
                 if key in layer:
@@ -421,7 +419,7 @@ def _parsed(name: str) -> _SuiteFile:
 
 
 def _check_sections(name: str, file: _SuiteFile) -> None:
-    """Raise a `FedcrfError` where what all runs share is not theirs, or there is nowhere to run."""
+    """Raise a `FedcrfError` where a section or a name cannot be one of a suite."""
     shared_by_runs = {"run": file.run} | {f"datasets.{k}": v for k, v in file.datasets.items()}
     if file.quick is not None:
         shared_by_runs["quick.run"] = file.quick.run
@@ -442,7 +440,7 @@ def _check_sections(name: str, file: _SuiteFile) -> None:
 
 
 def _conditions(name: str, file: _SuiteFile) -> Mapping[str, Condition]:
-    """Return the conditions by name, and check what is said of them."""
+    """Return the conditions by name, checked against each other and the groups."""
     conditions = {each.name: each for each in file.conditions}
     if len(conditions) < len(file.conditions) or not conditions:
         raise FedcrfError(
@@ -452,14 +450,14 @@ def _conditions(name: str, file: _SuiteFile) -> Mapping[str, Condition]:
     for each in [name for names in file.groups.values() for name in names]:
         if each not in conditions:
             raise unknown_name(f"condition of suite {name}", each, conditions)
-    reference = file.conditions[0].name
+    quiet = file.conditions[0].name
     for condition in file.conditions:
         ideal = condition.ideal
         if ideal is None:
             continue
         if ideal not in conditions:
             raise unknown_name(f"condition of suite {name}", ideal, conditions)
-        if ideal in (condition.name, reference) or conditions[ideal].ideal is not None:
+        if ideal in (condition.name, quiet) or conditions[ideal].ideal is not None:
             raise FedcrfError(
                 f"suite {name}: '{ideal}' cannot be what is ideal for '{condition.name}': give a "
                 "condition of its own, in which the wrong clients are left out"

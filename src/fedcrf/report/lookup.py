@@ -9,8 +9,8 @@ from pathlib import Path
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.cell import CellStore, CellSummary, StaleCellError
-from fedcrf.experiments.recorded import RecordedRun, newest, readable
-from fedcrf.experiments.results import damage_line, find
+from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
+from fedcrf.experiments.results import damage_line
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Store
 from fedcrf.report.explanation import ClientCauses
@@ -54,8 +54,7 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
         FedcrfError: The folder holds no run, or not this one, or its files are damaged from the
             first round on.
     """
-    recorded, _ = find(folder)
-    if recorded:
+    if recorded := recorded_runs(folder):
         return _sound(_recorded_rounds(recorded, method))
     store = Store(folder)
     cell = find_cell(store.read(), method, seed)

@@ -202,11 +202,11 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, Store | RecordedRun]]:
     """Return the runs in some folders, each under a name of its own."""
     found: list[tuple[str, Store | RecordedRun]] = []
     for folder, name in zip(folders, _names(folders), strict=True):
-        recorded, runs = find(folder)
-        for own_name, run in (recorded or runs).items():
+        runs = find(folder)
+        for own_name, run in runs.items():
             within = own_name if len(folders) == 1 else f"{name}/{own_name}"
             below = isinstance(run, Store) and run.path.parent == folder
-            found.append((within if below or len(recorded or runs) > 1 else name, run))
+            found.append((within if below or len(runs) > 1 else name, run))
     return found
 
 

@@ -22,6 +22,7 @@ from fedcrf.experiments.recorded import (
     recorded_table,
     write_recorded_figures,
 )
+from fedcrf.experiments.results import table
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
 from fedcrf.integrations.recording import Recorder
 from fedcrf.report.lookup import find_rounds
@@ -217,6 +218,10 @@ def test_show_tells_of_runs_beside_each_other(
     first, second = recorded_runs(tmp_path)
     assert first.startswith("crf-fedavg/20")
     assert second.startswith("trimmed/20")
+    cells = table(tmp_path)
+    assert list(cells.run) == [first, second]
+    assert [curve[-1] for curve in cells.curve] == pytest.approx([0.3, 0.2])
+    assert not cells.complete.any()
     assert rows[2] == [first, "CRFAvg", "3", "4", "0.300", "0.300", "1"]
     assert rows[3] == [second, "RuleStrategy(TrimmedMean)", "2", "4", "0.200", "0.200", "1"]
     show(["show", str(tmp_path / "trimmed")])

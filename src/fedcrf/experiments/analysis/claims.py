@@ -49,39 +49,52 @@ def claims_table(title: str, cells: pd.DataFrame, *, iid: bool) -> Table:
         own, base = (of_method[method].loc[shared] for method in pair)
         name = " and ".join(method_title(method) for method in pair)
         if iid:
-            rows.append(_nothing_lost(name, own, base))
+            rows.append(
+                _above_zero(
+                    f"{name}: nothing lost",
+                    f"Δ test accuracy above −{NEGLIGIBLE:g}",
+                    _paired(own, base, "accuracy"),
+                    margin=NEGLIGIBLE,
+                    form="+.4f",
+                )
+            )
             continue
+        accuracy, best_round, loss = (
+            _paired(own, base, column) for column in ("accuracy", "best_round", "validation_loss")
+        )
         rows += [
-            _higher(f"{name}: higher accuracy", "Δ test accuracy", own, base, "accuracy"),
+            _above_zero(f"{name}: higher accuracy", "Δ test accuracy", accuracy),
             _speed(name, own["curve"], base["curve"]),
-            _higher(f"{name}: keeps improving late", "Δ best round", own, base, "best_round"),
-            _lower_loss(name, own, base),
+            _above_zero(f"{name}: keeps improving late", "Δ best round", best_round, form="+.1f"),
+            _above_zero(f"{name}: lower validation loss", "Δ lowest loss", loss, sign=-1),
             _variance(name, own["accuracy"].to_numpy(), base["accuracy"].to_numpy()),
         ]
     return Table(title, ("claim", "measured", "result [95 %]", "verdict"), tuple(rows))
 
 
-def _higher(
-    claim: str, measure: str, own: pd.DataFrame, base: pd.DataFrame, column: str
+def _above_zero(
+    claim: str,
+    measure: str,
+    difference: Estimate,
+    *,
+    sign: int = 1,
+    margin: float = 0.0,
+    form: str = "+.3f",
 ) -> tuple[str, ...]:
-    """Return a claim that a column has the greater mean."""
-    accuracy = column == "accuracy"
-    difference = _paired(own, base, column, bound=1.0 if accuracy else math.inf)
-    text = difference_text(difference, "+.3f" if accuracy else "+.1f")
-    return claim, measure, text, _above_zero(difference.low, difference.high)
+    """Return the row of a claim that ``sign`` times a difference, and a margin, is above zero.
+
+    An interval that is not known decides nothing.
+    """
+    low, high = sorted((sign * difference.low, sign * difference.high))
+    verdict = SUPPORTED if low + margin > 0 else CONTRADICTED if high + margin < 0 else UNDECIDED
+    return claim, measure, difference_text(difference, form), verdict
 
 
-def _lower_loss(pair: str, own: pd.DataFrame, base: pd.DataFrame) -> tuple[str, ...]:
-    loss = _paired(own, base, "validation_loss")
-    verdict = _above_zero(-loss.high, -loss.low)
-    return f"{pair}: lower validation loss", "Δ lowest loss", difference_text(loss), verdict
-
-
-def _nothing_lost(pair: str, own: pd.DataFrame, base: pd.DataFrame) -> tuple[str, ...]:
-    difference = _paired(own, base, "accuracy", bound=1.0)
-    verdict = _above_zero(difference.low + NEGLIGIBLE, difference.high + NEGLIGIBLE)
-    measure = f"Δ test accuracy above −{NEGLIGIBLE:g}"
-    return f"{pair}: nothing lost", measure, difference_text(difference, "+.4f"), verdict
+def _paired(own: pd.DataFrame, base: pd.DataFrame, column: str) -> Estimate:
+    bound = 1.0 if column == "accuracy" else math.inf
+    difference = paired_difference(own[column], base[column], bound)
+    assert difference is not None, "they share seeds"
+    return difference
 
 
 def _speed(pair: str, ours: pd.Series, theirs: pd.Series) -> tuple[str, ...]:
@@ -147,16 +160,3 @@ def _variance(pair: str, own: NDArray[np.float64], base: NDArray[np.float64]) ->
         if found.pvalue < 1 - CONFIDENCE:
             verdict = SUPPORTED if found.statistic < 0 else CONTRADICTED
     return f"{pair}: less variance", "sd of test accuracy over seeds", value, verdict
-
-
-def _paired(
-    own: pd.DataFrame, base: pd.DataFrame, column: str, bound: float = math.inf
-) -> Estimate:
-    difference = paired_difference(own[column], base[column], bound)
-    assert difference is not None, "they share seeds"
-    return difference
-
-
-def _above_zero(low: float, high: float) -> str:
-    """Return whether an interval lies above zero; one that is not known decides nothing."""
-    return SUPPORTED if low > 0 else CONTRADICTED if high < 0 else UNDECIDED

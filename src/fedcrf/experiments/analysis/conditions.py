@@ -57,23 +57,25 @@ def oracle_title(oracle: str) -> str:
 
 
 def worst_of(
-    places: Places, conditions: Sequence[str], reference: str, method: str
+    places: Places, conditions: Sequence[str], quiet: str, method: str
 ) -> tuple[str, Estimate, Estimate | None] | None:
-    """Return the condition with a method's least mean accuracy, that mean, and the reference's.
+    """Return the condition with a method's least mean accuracy, that mean, and the quiet one's.
 
-    All are over the seeds on which these conditions and the reference are finished; the reference
-    does not count where none of its seeds is, and has no mean then. None where the conditions
-    share no seed.
+    All are over the seeds that are finished under each of these conditions, and under the quiet one
+    unless none of its seeds is. Then it has no mean.
+
+    Returns:
+        None where the conditions share no seed.
     """
     import pandas as pd
 
-    every = [*conditions, *([] if places[reference, method].empty else [reference])]
+    every = [*conditions, *([] if places[quiet, method].empty else [quiet])]
     shared = pd.DataFrame({name: places[name, method]["accuracy"] for name in every}).dropna()
     if not conditions or shared.empty:
         return None
-    quiet = estimate(shared[reference]) if reference in shared else None
+    unharmed = estimate(shared[quiet]) if quiet in shared else None
     condition, least = worst_case(shared[[*conditions]].T)
-    return condition, least, quiet
+    return condition, least, unharmed
 
 
 def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
@@ -91,18 +93,18 @@ def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
     partitions = {name: _places(cells, name) for name in suite.partitions}
 
     def cell(places: Places, conditions: Sequence[str], method: str) -> str:
-        found = worst_of(places, conditions, suite.reference, method)
+        found = worst_of(places, conditions, suite.quiet, method)
         if found is None:
-            alone = _mean(places, suite.reference, method)
+            alone = _mean(places, suite.quiet, method)
             return f"{_mean_text(alone, len(suite.seeds))} / {NO_NUMBER}"
-        _, least, quiet = found
+        _, least, unharmed = found
         worst = f"{least.mean:.3f} {interval_text(least)}{_fewer(least, len(suite.seeds))}"
-        return f"{_mean_text(quiet)} / {worst}"
+        return f"{_mean_text(unharmed)} / {worst}"
 
     asked = [
         (oracle_title(oracle), removed, oracle)
         for oracle in oracles
-        if any(worst_of(each, removed, suite.reference, oracle) for each in partitions.values())
+        if any(worst_of(each, removed, suite.quiet, oracle) for each in partitions.values())
     ]
     asked += [(method_title(method), names, method) for method in suite.methods]
     rows = [
@@ -123,7 +125,7 @@ def summary_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
     places, groups = _places(cells, partition), _groups(suite)
 
     def worst(names: Sequence[str], method: str, seeds: int) -> str:
-        found = worst_of(places, names, suite.reference, method)
+        found = worst_of(places, names, suite.quiet, method)
         if found is None:
             return NO_NUMBER
         condition, least, _ = found
@@ -132,14 +134,14 @@ def summary_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
         return f"{least.mean:.3f} {interval_text(least)} ({said})"
 
     of_all = {
-        (column, method): _mean(places, suite.reference, method, column)
+        (column, method): _mean(places, suite.quiet, method, column)
         for column in ALL_CLIENTS
         for method in suite.methods
     }
     shown = ALL_CLIENTS if any(of_all.values()) else {}
     rows = []
     for method in suite.methods:
-        quiet = _mean(places, suite.reference, method)
+        quiet = _mean(places, suite.quiet, method)
         n = 0 if quiet is None else quiet.seeds
         rows.append(
             (
@@ -147,7 +149,7 @@ def summary_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
                 str(n),
                 _mean_text(quiet),
                 *(_mean_text(of_all[column, method], n) for column in shown),
-                _difference_text(places, suite.reference, suite.reference, method, n),
+                _difference_text(places, suite.quiet, suite.quiet, method, n),
                 *(worst(names, method, n) for names in groups.values()),
             )
         )
@@ -260,7 +262,7 @@ def heat_map_grid(suite: Suite, cells: pd.DataFrame, partition: str) -> pd.DataF
     grid = grid.reindex(index=_tested(suite), columns=methods)
     grid.index = [suite.conditions[name].title for name in grid.index]
     for group, names in _groups(suite).items():
-        found = [worst_of(places, names, suite.reference, method) for method in methods]
+        found = [worst_of(places, names, suite.quiet, method) for method in methods]
         grid.loc[f"worst: {group}"] = [np.nan if each is None else each[1].mean for each in found]
     grid = grid.set_axis(map(method_title, methods), axis="columns")
     return grid.T if grid.shape[1] > grid.shape[0] else grid
@@ -283,7 +285,7 @@ def _groups(suite: Suite) -> dict[str, list[str]]:
         for title, names in suite.groups.items()
         if all(name in suite.conditions for name in names)
     }
-    groups["all shown"] = [name for name in _tested(suite) if name != suite.reference]
+    groups["all shown"] = [name for name in _tested(suite) if name != suite.quiet]
     return {title: names for title, names in groups.items() if names}
 
 
@@ -337,7 +339,7 @@ def worst_case_ranks(places: Sequence[Place]) -> Table:
     def worst(place: Place, method: str) -> Estimate | None:
         by_condition = _places(place.cells, place.partition)
         names = _groups(place.suite).get("all shown", [])
-        found = worst_of(by_condition, names, place.suite.reference, method)
+        found = worst_of(by_condition, names, place.suite.quiet, method)
         return None if found is None else found[1]
 
     attacked = [each for each in places if _groups(each.suite)]
@@ -350,7 +352,7 @@ def cost_ranks(places: Sequence[Place]) -> Table:
     def cost(place: Place, method: str) -> Estimate | None:
         by_condition = _places(place.cells, place.partition)
         own, baseline = (
-            by_condition[place.suite.reference, name]["accuracy"] for name in (method, BASELINE)
+            by_condition[place.suite.quiet, name]["accuracy"] for name in (method, BASELINE)
         )
         return paired_difference(own, baseline)
 

@@ -113,18 +113,18 @@ def method_difference(
 
 
 def paired_difference(
-    values: pd.Series, reference: pd.Series, bound: float = 1.0
+    values: pd.Series, baseline: pd.Series, bound: float = 1.0
 ) -> Estimate | None:
-    """Return the mean of ``values − reference`` with Student's t interval; None without a pair.
+    """Return the mean of ``values − baseline`` with Student's t interval; None without a pair.
 
     Args:
         values: By seed.
-        reference: By seed; what only one of the two has is not paired.
+        baseline: By seed; what only one of the two has is not paired.
         bound: The greatest possible difference, which the interval does not leave: 1 for
             accuracies, infinity for what has no limits.
     """
-    shared = values.index.intersection(reference.index).sort_values()
-    found = estimate(values.loc[shared].to_numpy() - reference.loc[shared].to_numpy())
+    shared = values.index.intersection(baseline.index).sort_values()
+    found = estimate(values.loc[shared].to_numpy() - baseline.loc[shared].to_numpy())
     if found is None or found.seeds < FEWEST_SEEDS:
         return found
     half = _student_quantile(found.seeds) * found.sd / math.sqrt(found.seeds)

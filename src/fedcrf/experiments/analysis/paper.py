@@ -98,8 +98,8 @@ def column_run(column: Column, methods: Sequence[str], seeds: Sequence[int]) -> 
     """
     paper = read_suite("paper", column.dataset)
     chosen = paper.chosen(methods=methods, seeds=seeds, partitions=[column.setting])
-    (point,) = chosen.study.points
-    return point.spec
+    ((_, spec),) = chosen.study.points
+    return spec
 
 
 def published_column(spec: RunSpec) -> Mapping[str, Published]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich import box
@@ -23,7 +23,6 @@ from fedcrf.experiments.analysis.pairs import (
     by_axes,
     estimate,
     mean_accuracy,
-    mean_grid,
     method_difference,
     paired_difference,
 )
@@ -246,86 +245,6 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
         f"Δ to {first_name} [95 %]",
     )
     return Table("The runs beside each other", header, tuple(rows), note)
-
-
-def settings_table(
-    cells: pd.DataFrame, settings: Sequence[str], defaults: Sequence[Any], note: str = ""
-) -> Table:
-    """Return the test accuracy at every combination of some settings' values.
-
-    Beside it is the paired difference to the default's.
-
-    Args:
-        cells: Of all runs, each in a folder of its own.
-        settings: Names of the columns that have the values.
-        defaults: The value of each where nothing is set.
-        note: Stands below the table.
-    """
-    finished = cells[cells["complete"]]
-    of_run = by_axes(finished, "folder", "method")
-    methods = list(dict.fromkeys(finished["method"]))
-    named = len(methods) > 1
-    points = finished.drop_duplicates("folder").set_index("folder")[[*settings]]
-    values = {folder: at for folder, *at in points.itertuples(name=None)}
-    default_folder = next((folder for folder, at in values.items() if at == list(defaults)), None)
-    rows = []
-    for folder, method in dict.fromkeys(zip(finished["folder"], finished["method"], strict=True)):
-        accuracy = of_run[folder, method]["accuracy"]
-        difference = "default"
-        if folder != default_folder:
-            default = of_run[default_folder, method]["accuracy"]
-            difference = difference_text(paired_difference(accuracy, default))
-        mean = estimate(accuracy)
-        rows.append(
-            (
-                *([method_title(method)] if named else []),
-                *map(value_text, values[folder]),
-                str(len(accuracy)),
-                NO_NUMBER if mean is None else estimate_text(mean),
-                difference,
-            )
-        )
-    header = (
-        *(["method"] if named else []),
-        *map(short_name, settings),
-        "seeds",
-        "test accuracy",
-        "Δ to default [95 %]",
-    )
-    titles = ", ".join(map(method_title, methods))
-    return Table(f"{titles} over {', '.join(settings)}", header, tuple(rows), note)
-
-
-def settings_grid(
-    cells: pd.DataFrame, method: str, axes: Mapping[str, Sequence[Any]]
-) -> pd.DataFrame:
-    """Return a method's mean accuracies over two settings, for a heat map.
-
-    Args:
-        cells: Of all runs.
-        method: Which.
-        axes: The names of two columns, each with its values; the first goes downwards.
-    """
-    own = cells[cells["method"] == method]
-    written = own.assign(**{name: own[name].map(value_text) for name in axes})
-    down, across = axes
-    grid = mean_grid(written, down, across)
-    rows, columns = ([value_text(value) for value in values] for values in axes.values())
-    return grid.reindex(index=rows, columns=columns).rename_axis(
-        index=short_name(down), columns=short_name(across)
-    )
-
-
-def short_name(setting: str) -> str:
-    """Return the last part of a setting's key."""
-    return setting.rpartition(".")[2]
-
-
-def value_text(value: Any) -> str:
-    """Return a setting's value as it stands in tables and figures."""
-    if isinstance(value, list | tuple):
-        return "-".join(value_text(each) for each in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def estimate_text(value: Estimate) -> str:
