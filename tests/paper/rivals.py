@@ -7,6 +7,7 @@ share with the library is scikit-learn's clustering, which both are defined by, 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -185,7 +186,9 @@ def signguard(
     cluster = [True] * len(rows)
     if bandwidth > 0:
         shift = MeanShift(bandwidth=bandwidth, bin_seeding=True, cluster_all=False)
-        labels = shift.fit(rows[order]).labels_.tolist()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that each point is a bin
+            labels = shift.fit(rows[order]).labels_.tolist()
         sizes_of = [labels.count(k) for k in range(max(labels) + 1)]
         largest = sizes_of.index(max(sizes_of))
         for place, label in zip(order, labels, strict=True):
