@@ -35,4 +35,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     result = run(parser.parse_args().rounds)
-    print(result, result.metrics, result.table(), sep="\n\n")
+    print(result, result.metrics.round(4).to_string(), result.table().to_string(), sep="\n\n")
