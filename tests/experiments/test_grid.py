@@ -376,16 +376,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcrf.attacks.base import DataAttack
+from fedcrf.attacks import Backdoor
 
 
 @dataclass(frozen=True)
-class Corner(DataAttack):
+class Corner(Backdoor):
     target: int = 1
-    hides: bool = False
 
     def poison(self, images, labels, num_classes, draw):
         return self.trigger(images), np.full_like(labels, self.target)
+
+    def _planted(self, images, labels, replaced, draw):
+        return images
 
     def trigger(self, images):
         stamped = images.copy()

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from fedcrf.attacks import DataAttack
 from fedcrf.data import ClientSplit, ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.cell import Begun, CellStore, CellSummary, StaleCellError
@@ -33,7 +34,6 @@ from fedcrf.extras import check_installed, mend
 from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
-from fedcrf.simulation.adversary import check_target
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import RoundRecord, reported_round, rounds_of
 from fedcrf.simulation.rounds import Simulation
@@ -224,7 +224,9 @@ def _check(spec: RunSpec, store: Store, workplace: Workplace) -> _Checked:
     cells = spec.cells()
     network = cells[0].model.build(dataset.image_shape, dataset.num_classes)
     check_outputs(cells[0].model_name, network, dataset.image_shape, dataset.num_classes)
-    check_target(cells[0].threat, dataset.num_classes)
+    threat = cells[0].threat
+    if threat is not None and isinstance(threat.attack, DataAttack):
+        threat.attack.check_data(dataset.image_shape, dataset.num_classes)
     if any(isinstance(cell.rule, ByzFLRule) for cell in cells):
         check_installed("byzfl")
     splits = {

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from fedcrf.attacks import DataAttack, Scene, Threat
-from fedcrf.errors import FedcrfError
+from fedcrf.attacks import Backdoor, DataAttack, Scene, Threat
 from fedcrf.rules import ClientReport, Memory, Rule, State
 from fedcrf.simulation.federation import Examples, Federation
 from fedcrf.simulation.randomness import Stream, generator
-
-
-@runtime_checkable
-class Backdoor(Protocol):
-    """What an attack defines if its success is to be measured.
-
-    Attributes:
-        target: The class for which the model is to take an image with the trigger.
-    """
-
-    target: int
-
-    def trigger(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return test images (n, C, H, W) with the trigger; the argument is not changed."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -67,9 +48,8 @@ class Adversary:
             named: The attackers, if they are not drawn.
 
         Raises:
-            FedcrfError: So many cannot be drawn, or a backdoor's target is no class.
+            FedcrfError: So many cannot be drawn, or the attack does not fit the data.
         """
-        check_target(threat, federation.num_classes)
         eligible = federation.eligible
         count = threat.schedule.count(len(eligible))
         if threat.schedule.additional:
@@ -89,20 +69,21 @@ class Adversary:
         return client in self.poisoned and self.threat.schedule.active(number)
 
     def triggered(self, test: Examples) -> Examples | None:
-        """Return test examples of other classes than a backdoor's target, with its trigger.
+        """Return the test examples on which a backdoor's success is measured, with its trigger.
 
         Their label is the target, so that the accuracy on them is the attack's success rate.
 
         Returns:
-            None if the attack is no backdoor.
+            None if the attack is no backdoor, or if none of the examples counts.
         """
         attack = self.threat.attack
         if not isinstance(attack, Backdoor):
             return None
-        others = test.labels != attack.target
-        images = attack.trigger(test.images[others].cpu().numpy())
-        labels = torch.full_like(test.labels[others], attack.target)
-        return Examples(torch.tensor(images, device=labels.device), labels)
+        images, chosen = attack.backdoored(test.images.cpu().numpy(), test.labels.cpu().numpy())
+        if not chosen.any():
+            return None
+        labels = torch.full((int(chosen.sum()),), attack.target, device=test.labels.device)
+        return Examples(torch.tensor(images[chosen], device=labels.device), labels)
 
     def scene(
         self,
@@ -145,16 +126,6 @@ class Adversary:
             sent = forgery.reports if active else sent
         attackers = [report.client for report in scene.own] if active else []
         return scene.round_with(sent), attackers, memory
-
-
-def check_target(threat: Threat | None, num_classes: int) -> None:
-    """Raise a `FedcrfError` if a backdoor's target is none of so many classes."""
-    attack = None if threat is None else threat.attack
-    if isinstance(attack, Backdoor) and not 0 <= attack.target < num_classes:
-        raise FedcrfError(
-            f"target {attack.target}: the data set has {num_classes} classes; give one from 0 to "
-            f"{num_classes - 1}"
-        )
 
 
 def _poisoned(attack: DataAttack, federation: Federation, client: int, seed: int) -> Examples:
