@@ -34,8 +34,8 @@ from fedcrf.statistics.threads import default_threads, in_order
 
 LOGGER = logging.getLogger("fedcrf")
 
-MOST_SORTED = 128
-"""Most clients whose columns are sorted by a network; more are searched for a rank."""
+MOST_IN_LONG_TASKS = 128
+"""Most clients for which a task's Gram matrix is small beside its columns."""
 
 FEWEST_NUMBERS = 1 << 18
 """m · d below which loading costs more than it saves."""
@@ -108,19 +108,20 @@ def sum_columns(
         return None
     joined = Joined(clients, origin)
     padded = m + EDGE if products else 0
-    few = products and m <= MOST_SORTED
-    width = CHUNK if few else CHUNK_OF_MANY if products else CHUNK_WITHOUT_PRODUCTS
-    network = _network(m, (m - 1) // 2, m // 2 + 1) if few else None
+    width = _width(m) if products else CHUNK_WITHOUT_PRODUCTS
+    network = _network(m, (m - 1) // 2, m // 2 + 1) if products else None
     median = np.empty(0 if sketch is None else joined.size, joined.dtype)
 
     def carry_out(task: slice) -> list[NDArray[Any]]:
         sums = [np.zeros(m), np.zeros((padded, padded)), np.zeros(m), np.zeros(m), np.zeros(())]
+        squares, gram, *others, median_square = sums
         for where, columns in joined.columns(task):
-            given = *columns, *sums[:4]
             if network is not None:
-                sums[4] += _call(kernels, "gather", *given, *network)
+                given = *columns, squares, gram, *others, *network
+                median_square += _call(kernels, "gather", *given)
             else:
-                sums[4] += _call(kernels, "gather_many", *given, joined.whole, median[where])
+                given = *columns, squares, *others, joined.whole, median[where]
+                median_square += _call(kernels, "gather_crowd", *given)
         return sums
 
     totals = _add_up(carry_out, joined.tasks(width), joined.worthwhile(threads))
@@ -161,8 +162,7 @@ def sum_centred(
             _call(kernels, "gather_centred", *columns, *sums)
         return sums
 
-    width = CHUNK if m <= MOST_SORTED else CHUNK_OF_MANY
-    totals = _add_up(carry_out, joined.tasks(width), joined.worthwhile(threads))
+    totals = _add_up(carry_out, joined.tasks(_width(m)), joined.worthwhile(threads))
     if totals is None:
         return None
     finite = np.isfinite(totals[0])
@@ -227,10 +227,13 @@ def trimmed_mean_columns(
 
     The mean of what the largest cut leaves is the median.
     """
-    m, joined = len(clients), Joined(clients)
-    if m > MOST_SORTED:
-        return _fill("trimmed_mean_many", joined, (trim, joined.whole), result, threads)
-    return _fill("trimmed_mean", joined, _network(m, trim, m - trim), result, threads)
+    m = len(clients)
+    return _fill("trimmed_mean", Joined(clients), _network(m, trim, m - trim), result, threads)
+
+
+def _width(m: int) -> int:
+    """Return how many columns a task has in which products of m clients are summed."""
+    return CHUNK if m <= MOST_IN_LONG_TASKS else CHUNK_OF_MANY
 
 
 @lru_cache(maxsize=64)
