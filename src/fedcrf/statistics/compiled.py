@@ -1,12 +1,13 @@
 """The passes over the updates as compiled code, where there is a compiler and much to do.
 
-One compilation serves every number of clients. It is made in the first round on a machine, takes
-some seconds, is announced, and kept in the cache folder for the processes that follow.
+One compilation serves every number of clients, so that a later round with more of them does not
+wait. The first round on a machine makes it and says how long it took. It is kept in the cache
+folder.
 
-Sums are float64 from block to block. Within a block of a few hundred columns squares are too, since
-norms are compared with each other and must not lose a digit; other products are summed in the
-updates' own precision, some twenty in each lane of a register. Differences to the global model have
-the models' own precision, float32 at least.
+Sums are float64 from block to block; a block has a few hundred columns. Squares are float64 within
+a block too: norms are compared with each other and must not lose a digit. Other products are summed
+in the updates' own precision. Differences to the global model are made in the models' own
+precision, float32 at least.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def sum_columns(
     products: bool = True,
     sketch: CountSketch | None = None,
 ) -> tuple[NDArray[np.bool_], Sums] | None:
-    """Sum Gram matrix, inner products with the median and distances to it, over all columns.
+    """Sum the Gram matrix, inner products with the median and distances to it, over all columns.
 
     Args:
         clients: m lists of flat layers that `suits` accepts.
@@ -100,8 +101,8 @@ def sum_columns(
 
     Returns:
         (m,) bool, whether each update is finite, and the sums, which count where all are. None
-        where there is no compiler, or where float32 would not do: a product or a distance that
-        overflows, or squares that vanish. The plain way then gives the answer.
+        without a compiler. None too where float32 would not do: a product or a distance overflows,
+        or squares vanish. The plain pass then gives the answer.
     """
     m, kernels = len(clients), _kernels()
     if kernels is None:
@@ -236,12 +237,12 @@ def _width(m: int) -> int:
     return CHUNK if m <= MOST_IN_LONG_TASKS else CHUNK_OF_MANY
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # for 10,000 clients one takes 12 MiB
 def _network(m: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Return a sorting network as compiled code takes it: steps, rows of the result, all rows.
 
-    A step (a, b, lesser, greater) compares two rows and writes to two others, which nobody needs
-    any more; −1 stands for a result that nobody needs at all.
+    A step (a, b, lesser, greater) compares two rows. It writes to two rows that nobody needs any
+    more; −1 stands for a result that nobody needs at all.
 
     Args:
         m: Rows to sort.
