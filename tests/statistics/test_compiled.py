@@ -57,12 +57,14 @@ def no_silent_way_out(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert not [text for text in caplog.messages if "plain pass" in text]
 
 
-@pytest.fixture(params=["few", "many"])
-def clients_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Send every number of clients through the code for many, or few of them through theirs."""
-    if request.param == "many":
-        monkeypatch.setattr(compiled, "MOST_SORTED", 0)
-    return request.param
+def medians_of_a_crowd(arrays):
+    """Return the medians that a crowd's sums are made with."""
+    m, joined = len(arrays), compiled.Joined([[array] for array in arrays])
+    medians, kernels = np.empty(joined.size, joined.dtype), compiled._kernels()
+    for where, columns in joined.columns(slice(0, joined.size)):
+        sums = np.zeros(m), np.zeros(m), np.zeros(m)
+        kernels.gather_crowd(*columns, *sums, joined.whole, medians[where])
+    return medians
 
 
 def draw_clients(generator, m, sizes, dtype, kind="normal", strided=False):
@@ -91,18 +93,22 @@ def plain_sums(clients, origin=None):
 
 
 def assert_same_statistics(clients, origin=None):
-    statistics = update_statistics(clients, origin)
     sums = plain_sums(clients, origin)
     size = np.diagonal(sums.gram)
     scale = np.sqrt(np.outer(size, size))
-    assert (np.abs(statistics.gram - sums.gram) <= 1e-6 * scale).all()
-    distance = np.sqrt(sums.squared_distance)
-    # Differences to the global model are rounded to float32, as the models themselves were.
-    rounding = 1e-20 if origin is None else 1e-7 * np.sqrt(size).max()
-    assert_allclose(statistics.median_distance, distance, rtol=1e-6, atol=rounding)
-    assert_allclose(statistics.median_norm, np.sqrt(sums.median_square), rtol=1e-6, atol=1e-20)
-    bound = 1e-6 * np.sqrt(size * max(sums.median_square, size.min() * 1e-12))
-    assert (np.abs(statistics.median_inner - sums.inner) <= bound).all()
+    assert (np.abs(update_statistics(clients, origin).gram - sums.gram) <= 1e-6 * scale).all()
+    for products in (True, False):
+        finite, found = one_pass.finite_sums(clients, origin, None, products)
+        assert finite.all()
+        assert_allclose(found.squares, size, rtol=1e-6, atol=1e-300)
+        # Differences to the global model are rounded to float32, as the models themselves were.
+        rounding = 1e-20 if origin is None else 1e-7 * np.sqrt(size).max()
+        distances = np.sqrt(found.squared_distance), np.sqrt(sums.squared_distance)
+        assert_allclose(*distances, rtol=1e-6, atol=rounding)
+        norms = np.sqrt(found.median_square), np.sqrt(sums.median_square)
+        assert_allclose(*norms, rtol=1e-6, atol=1e-20)
+        bound = 1e-6 * np.sqrt(size * max(sums.median_square, size.min() * 1e-12))
+        assert (np.abs(found.inner - sums.inner) <= bound).all()
 
 
 some_sizes = st.lists(st.sampled_from([0, 1, 7, 511, 512, 513, 1300]), min_size=1, max_size=3)
@@ -173,6 +179,7 @@ def test_medians_are_exact_and_trimmed_means_close(m, size, dtype, kind, trim, s
     arrays = [layers[0] for layers in draw_clients(generator, m, [size], dtype, kind)]
     block = np.stack(arrays).astype(np.float64)
     assert (median_of(arrays) == coordinate_median(block).astype(dtype)).all()
+    assert (medians_of_a_crowd(arrays).astype(dtype) == median_of(arrays)).all()
     trim = min(trim, (m - 1) // 2)
     expected = coordinate_trimmed_mean(block, trim).astype(dtype).astype(np.float64)
     got = trimmed_mean_of(arrays, trim).astype(np.float64)
@@ -182,39 +189,41 @@ def test_medians_are_exact_and_trimmed_means_close(m, size, dtype, kind, trim, s
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("m", [1, 2, 3, 10, 64, 66, 128, 129, 195, 301])
-def test_few_and_many_clients_are_alike(m, dtype, clients_of):
+def test_few_and_many_clients_are_alike(m, dtype):
     generator = np.random.default_rng(m)
     for kind in ("normal", "ties"):
         clients = draw_clients(generator, m, [700, 5], dtype, kind)
         assert_same_statistics(clients, draw_clients(generator, 1, [700, 5], dtype)[0])
         arrays = [layers[0] for layers in clients]
         assert (median_of(arrays) == np.median(arrays, axis=0)).all()
+        assert (medians_of_a_crowd(arrays) == np.median(arrays, axis=0)).all()
         trim = (m - 1) // 3
         trimmed = coordinate_trimmed_mean(np.stack(arrays).astype(np.float64), trim).astype(dtype)
         found = trimmed_mean_of(arrays, trim)
-        # What is beyond the ranks is added and taken away again where clients are many.
         assert_allclose(found, trimmed, rtol=np.finfo(dtype).eps, atol=m * 1e-16)
 
 
-def test_a_median_of_extreme_numbers_is_exact(clients_of):
+def test_a_median_of_extreme_numbers_is_exact():
     """The range overflows float32, and between two of its numbers lie many more."""
     rows = np.float32([-3e38, -1e-45, 0.0, 1e-45, 3e38, 3.1e38, -3.1e38])[:, None]
     rows = np.hstack([rows, rows[[0, 0, 0, 0, 6, 6, 6]], rows[:1].repeat(7, 0), -rows])
     for m in (4, 5, 6, 7):
         expected = np.median(rows[:m].astype(np.float64), axis=0).astype(np.float32)
         assert (median_of([*rows[:m]]) == expected).all()
+        if m % 2:  # the sum of two may overflow: then the plain pass answers
+            assert (medians_of_a_crowd([*rows[:m]]) == expected).all()
 
 
 def test_one_compilation_serves_every_number_of_clients(caplog):
     generator = np.random.default_rng(0)
     update_statistics(draw_clients(generator, 2, [700], np.float32))
     caplog.clear()
-    for m in (3, 10, 17, 100):
+    for m in (3, 10, 17, 100, 129, 300):
         update_statistics(draw_clients(generator, m, [700], np.float32))
     assert not caplog.messages
 
 
-def test_what_the_updates_share_does_not_hide_how_they_differ(clients_of):
+def test_what_the_updates_share_does_not_hide_how_they_differ():
     """Norms that agree in six digits are still compared by the rest of them."""
     generator = np.random.default_rng(0)
     common = generator.normal(size=200_000)
@@ -227,7 +236,7 @@ def test_what_the_updates_share_does_not_hide_how_they_differ(clients_of):
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e30, 1e20, 1e-30])
-def test_what_float32_cannot_square_goes_the_plain_way(special, clients_of):
+def test_what_float32_cannot_square_goes_the_plain_way(special):
     generator = np.random.default_rng(0)
     clients = [[generator.normal(size=700).astype(np.float32)] for _ in range(3)]
     clients[1][0][:] = special
@@ -249,9 +258,7 @@ def test_what_float32_cannot_square_goes_the_plain_way(special, clients_of):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("zeros", [1, 2, 3])
 @pytest.mark.parametrize("with_origin", [False, True])
-def test_updates_that_are_zero_keep_no_round_from_the_compiled_pass(
-    dtype, zeros, with_origin, clients_of
-):
+def test_updates_that_are_zero_keep_no_round_from_the_compiled_pass(dtype, zeros, with_origin):
     """One client that did not move must not cost the others the fast way."""
     generator = np.random.default_rng(0)
     clients = draw_clients(generator, 3, [700, 5], dtype)
@@ -267,7 +274,7 @@ def test_updates_that_are_zero_keep_no_round_from_the_compiled_pass(
     assert_same_statistics(clients, origin)
 
 
-def test_updates_whose_squares_alone_are_zero_go_the_plain_way(clients_of):
+def test_updates_whose_squares_alone_are_zero_go_the_plain_way():
     """Squares that vanish in float64, and differences that do in the models' own precision."""
     generator = np.random.default_rng(0)
     tiny = draw_clients(generator, 3, [700], np.float64)

@@ -1,12 +1,13 @@
 """The passes over the updates as compiled code, where there is a compiler and much to do.
 
-One compilation serves every number of clients. It is made in the first round on a machine, takes
-some seconds, is announced, and kept in the cache folder for the processes that follow.
+One compilation serves every number of clients, so that a later round with more of them does not
+wait. The first round on a machine makes it and says how long it took. It is kept in the cache
+folder.
 
-Sums are float64 from block to block. Within a block of a few hundred columns squares are too, since
-norms are compared with each other and must not lose a digit; other products are summed in the
-updates' own precision, some twenty in each lane of a register. Differences to the global model have
-the models' own precision, float32 at least.
+Sums are float64 from block to block; a block has a few hundred columns. Squares are float64 within
+a block too: norms are compared with each other and must not lose a digit. Other products are summed
+in the updates' own precision. Differences to the global model are made in the models' own
+precision, float32 at least.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from fedcrf.statistics.threads import default_threads, in_order
 
 LOGGER = logging.getLogger("fedcrf")
 
-MOST_SORTED = 128
-"""Most clients whose columns are sorted by a network; more are searched for a rank."""
+MOST_IN_LONG_TASKS = 128
+"""Most clients for which a task's Gram matrix is small beside its columns."""
 
 FEWEST_NUMBERS = 1 << 18
 """m · d below which loading costs more than it saves."""
@@ -88,7 +89,7 @@ def sum_columns(
     products: bool = True,
     sketch: CountSketch | None = None,
 ) -> tuple[NDArray[np.bool_], Sums] | None:
-    """Sum Gram matrix, inner products with the median and distances to it, over all columns.
+    """Sum the Gram matrix, inner products with the median and distances to it, over all columns.
 
     Args:
         clients: m lists of flat layers that `suits` accepts.
@@ -100,27 +101,28 @@ def sum_columns(
 
     Returns:
         (m,) bool, whether each update is finite, and the sums, which count where all are. None
-        where there is no compiler, or where float32 would not do: a product or a distance that
-        overflows, or squares that vanish. The plain way then gives the answer.
+        without a compiler. None too where float32 would not do: a product or a distance overflows,
+        or squares vanish. The plain pass then gives the answer.
     """
     m, kernels = len(clients), _kernels()
     if kernels is None:
         return None
     joined = Joined(clients, origin)
     padded = m + EDGE if products else 0
-    few = products and m <= MOST_SORTED
-    width = CHUNK if few else CHUNK_OF_MANY if products else CHUNK_WITHOUT_PRODUCTS
-    network = _network(m, (m - 1) // 2, m // 2 + 1) if few else None
+    width = _width(m) if products else CHUNK_WITHOUT_PRODUCTS
+    network = _network(m, (m - 1) // 2, m // 2 + 1) if products else None
     median = np.empty(0 if sketch is None else joined.size, joined.dtype)
 
     def carry_out(task: slice) -> list[NDArray[Any]]:
         sums = [np.zeros(m), np.zeros((padded, padded)), np.zeros(m), np.zeros(m), np.zeros(())]
+        squares, gram, *others, median_square = sums
         for where, columns in joined.columns(task):
-            given = *columns, *sums[:4]
             if network is not None:
-                sums[4] += _call(kernels, "gather", *given, *network)
+                given = *columns, squares, gram, *others, *network
+                median_square += _call(kernels, "gather", *given)
             else:
-                sums[4] += _call(kernels, "gather_many", *given, joined.whole, median[where])
+                given = *columns, squares, *others, joined.whole, median[where]
+                median_square += _call(kernels, "gather_crowd", *given)
         return sums
 
     totals = _add_up(carry_out, joined.tasks(width), joined.worthwhile(threads))
@@ -161,8 +163,7 @@ def sum_centred(
             _call(kernels, "gather_centred", *columns, *sums)
         return sums
 
-    width = CHUNK if m <= MOST_SORTED else CHUNK_OF_MANY
-    totals = _add_up(carry_out, joined.tasks(width), joined.worthwhile(threads))
+    totals = _add_up(carry_out, joined.tasks(_width(m)), joined.worthwhile(threads))
     if totals is None:
         return None
     finite = np.isfinite(totals[0])
@@ -227,18 +228,21 @@ def trimmed_mean_columns(
 
     The mean of what the largest cut leaves is the median.
     """
-    m, joined = len(clients), Joined(clients)
-    if m > MOST_SORTED:
-        return _fill("trimmed_mean_many", joined, (trim, joined.whole), result, threads)
-    return _fill("trimmed_mean", joined, _network(m, trim, m - trim), result, threads)
+    m = len(clients)
+    return _fill("trimmed_mean", Joined(clients), _network(m, trim, m - trim), result, threads)
 
 
-@lru_cache(maxsize=64)
+def _width(m: int) -> int:
+    """Return how many columns a task has in which products of m clients are summed."""
+    return CHUNK if m <= MOST_IN_LONG_TASKS else CHUNK_OF_MANY
+
+
+@lru_cache(maxsize=8)  # for 10,000 clients one takes 12 MiB
 def _network(m: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Return a sorting network as compiled code takes it: steps, rows of the result, all rows.
 
-    A step (a, b, lesser, greater) compares two rows and writes to two others, which nobody needs
-    any more; −1 stands for a result that nobody needs at all.
+    A step (a, b, lesser, greater) compares two rows. It writes to two rows that nobody needs any
+    more; −1 stands for a result that nobody needs at all.
 
     Args:
         m: Rows to sort.

@@ -31,16 +31,16 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class EstimatedCosines:
-    """What the angles of n vectors are estimated from: exact in one direction, few in others.
+    """What the angles of n vectors are estimated from.
 
-    The cosine of two is Σ of the products of their coordinates in ``known``, and that of their
-    rows in ``rest`` where it is beyond chance.
+    The cosine of two vectors is the inner product of their rows in ``known``. That of their rows in
+    ``rest`` is added where it is larger than chance makes it.
 
     Attributes:
         known: (n, 1 + r) float32; the cosine with the median vector, which is exact, and
             coordinates along the principal directions of the sketches without it.
         rest: (n, k) float32; what the sketches hold besides.
-        search: (n, ≤ 1 + r + 32) float32; whose products find who may be near.
+        search: (n, ≤ 1 + r + 32) float32; vectors whose inner products find who may be near.
     """
 
     known: Matrix
@@ -58,11 +58,11 @@ class EstimatedCosines:
     ) -> EstimatedCosines:
         """Take the median out of sketches and find the directions in which they differ.
 
-        With c_i = cos(u_i, ũ), which is known exactly, cos(u_i, u_j) = c_i c_j + √(1−c_i²)
-        √(1−c_j²) cos(r_i, r_j), where r_i is u_i without its part along ũ: that much less of it is
-        estimated. Sketching adds to the inner products of the r_i noise of variance 1/k, alike in
-        all k directions; what many have in common stands out of it. Directions count whose singular
-        value is above the largest that noise alone has, about √n + √k of its deviation.
+        Let c_i = cos(u_i, ũ), which is known exactly, and r_i be u_i without its part along ũ. Then
+        cos(u_i, u_j) = c_i c_j + √(1−c_i²) √(1−c_j²) cos(r_i, r_j), and only the last cosine is
+        estimated. A sketch adds noise of variance 1/k to the inner products of the r_i, equal in
+        all k directions. What many vectors share is larger than the noise. So a direction counts
+        if its singular value is above the largest of noise alone: about √n + √k deviations.
 
         Args:
             sketches: (n + 1, k); S u_i, and S ũ.

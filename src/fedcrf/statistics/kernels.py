@@ -230,10 +230,11 @@ def gather(layers, start, stop, squares, gram, inner, squared_distance, steps, k
         slots: Rows of the block: the clients' and those that the network writes to.
     """
     m, like, finite, total = len(squares), layers[3], True, 0.0
-    block = np.empty((slots + TILE_ROWS, BLOCK + PADDING), like.dtype)
-    median, half = np.empty((1, BLOCK), like.dtype), like.dtype.type(0.5)
-    for first in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - first)
+    width = _width(slots)
+    block = np.empty((slots + TILE_ROWS, width + PADDING), like.dtype)
+    median, half = np.empty((1, width), like.dtype), like.dtype.type(0.5)
+    for first in range(start, stop, width):
+        n = min(width, stop - first)
         finite &= _read(layers, first, first + n, block, squares)
         if not finite:
             continue
@@ -252,15 +253,16 @@ def gather(layers, start, stop, squares, gram, inner, squared_distance, steps, k
 
 
 @compiled
-def gather_many(layers, start, stop, squares, gram, inner, squared_distance, whole, medians):
-    """Do what `gather` does where clients are too many for a network.
+def gather_crowd(layers, start, stop, squares, inner, squared_distance, whole, medians):
+    """Do what `gather` does without the Gram matrix, for very many clients.
 
-    Products are left out where the Gram matrix is empty. ``whole`` is an empty array of integers
-    of the rows' size; the median's numbers are put into ``medians`` unless that is empty.
+    Beside products of all pairs a sorting network takes little time. Without them a search for the
+    rank saves a third of the time. ``whole`` is an empty array of integers of the rows' size; the
+    median's numbers are put into ``medians`` unless that is empty.
     """
     m, like, finite, total = len(squares), layers[3], True, 0.0
     width = _width(m)
-    block = np.empty((m + TILE_ROWS, width + PADDING), like.dtype)
+    block = np.empty((m, width + PADDING), like.dtype)
     median, following = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
     half = like.dtype.type(0.5)
     for first in range(start, stop, width):
@@ -276,8 +278,6 @@ def gather_many(layers, start, stop, squares, gram, inner, squared_distance, who
             for k in range(n):
                 medians[first - start + k] = median[0, k]
         total += _compare(block, m, n, median, inner, squared_distance)
-        if len(gram):
-            _add_products(block, m, n, gram)
     return total
 
 
@@ -519,10 +519,10 @@ def average(layers, start, stop, weights, result):
 def trimmed_mean(layers, start, stop, steps, kept, slots, result):
     """Fill the result with each column's mean of the values of some ranks; see `gather`."""
     squares = np.zeros(layers[0].shape[1])
-    block = np.empty((slots, BLOCK + PADDING), layers[3].dtype)
-    total = np.empty(BLOCK)
-    for first in range(start, stop, BLOCK):
-        n = min(BLOCK, stop - first)
+    width = _width(slots)
+    block, total = np.empty((slots, width + PADDING), layers[3].dtype), np.empty(width)
+    for first in range(start, stop, width):
+        n = min(width, stop - first)
         _read(layers, first, first + n, block, squares)
         for strip in range(0, n, STRIP):
             _sort(block, steps, strip)
@@ -534,35 +534,3 @@ def trimmed_mean(layers, start, stop, steps, kept, slots, result):
                 total[k] += row[k]
         for k in range(n):
             result[first - start + k] = total[k] / len(kept)
-
-
-@compiled
-def trimmed_mean_many(layers, start, stop, trim, whole, result):
-    """Fill the result with each column's mean but for its ``trim`` least and greatest values.
-
-    A value beyond the ranks that are kept counts as the nearest of them, and that is taken away.
-    """
-    m, like = layers[0].shape[1], layers[3]
-    squares = np.zeros(m)
-    width = _width(m)
-    block, total = np.empty((m, width + PADDING), like.dtype), np.empty(width)
-    low, next_low = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
-    high, next_high = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
-    for first in range(start, stop, width):
-        n = min(width, stop - first)
-        _read(layers, first, first + n, block, squares)
-        _rank(block, m, n, trim, whole, low, next_low)
-        _rank(block, m, n, m - 1 - trim, whole, high, next_high)
-        for k in range(n):
-            total[k] = np.float64(low[0, k]) + np.float64(high[0, k])
-        if m - 2 * trim <= 2:  # the median, exactly
-            for k in range(n):
-                result[first - start + k] = total[k] / 2
-            continue
-        for k in range(n):
-            total[k] *= -trim
-        for i in range(m):
-            for k in range(n):
-                total[k] += min(max(block[i, k], low[0, k]), high[0, k])
-        for k in range(n):
-            result[first - start + k] = total[k] / (m - 2 * trim)

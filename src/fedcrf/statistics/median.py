@@ -11,7 +11,7 @@ NETWORK_LIMIT = 32
 """Most rows for which the network's m·log²m min/max passes beat a selection per column."""
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=8)
 def sorting_network(
     num_rows: int, first: int = 0, last: int | None = None
 ) -> tuple[tuple[int, int], ...]:
