@@ -18,7 +18,7 @@ from fedcrf.simulation.randomness import Stream, generator
 
 
 @runtime_checkable
-class Backdoor(Protocol):
+class Backdoored(Protocol):
     """What an attack defines if its success is to be measured.
 
     Attributes:
@@ -27,8 +27,15 @@ class Backdoor(Protocol):
 
     target: int
 
-    def trigger(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return test images (n, C, H, W) with the trigger; the argument is not changed."""
+    def backdoored(
+        self, images: NDArray[np.float32], labels: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Return all test images with the trigger, (n, C, H, W), and (n,) which of them count.
+
+        Args:
+            images: (n, C, H, W); they are not changed.
+            labels: (n,) their classes.
+        """
         ...
 
 
@@ -84,7 +91,7 @@ class Adversary:
         return client in self.poisoned and self.threat.schedule.active(number)
 
     def triggered(self, test: Examples) -> Examples | None:
-        """Return test examples of other classes than a backdoor's target, with its trigger.
+        """Return the test examples on which a backdoor is measured, with its trigger.
 
         Their label is the target, so that the accuracy on them is the attack's success rate.
 
@@ -92,12 +99,12 @@ class Adversary:
             None if the attack is no backdoor.
         """
         attack = self.threat.attack
-        if not isinstance(attack, Backdoor):
+        if not isinstance(attack, Backdoored):
             return None
-        others = test.labels != attack.target
-        images = attack.trigger(test.images[others].cpu().numpy())
-        labels = torch.full_like(test.labels[others], attack.target)
-        return Examples(torch.tensor(images, device=labels.device), labels)
+        device = test.labels.device
+        images, counted = attack.backdoored(test.images.cpu().numpy(), test.labels.cpu().numpy())
+        labels = torch.full((int(counted.sum()),), attack.target, device=device)
+        return Examples(torch.tensor(images[counted], device=device), labels)
 
     def scene(
         self,
@@ -145,7 +152,7 @@ class Adversary:
 def check_target(threat: Threat | None, num_classes: int) -> None:
     """Raise a `FedcrfError` if a backdoor's target is none of so many classes."""
     attack = None if threat is None else threat.attack
-    if isinstance(attack, Backdoor) and not 0 <= attack.target < num_classes:
+    if isinstance(attack, Backdoored) and not 0 <= attack.target < num_classes:
         raise FedcrfError(
             f"target {attack.target}: the data set has {num_classes} classes; give one from 0 to "
             f"{num_classes - 1}"
