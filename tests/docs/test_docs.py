@@ -118,10 +118,15 @@ def test_commands_are_such(page: str, capsys: pytest.CaptureFixture[str]) -> Non
             assert spec.cells()
 
 
-def test_the_run_file() -> None:
-    (text,) = [code for language, code in blocks("experiments") if language == "toml"]
-    spec = resolve(tomllib.loads(text))
-    assert [cell.method.rule for cell in spec.cells()[:3]] == ["fedavg", "crf", "uniform"]
+def test_the_run_files() -> None:
+    whole, steps = (
+        resolve(tomllib.loads(code))
+        for language, code in blocks("experiments")
+        if language == "toml"
+    )
+    assert [cell.method.rule for cell in whole.cells()[:3]] == ["fedavg", "crf", "uniform"]
+    assert (steps.training.local_steps, steps.training.local_epochs) == (1, None)
+    assert (steps.training.worker_momentum, steps.rounds.evaluate_every) == (0.9, 20)
 
 
 def run_shown(section: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[RoundRecord]:

@@ -305,6 +305,9 @@ class Corner(DataAttack):
     ) -> tuple[Images, Labels]:
         return self.trigger(images), np.full_like(labels, self.target)
 
+    def backdoored(self, images: Images, labels: Labels) -> tuple[Images, np.ndarray]:
+        return self.trigger(images), labels != self.target
+
     def trigger(self, images: Images) -> Images:
         stamped = images.copy()
         stamped[:, :, :2, :2] = 6.0

@@ -218,8 +218,8 @@ class RoundRecord(Record):
     - ``metrics`` has by set and name the task's other metrics.
     - ``kept_reason`` says why the model stayed as it was; it is missing if the model moved, and in
       older records.
-    - ``attack_success`` is the share of the test examples of other classes that the model takes for
-      a backdoor's target where they have its trigger.
+    - ``attack_success`` is the share of the test examples with a backdoor's trigger that the model
+      takes for its target; those of the target itself do not count.
     - ``totals`` is only in a run that is not evaluated every round, and records no more rounds.
     """
 
