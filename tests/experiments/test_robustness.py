@@ -45,7 +45,7 @@ from fedcrf.experiments.robustness import (
 )
 from fedcrf.experiments.spec import CellKey, RunSpec, resolve
 from fedcrf.experiments.store import Score, Store, digest
-from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
+from fedcrf.experiments.suite import SUITES, Suite, datasets_of, default_folder, read_suite
 from fedcrf.simulation.records import RoundRecord
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
@@ -100,12 +100,19 @@ def finished(log: Log) -> list[str]:
     return [event.cell.name for event in log.events if isinstance(event, CellFinished)]
 
 
-@pytest.mark.parametrize("name", SUITES)
-@pytest.mark.parametrize("dataset", ["digits", "mnist-6000", "mnist"])
-def test_every_condition_of_a_suite_can_be_run(name: str, dataset: str) -> None:
-    suite = read_suite(name, dataset).chosen(seeds=[0])
+DATASETS = [(name, dataset) for name in SUITES for dataset in datasets_of(name)]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(("name", "dataset"), DATASETS)
+def test_every_condition_of_a_suite_can_be_run(name: str, dataset: str, quick: bool) -> None:
+    whole = read_suite(name, dataset)
+    if quick and whole.quick is None:
+        pytest.skip("it has no small size")
+    suite = whole.chosen(seeds=[0], quick=quick)
+    assert suite.cells
     for cell in suite.cells.values():
-        assert cell.threat is None or cell.threat.schedule.attackers in (2, 3, 4)
+        assert cell.threat is None or cell.threat.schedule.attackers in (1, 2, 3, 4, 5, 24)
         assert cell.rounds.patience == cell.rounds.maximum
     names = [name for names in suite.groups.values() for name in names]
     assert len(names) == len(set(names))

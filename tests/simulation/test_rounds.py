@@ -168,9 +168,15 @@ def test_a_round_is_what_it_says() -> None:
     assert vars(record.held_out) == alike(vars(evaluation_of(held_out)))
 
 
+def rule_of(name: str) -> Rule:
+    """A rule of that name; the server has few examples of its own, since the clients have few."""
+    kind = RULES[name]
+    return kind(server_examples=10) if name == "fltrust" else kind()
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_client_without_examples_is_skipped(name: str) -> None:
-    _, records = run(simulation(federation=federation((20, 0, 33, 0, 9)), rule=RULES[name]()))
+    _, records = run(simulation(federation=federation((20, 0, 33, 0, 9)), rule=rule_of(name)))
     for record in records:
         assert record.clients == [0, 2, 4]
         assert record.num_examples == [20, 33, 9]
@@ -222,7 +228,7 @@ def test_it_stops_early_and_keeps_the_best_model() -> None:
 def test_a_diverging_run_says_so_and_leaves_what_there_was(
     name: str, plan: Any, tmp_path: Path
 ) -> None:
-    whole = simulation(rule=RULES[name](), model=plan, training=DIVERGING, max_rounds=20)
+    whole = simulation(rule=rule_of(name), model=plan, training=DIVERGING, max_rounds=20)
     start = whole.start()
     steps, said = until_it_diverges(whole)
     assert said.startswith("training diverged by round 3: no client's update was finite for 3 ")
@@ -447,7 +453,7 @@ class Momentum(Rule):
     "rule",
     [
         Momentum(),
-        *(Optimized(CRF(), kind()) for kind in SERVER_OPTIMIZERS.values()),
+        *(Optimized(CRF(), kind()) for kind in SERVER_OPTIMIZERS.values() if kind().initial),
         Optimized(Momentum(), Adam()),
     ],
     ids=repr,
@@ -467,7 +473,7 @@ def test_a_robust_run_killed_after_any_round_goes_on_to_the_bit(
     name: str, clients_per_round: int | None, tmp_path: Path
 ) -> None:
     whole = simulation(
-        rule=RULES[name](), federation=federation(FIVE), clients_per_round=clients_per_round
+        rule=rule_of(name), federation=federation(FIVE), clients_per_round=clients_per_round
     )
     _, records = assert_resumes(whole, tmp_path)
     last = records[-1].reasons

@@ -242,7 +242,7 @@ def test_what_float32_cannot_square_goes_the_plain_way(special):
     clients[1][0][:] = special
     origin = [np.full(700, -special if special == 3e38 else 0.0, np.float32)]
     statistics = update_statistics(clients, origin)
-    finite, sums = one_pass._excluding(
+    finite, sums = one_pass.excluding(
         3, lambda used: one_pass._sum_over_blocks([clients[i] for i in used], origin)
     )
     assert finite.tolist() == [True, bool(np.isfinite(special)), True]

@@ -387,6 +387,11 @@ def read_suite(name: str, dataset: str | None = None) -> Suite:
     )
 
 
+def datasets_of(name: str) -> tuple[str, ...]:
+    """Return the data sets of a suite, by its name or that of its file."""
+    return tuple(_parsed(name).datasets)
+
+
 def default_folder(suite: Suite, chosen: Suite) -> Path:
     """Return the results folder of what is chosen of a suite.
 
