@@ -1,0 +1,188 @@
+"""ByzFL's own training loop on its own protocol: what our ``byzfl`` suite is held against.
+
+Everything but the data is the source's code (https://github.com/LPD-EPFL/byzfl): clients with
+worker momentum, the distribution of the data, attacks, rules, and the server's step. The images are
+normalised once and held as tensors, which makes its loop faster than from files. A row of the CSV
+is a cell: the mean accuracy of the last five evaluations on the held-out images, and its seconds.
+
+    python -m benchmarks.byzfl_loop -o results/protocols/byzfl-source.csv
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import sys
+import time
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedcrf.data import LabelledImages, load_dataset
+from fedcrf.experiments.provenance import provenance
+from fedcrf.files import append_line
+
+BATCH, LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 25, 0.1, 0.9, 1e-4
+HONEST, ATTACKERS, EVERY = 10, 3, 20
+ROUNDS = 400
+
+RULES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "average": ({"name": "Average", "parameters": {}}, []),
+    "trimmed-mean": ({"name": "TrMean", "parameters": {"f": ATTACKERS}}, []),
+    "geometric-median": (
+        {"name": "GeometricMedian", "parameters": {"nu": 0.1, "T": 3}},
+        [],
+    ),
+    "nnm-trimmed-mean": (
+        {"name": "TrMean", "parameters": {"f": ATTACKERS}},
+        [{"name": "NNM", "parameters": {"f": ATTACKERS}}],
+    ),
+}
+"""Aggregator and pre-aggregators by name; f is the number that rules are informed of."""
+
+COLUMNS = (
+    "gamma", "attack", "rule", "seed", "accuracy", "seconds",
+    "byzfl", "torch", "processor", "commit",
+)  # fmt: skip
+
+ATTACKS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "sign-flip": {"name": "SignFlipping", "parameters": {}},
+    "alie": {"name": "ALittleIsEnough", "parameters": {"tau": 1.5}},
+}
+
+
+def framework() -> ModuleType:
+    """Import ByzFL's federation without its package, which needs a torchvision that fits torch."""
+    spec = find_spec("byzfl")
+    assert spec is not None
+    sys.modules["byzfl"] = module_from_spec(spec)  # so that parts are found; it is not executed
+    return import_module("byzfl.fed_framework")
+
+
+class Images(torch.utils.data.TensorDataset):
+    """Normalised images, with the labels where the source looks for them."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        super().__init__(images, labels)
+        self.targets = labels
+
+
+def cell(
+    source: ModuleType, train: Images, test: Images, rule: str, attack: str, gamma: float, seed: int
+) -> tuple[float, float]:
+    """Return the accuracy of a cell, as the source's loop finds it, and its seconds."""
+    np.random.seed(seed)  # noqa: NPY002  (the source draws from it)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    indices = torch.randperm(len(train))[: int(0.8 * len(train))].tolist()
+    loaders = source.DataDistributor(
+        {
+            "data_distribution_name": "gamma_similarity_niid",
+            "distribution_parameter": gamma,
+            "nb_honest": HONEST,
+            "data_loader": torch.utils.data.Subset(train, indices),
+            "batch_size": BATCH,
+        }
+    ).split_data()
+    shared = {
+        "model_name": "fc_mnist",
+        "device": "cpu",
+        "optimizer_name": "SGD",
+        "learning_rate": LEARNING_RATE,
+        "weight_decay": WEIGHT_DECAY,
+        "milestones": [],
+        "learning_rate_decay": 1.0,
+    }
+    clients = [
+        source.Client(
+            {
+                **shared,
+                "loss_name": "NLLLoss",
+                "LabelFlipping": False,
+                "training_dataloader": loader,
+                "momentum": MOMENTUM,
+                "nb_labels": 10,
+                "store_per_client_metrics": False,
+            }
+        )
+        for loader in loaders
+    ]
+    aggregator, before = RULES[rule]
+    server = source.Server(
+        {
+            **shared,
+            "test_loader": torch.utils.data.DataLoader(test, batch_size=1000),
+            "aggregator_info": aggregator,
+            "pre_agg_list": before,
+        }
+    )
+    threat = ATTACKS[attack]
+    attackers = source.ByzantineClient({**threat, "f": ATTACKERS}) if threat else None
+    for client in clients:
+        client.set_model_state(server.get_dict_parameters())
+    scores, started, evaluating = [], time.perf_counter(), 0.0
+    for number in range(1, ROUNDS + 1):
+        for client in clients:
+            client.compute_gradients()
+        honest = [client.get_flat_gradients_with_momentum() for client in clients]
+        forged = attackers.apply_attack(honest) if attackers is not None else []
+        server.update_model_with_gradients(honest + forged)
+        for client in clients:
+            client.set_model_state(server.get_dict_parameters())
+        if number % EVERY == 0:
+            since = time.perf_counter()
+            scores.append(server.compute_test_accuracy())
+            evaluating += time.perf_counter() - since
+    return float(np.mean(scores[-5:])), time.perf_counter() - started - evaluating
+
+
+def main() -> None:
+    """Run the cells that the file does not hold yet, one after the other; add each to it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gammas", type=float, nargs="+", default=[0.33, 0.0])
+    parser.add_argument("--rules", nargs="+", default=list(RULES))
+    parser.add_argument("--attacks", nargs="+", default=list(ATTACKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1000, 1001, 1002, 1003, 1004])
+    parser.add_argument("-o", "--output", type=Path, required=True, help="a CSV file")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    source, data = framework(), load_dataset("mnist")
+    assert data.held_out is not None
+    scale = data.train.normalisation()
+
+    def images(part: LabelledImages) -> Images:
+        mean, std = (torch.tensor(v).float()[:, None, None] for v in (scale.mean, scale.std))
+        pixels = torch.from_numpy(np.array(part.images)).float().sub_(mean).div_(std)
+        return Images(pixels, torch.from_numpy(np.array(part.labels)))
+
+    train, test = images(data.train), images(data.held_out)
+    made = provenance(torch.device("cpu"))
+    origin = (version("byzfl"), made.torch, made.processor, made.commit)
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    known: set[tuple[str, ...]] = set()
+    if given.output.exists():
+        with given.output.open(newline="", encoding="utf-8") as file:
+            known = {tuple(row[:4]) for row in csv.reader(file)}
+    else:
+        append_line(given.output, (",".join(COLUMNS) + "\n").encode())
+    for seed, gamma, attack, rule in product(given.seeds, given.gammas, given.attacks, given.rules):
+        key = (f"{gamma:g}", attack, rule, str(seed))
+        if key not in known:
+            accuracy, seconds = cell(source, train, test, rule, attack, gamma, seed)
+            line = ",".join([*key, f"{accuracy:.4f}", f"{seconds:.2f}", *map(str, origin)])
+            print(line, flush=True)
+            append_line(given.output, f"{line}\n".encode())
+
+
+if __name__ == "__main__":
+    main()
