@@ -61,7 +61,7 @@ def main() -> None:
     sites = [f"site-{i + 1}" for i in range(HOSPITALS)]
     folder = str(Path(given.folder).absolute())
     environment = (
-        PocEnv(clients=sites) if given.poc else SimEnv(clients=sites, workspace_root=folder)
+        PocEnv(num_clients=HOSPITALS, clients=sites) if given.poc else SimEnv(clients=sites, workspace_root=folder)
     )
     started = time.monotonic()
     run = job.execute(environment)
