@@ -25,13 +25,15 @@ sys.path.insert(0, str(HERE))
 from hospital import HOSPITALS, accuracy, dealt  # noqa: E402
 
 
-def recipe(rule: str, seed: int, hostile: str, rounds: int, state: str) -> NumpyFedAvgRecipe:
+def recipe(
+    rule: str, seed: int, hostile: str, rounds: int, state: str, least: int
+) -> NumpyFedAvgRecipe:
     """Return the job; ``average`` is NVFlare's own averaging."""
     paths = {"checkpoint_to": str(Path(state).absolute())} if state else {}
     return NumpyFedAvgRecipe(
         name="hospitals",
         model=[0.0] * 31,
-        min_clients=HOSPITALS,
+        min_clients=least,
         num_rounds=rounds,
         train_script=str(HERE / "hospital.py"),
         train_args=f"--seed {seed}" + (f" --hostile {hostile}" if hostile else ""),
@@ -48,11 +50,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the dealing")
     parser.add_argument("--folder", default="nvflare-runs", help="gets the simulator's workspace")
     parser.add_argument("--state", default="", help="file with the memory, for a job begun again")
+    parser.add_argument("--least", type=int, default=HOSPITALS, help="min_clients of the job")
     parser.add_argument("--poc", action="store_true", help="server and sites as processes")
     parser.add_argument("--export", help="write the job into this folder, and do not run it")
     given = parser.parse_args()
     try:
-        job = recipe(given.rule, given.seed, given.hostile, given.rounds, given.state)
+        job = recipe(given.rule, given.seed, given.hostile, given.rounds, given.state, given.least)
     except FedcrfError as error:
         sys.exit(f"error: {error}")
     if given.export:
@@ -60,9 +63,10 @@ def main() -> None:
         return
     sites = [f"site-{i + 1}" for i in range(HOSPITALS)]
     folder = str(Path(given.folder).absolute())
-    environment = (
-        PocEnv(num_clients=HOSPITALS, clients=sites) if given.poc else SimEnv(clients=sites, workspace_root=folder)
-    )
+    if given.poc:
+        environment = PocEnv(num_clients=HOSPITALS, clients=sites)
+    else:
+        environment = SimEnv(clients=sites, workspace_root=folder)
     started = time.monotonic()
     run = job.execute(environment)
     result = run.get_result()

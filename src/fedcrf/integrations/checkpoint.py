@@ -118,15 +118,13 @@ def checked_memory(rule: Rule, memory: Memory | None, *, names: bool = False) ->
     except NO_ARRAY:
         raise damaged from None
     for name, each in ids.items():
-        if names and name == NODES:
-            whole = each.ndim == 1 and each.dtype.kind == "U"
-        else:
-            whole = each.ndim == 1 and each.dtype.kind in "iu" and (each >= 0).all()
-        if not whole or len(np.unique(each)) != len(each):
+        texts = names and name == NODES
+        fits = each.dtype.kind == "U" if texts else each.dtype.kind in "iu" and (each >= 0).all()
+        if not fits or each.ndim != 1 or len(np.unique(each)) != len(each):
             raise damaged
     sizes = {name: len(each) for name, each in ids.items()}
-    texts = all(isinstance(name, str) for name in memory)
-    if sizes[NODES] != sizes[CLIENTS] or sizes.get(SIGNS, 1) != 1 or not texts:
+    by_name = all(isinstance(name, str) for name in memory)
+    if sizes[NODES] != sizes[CLIENTS] or sizes.get(SIGNS, 1) != 1 or not by_name:
         raise damaged
     checked = {**memory, **ids}
     _check_rule(rule, checked)

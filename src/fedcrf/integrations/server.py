@@ -83,7 +83,7 @@ class RuleServer:
         record_to: A folder that gets one for the records of each run.
         checkpoint_to: A file that is written after every round.
         memory: `memory` of the server of an earlier run, to continue from; by default none.
-        names: Whether the ids of nodes are names instead of numbers.
+        named_nodes: Whether the ids of nodes are names instead of numbers.
 
     Raises:
         FedcrfError: Records cannot be written there, no metric is named for the rule's evidence, or
@@ -109,7 +109,7 @@ class RuleServer:
         record_to: str | Path | None = None,
         checkpoint_to: str | Path | None = None,
         memory: Memory | None = None,
-        names: bool = False,
+        named_nodes: bool = False,
     ) -> None:
         if not isinstance(rule, Rule):
             raise FedcrfError(
@@ -125,8 +125,8 @@ class RuleServer:
         # The one draw that must not repeat: nobody else may know it.
         self.secret_seed = 1 + secrets.randbits(62)
         self._log = log
-        self._names = names
-        self._origin = Origin(checked_memory(rule, memory, names=names))
+        self._named_nodes = named_nodes
+        self._origin = Origin(checked_memory(rule, memory, names=named_nodes))
         self._begin()
         self._round: TrainingRound | None = None
         self._checkpoint = None if checkpoint_to is None else Path(checkpoint_to).absolute()
@@ -142,12 +142,12 @@ class RuleServer:
     def memory(self) -> Memory:
         """What the next round needs of the rounds before, as arrays by name for ``numpy.savez``.
 
-        ``nodes`` are the nodes' ids, numbers or names, and ``clients`` the rule's number of each. The rest is the
-        rule's, and the secret signs: keep it on the server.
+        ``nodes`` are the nodes' ids, numbers or names, and ``clients`` the rule's number of each.
+        The rest is the rule's, and the secret signs: keep it on the server.
         """
         by_node = self._identities.by_node
         return {
-            NODES: np.array([*by_node], dtype=np.str_ if self._names else np.uint64),
+            NODES: np.array([*by_node], dtype=np.str_ if self._named_nodes else np.uint64),
             CLIENTS: np.array([*by_node.values()], dtype=np.int64),
             SIGNS: np.array([self._signs], dtype=np.int64),
             MADE_BY: np.array([self.rule.name]),
@@ -172,7 +172,9 @@ class RuleServer:
         if not self._checkpoint.exists():
             return None
         saved = Checkpoint.load(self._checkpoint)
-        return replace(saved, memory=checked_memory(self.rule, saved.memory, names=self._names))
+        return replace(
+            saved, memory=checked_memory(self.rule, saved.memory, names=self._named_nodes)
+        )
 
     @contextmanager
     def after(self, saved: Checkpoint, model: State, num_rounds: int) -> Iterator[None]:

@@ -31,7 +31,7 @@ CONTROLLER = "controller"
 """The id that recipes give their controller."""
 
 
-class RuleAggregator(ModelAggregator):
+class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no types
     """The aggregation of any server rule, for ``FedAvgRecipe(aggregator=...)``.
 
     - A site is its name, which NVFlare has authenticated.
@@ -126,7 +126,7 @@ class RuleAggregator(ModelAggregator):
             framework=f"nvflare {nvflare.__version__}",
             strategy=type(self).__name__,
             log=LOGGER,
-            names=True,
+            named_nodes=True,
             record_to=None if self.record_to is None else run_folder / self.record_to,
             checkpoint_to=None if self.checkpoint_to is None else run_folder / self.checkpoint_to,
         )
@@ -178,8 +178,7 @@ class RuleAggregator(ModelAggregator):
             )
         state = as_state(params)
         replies = [
-            SiteReply(site, model, state, self.weighted_by)
-            for site, model in self._replies.items()
+            SiteReply(site, model, state, self.weighted_by) for site, model in self._replies.items()
         ]
         decision, after = server.decide(replies, self.weighted_by)
         metrics = server.averaged(decision, self.weighted_by)
