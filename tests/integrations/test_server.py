@@ -26,7 +26,7 @@ COUNT = "n"
 class Answer:
     """A message of the framework, which is a dictionary."""
 
-    node: int
+    node: int | str
     content: Mapping[str, Any]
 
     def metrics(self) -> Mapping[str, Any]:
@@ -98,3 +98,47 @@ def test_rounds_without_a_usable_reply_end_the_run(caplog: pytest.LogCaptureFixt
     with pytest.raises(FedcrfError, match="rounds 1 to 2 had no usable reply, and the run ends"):
         Loop(FedAvgRule()).run(3, nodes=1)
     assert "Node 0 is excluded: it failed: no data" in caplog.text
+
+
+def named_round(server: RuleServer, number: int) -> list[tuple[str, int]]:
+    """Run a round of sites with names; return which client each usable one was."""
+    server.begin_round(number, MODEL, ())
+    server.ask_also(["Bern", "Chur"])
+    server.ask_also(["Chur", "Aarau"])
+    answers = [
+        Answer(site, {"metrics": {COUNT: 10}, "model": {"w": MODEL["w"] + 1}})
+        for site in ("Chur", "Aarau")
+    ]
+    decision, state = server.decide(answers, COUNT)
+    server.finish(decision, state)
+    assert [(each.node, each.reason) for each in decision.excluded] == [("Bern", "did not reply")]
+    pairs = zip(decision.replies, decision.reports, strict=True)
+    return [(str(reply.node), report.client) for reply, report in pairs]
+
+
+def test_nodes_with_names_are_the_same_clients_after_a_restart(tmp_path: Path) -> None:
+    def server() -> RuleServer:
+        return RuleServer(
+            FedAvgRule(), None, framework="none 1", strategy="Loop", log=LOG, record_to=tmp_path,
+            checkpoint_to=tmp_path / "run.npz", named_nodes=True,
+        )  # fmt: skip
+
+    first, second = server(), server()
+    before = named_round(first, 1)
+    assert [site for site, _ in before] == ["Aarau", "Chur"]
+    saved = second.saved()
+    assert saved is not None
+    second.go_on(saved, MODEL)
+    assert named_round(second, 1) == before
+    (run,) = recorded_runs(tmp_path).values()
+    assert [record.nodes for record in run.records()] == [["Aarau", "Chur"]] * 2
+    assert [record.round for record in run.records()] == [1, 2]
+
+
+def test_names_are_no_memory_of_a_server_with_numbers(tmp_path: Path) -> None:
+    named = RuleServer(
+        FedAvgRule(), None, framework="none 1", strategy="Loop", log=LOG, named_nodes=True
+    )
+    named_round(named, 1)
+    with pytest.raises(FedcrfError, match="the memory is damaged"):
+        Loop(FedAvgRule(), memory=named.memory)

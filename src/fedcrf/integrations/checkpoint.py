@@ -95,8 +95,13 @@ def named(start: str, arrays: Memory) -> Memory:
     }
 
 
-def checked_memory(rule: Rule, memory: Memory | None) -> Memory:
+def checked_memory(rule: Rule, memory: Memory | None, *, names: bool = False) -> Memory:
     """Return the memory that a strategy handed out; that of no rounds where there is none.
+
+    Args:
+        rule: The strategy's rule.
+        memory: What it handed out.
+        names: Whether the ids of nodes are names instead of numbers.
 
     Raises:
         FedcrfError: It is no strategy's, damaged, or of one with another rule.
@@ -112,13 +117,14 @@ def checked_memory(rule: Rule, memory: Memory | None) -> Memory:
         ids = {name: as_numpy(memory[name]) for name in (NODES, CLIENTS, SIGNS) if name in memory}
     except NO_ARRAY:
         raise damaged from None
-    for each in ids.values():
-        whole = each.ndim == 1 and each.dtype.kind in "iu" and (each >= 0).all()
-        if not whole or len(np.unique(each)) != len(each):
+    for name, each in ids.items():
+        texts = names and name == NODES
+        fits = each.dtype.kind == "U" if texts else each.dtype.kind in "iu" and (each >= 0).all()
+        if not fits or each.ndim != 1 or len(np.unique(each)) != len(each):
             raise damaged
     sizes = {name: len(each) for name, each in ids.items()}
-    names = all(isinstance(name, str) for name in memory)
-    if sizes[NODES] != sizes[CLIENTS] or sizes.get(SIGNS, 1) != 1 or not names:
+    by_name = all(isinstance(name, str) for name in memory)
+    if sizes[NODES] != sizes[CLIENTS] or sizes.get(SIGNS, 1) != 1 or not by_name:
         raise damaged
     checked = {**memory, **ids}
     _check_rule(rule, checked)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedcrf.errors import listed
-from fedcrf.integrations.replies import Excluded, TrainReply, alike, capped
+from fedcrf.integrations.replies import Excluded, Node, TrainReply, alike, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
 
 NO_REPLY = "no reply was usable"
@@ -36,7 +36,7 @@ class TrainingRound:
 
     number: int
     state: State
-    asked: tuple[int, ...]
+    asked: tuple[Node, ...]
     started: float
     arrived: float = math.nan
 
@@ -154,7 +154,7 @@ class Decision:
 
 def exclusions(excluded: Sequence[Excluded]) -> list[str]:
     """Return a line for each reason why nodes were excluded."""
-    by_reason: dict[str, list[int]] = {}
+    by_reason: dict[str, list[Node]] = {}
     for each in excluded:
         by_reason.setdefault(each.reason, []).append(each.node)
     lines = []

@@ -31,6 +31,9 @@ MOST_REASON = 300
 MOST_PARTITIONS = 1 << 20
 """Larger partition ids are ignored, since figures have a row for each smaller one."""
 
+Node = int | str
+"""A node's id: a number, or a name; all of a run are of one kind."""
+
 Metrics = Mapping[str, Any]
 """What a client measured: by name numbers, or lists of numbers."""
 
@@ -118,7 +121,7 @@ class Reply(Protocol):
     """A framework's message from a node; its tensors are read without a copy."""
 
     @property
-    def node(self) -> int:
+    def node(self) -> Node:
         """The node's id."""
         ...
 
@@ -151,7 +154,7 @@ class TrainReply:
         effective_steps: For FedNova; 1 for other rules.
     """
 
-    node: int
+    node: Node
     partition: int | None
     content: Any
     metrics: Metrics
@@ -165,11 +168,11 @@ class TrainReply:
 class Excluded:
     """A node without a usable reply in a round, and the reason."""
 
-    node: int
+    node: Node
     reason: str
 
     @classmethod
-    def of(cls, node: int, error: FedcrfError) -> Excluded:
+    def of(cls, node: Node, error: FedcrfError) -> Excluded:
         """Return it with the message of an error as reason, cut to `MOST_REASON`."""
         reason = str(error)
         return cls(node, reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}…")
@@ -177,7 +180,7 @@ class Excluded:
 
 def train_replies(
     replies: Iterable[Reply],
-    asked: Collection[int],
+    asked: Collection[Node],
     global_state: State,
     weighted_by: str,
     names: MetricNames,
@@ -307,7 +310,7 @@ class Identities:
     that gives it.
     """
 
-    def __init__(self, clients: Mapping[int, int]) -> None:
+    def __init__(self, clients: Mapping[Node, int]) -> None:
         """Know the nodes of an earlier run.
 
         Args:
@@ -317,7 +320,7 @@ class Identities:
         self._awaited = set(clients)
 
     @property
-    def by_node(self) -> Mapping[int, int]:
+    def by_node(self) -> Mapping[Node, int]:
         """The clients of all nodes."""
         return self._clients
 

@@ -35,6 +35,7 @@ from fedcrf.integrations.replies import (
     Identities,
     MetricNames,
     Metrics,
+    Node,
     Reply,
     average_metrics,
     client_reports,
@@ -82,6 +83,7 @@ class RuleServer:
         record_to: A folder that gets one for the records of each run.
         checkpoint_to: A file that is written after every round.
         memory: `memory` of the server of an earlier run, to continue from; by default none.
+        named_nodes: Whether the ids of nodes are names instead of numbers.
 
     Raises:
         FedcrfError: Records cannot be written there, no metric is named for the rule's evidence, or
@@ -107,6 +109,7 @@ class RuleServer:
         record_to: str | Path | None = None,
         checkpoint_to: str | Path | None = None,
         memory: Memory | None = None,
+        named_nodes: bool = False,
     ) -> None:
         if not isinstance(rule, Rule):
             raise FedcrfError(
@@ -127,7 +130,8 @@ class RuleServer:
         # The one draw that must not repeat: nobody else may know it.
         self.secret_seed = 1 + secrets.randbits(62)
         self._log = log
-        self._origin = Origin(checked_memory(rule, memory))
+        self._named_nodes = named_nodes
+        self._origin = Origin(checked_memory(rule, memory, names=named_nodes))
         self._begin()
         self._round: TrainingRound | None = None
         self._checkpoint = None if checkpoint_to is None else Path(checkpoint_to).absolute()
@@ -143,12 +147,12 @@ class RuleServer:
     def memory(self) -> Memory:
         """What the next round needs of the rounds before, as arrays by name for ``numpy.savez``.
 
-        ``nodes`` are the nodes' ids and ``clients`` the rule's number of each. The rest is the
-        rule's, and the secret signs: keep it on the server.
+        ``nodes`` are the nodes' ids, numbers or names, and ``clients`` the rule's number of each.
+        The rest is the rule's, and the secret signs: keep it on the server.
         """
         by_node = self._identities.by_node
         return {
-            NODES: np.array([*by_node], dtype=np.uint64),
+            NODES: np.array([*by_node], dtype=np.str_ if self._named_nodes else np.uint64),
             CLIENTS: np.array([*by_node.values()], dtype=np.int64),
             SIGNS: np.array([self._signs], dtype=np.int64),
             MADE_BY: np.array([self.rule.name]),
@@ -173,7 +177,9 @@ class RuleServer:
         if not self._checkpoint.exists():
             return None
         saved = Checkpoint.load(self._checkpoint)
-        return replace(saved, memory=checked_memory(self.rule, saved.memory))
+        return replace(
+            saved, memory=checked_memory(self.rule, saved.memory, names=self._named_nodes)
+        )
 
     @contextmanager
     def after(self, saved: Checkpoint, model: State, num_rounds: int) -> Iterator[None]:
@@ -187,19 +193,32 @@ class RuleServer:
         Raises:
             FedcrfError: The checkpoint is of another model.
         """
-        misfit = misfit_of(saved.model, model)
-        if misfit is not None:
-            raise FedcrfError(f"checkpoint {self._checkpoint} {misfit}: is it of another run?")
+        own = self._origin
+        self.go_on(saved, model)
         self._log.info(
             "Resuming after round %d of %d: %s", saved.round, num_rounds, self._checkpoint
         )
-        own, self._origin = self._origin, Origin(saved.memory, saved.round, saved.run)
         try:
             yield
         finally:
             self._origin = own
 
-    def begin_round(self, number: int, model: State, asked: Sequence[int]) -> None:
+    def go_on(self, saved: Checkpoint, model: State) -> None:
+        """Let all further runs continue from a checkpoint.
+
+        Args:
+            saved: The checkpoint.
+            model: Any model of the run.
+
+        Raises:
+            FedcrfError: The checkpoint is of another model.
+        """
+        misfit = misfit_of(saved.model, model)
+        if misfit is not None:
+            raise FedcrfError(f"checkpoint {self._checkpoint} {misfit}: is it of another run?")
+        self._origin = Origin(saved.memory, saved.round, saved.run)
+
+    def begin_round(self, number: int, model: State, asked: Sequence[Node]) -> None:
         """Begin a round; the first begins a run.
 
         Args:
@@ -217,6 +236,11 @@ class RuleServer:
                 self._log.info("Records: %s", self._recorder.begin(self._origin.run))
         started = time.perf_counter()
         self._round = TrainingRound(number + self.rounds_before, model, tuple(asked), started)
+
+    def ask_also(self, nodes: Iterable[Node]) -> None:
+        """Add nodes to those that the round's model is sent to; a node may be there already."""
+        assert self._round is not None
+        self._round = replace(self._round, asked=(*{*self._round.asked, *nodes},))
 
     def is_in(self, number: int) -> bool:
         """Tell whether a round has begun, and no later one."""

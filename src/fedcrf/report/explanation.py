@@ -103,7 +103,7 @@ class ClientCauses:
     scales: Mapping[str, Scale] = field(default_factory=dict)
     attacks: bool = False
     attacker: bool = False
-    node: int | None = None
+    node: int | str | None = None
 
     @property
     def multiple(self) -> float:

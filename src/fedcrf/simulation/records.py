@@ -199,7 +199,7 @@ class Reasons(Record):
 class ExcludedNode(Record):
     """A node of another framework without a usable reply in the round, and the reason."""
 
-    node: int
+    node: int | str
     reason: str
 
 
@@ -232,7 +232,7 @@ class RoundRecord(Record):
     metrics: dict[str, dict[str, Number]] | None = None
     attack_success: Number | None = None
     clients: list[int | str]
-    nodes: list[int] | None = None
+    nodes: list[int | str] | None = None
     num_examples: list[int | float]
     client_training_loss: list[Number]
     evidence: dict[str, list[Number]] | None = None
