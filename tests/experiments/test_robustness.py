@@ -17,12 +17,15 @@ import pytest
 from experiments.runs import Log, record, snapshot
 from fedcrf import FedcrfError
 from fedcrf.experiments.analysis.conditions import (
+    Place,
     accuracy_table,
+    cost_ranks,
     difference_table,
     heat_map_grid,
     overview_table,
     separation_table,
     summary_table,
+    worst_case_ranks,
     worst_of,
 )
 from fedcrf.experiments.analysis.pairs import by_axes
@@ -621,6 +624,33 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
     assert overview_table(only_none, nothing).rows == ()
     write_suite(only_none, nothing, tmp_path / "none")
     assert " n seeds.\n" in (tmp_path / "none" / "tables.md").read_text(), "by no machine"
+
+
+def test_rules_are_ranked_over_several_places() -> None:
+    first, one = made_up(
+        {
+            ("none", "fedavg"): [0.9, 0.8], ("ipm-2", "fedavg"): [0.1, 0.2],
+            ("none", "rfa"): [0.8, 0.8], ("ipm-2", "rfa"): [0.6, 0.6],
+        },
+        methods=["fedavg", "rfa"], conditions=["ipm-2"],
+    )  # fmt: skip
+    second, two = made_up(
+        {("none", "fedavg"): [0.9], ("none", "krum"): [0.95], ("ipm-2", "fedavg"): [0.3]},
+        methods=["fedavg", "krum"], conditions=["ipm-2"],
+    )  # fmt: skip
+    places = [Place("a", first, one, "iid"), Place("b", second, two, "iid")]
+    worst = worst_case_ranks(places)
+    assert worst.header == ("worst case (rank)", "mean rank", "a", "b")
+    assert [(row[0], row[1]) for row in worst.rows] == [
+        ("RFA", "1.0"), ("FedAvg", "1.5"), ("Krum", "–"),
+    ]  # fmt: skip
+    assert worst.rows[0][2:] == ("0.600 [too few seeds] (1)", "–")
+    assert worst.rows[1][2:] == ("0.150 [too few seeds] (2)", "0.300 [too few seeds] (1)")
+    cost = cost_ranks(places)
+    assert [(row[0], row[1]) for row in cost.rows] == [
+        ("Krum", "1.0"), ("FedAvg", "1.5"), ("RFA", "2.0"),
+    ]  # fmt: skip
+    assert cost.rows[2][2:] == ("-0.050 [too few seeds] (2)", "–")
 
 
 def test_a_worst_case_and_its_reference_are_over_the_same_seeds() -> None:
