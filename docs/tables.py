@@ -28,7 +28,6 @@ from fedcrf.experiments.analysis.pairs import (  # noqa: E402
     mean_accuracy,
     method_difference,
     of_method,
-    paired_difference,
 )
 from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
 from fedcrf.experiments.analysis.tables import (  # noqa: E402
@@ -153,27 +152,28 @@ def paper() -> str:
 FRESH = RESULTS / "paper" / "mnist-noniid-fresh-seeds"
 
 
-def mini_batches() -> dict[tuple[str, str], pd.DataFrame]:
-    """Return the mini-batches by similarity and rule, seed by seed."""
-    table = pd.read_csv(LIMITS / "mini-batches.csv", dtype={"similarity": str})
-    return dict(iter(table.set_index("seed").groupby(["similarity", "rule"], sort=False)))
+MINI_BATCHES = LIMITS / "mini-batches"
+SIMILARITIES = {"gamma-0": "0", "gamma-0.33": "0.33"}
+"""By the partition's name, γ."""
+
+
+def mini_batches(partition: str) -> pd.DataFrame:
+    """Return the cells of rounds of one mini-batch, of one similarity."""
+    cells = results_of(MINI_BATCHES)
+    return cells[(cells["partition"] == partition) & (cells["condition"] == "none")]
 
 
 def mini_batch_table() -> Table:
     """Return accuracies in rounds of one mini-batch."""
     rows = []
-    found = mini_batches()
-    for (similarity, rule), values in found.items():
-        average = found[similarity, "average"]["accuracy"]
-        difference = paired_difference(values["accuracy"], average) if rule != "average" else None
-        measured = values[["accuracy", "worst class", "starved"]]
-        means = (f"{mean:.3f}" for mean in measured.mean())
-        seeds = str(len(values["accuracy"]))
-        rows.append((similarity, rule, seeds, *means, difference_text(difference)))
-    header = (
-        "similarity γ", "rule", "seeds", "accuracy", "worst class", "weights below a tenth",
-        "Δ to average [95 %]",
-    )  # fmt: skip
+    for partition, similarity in SIMILARITIES.items():
+        cells = mini_batches(partition)
+        for method in dict.fromkeys(cells["method"]):
+            own = of_method(cells, method)
+            means = (f"{own[column].mean():.3f}" for column in ("accuracy", "worst_client"))
+            difference = difference_text(method_difference(cells, method))
+            rows.append((similarity, method_title(method), str(len(own)), *means, difference))
+    header = ("similarity γ", "rule", "seeds", "accuracy", "worst client", "Δ to FedAvg [95 %]")
     return Table("", header, tuple(rows))
 
 
@@ -216,10 +216,8 @@ def limits() -> str:
 
 def not_at_home() -> str:
     """Return a line for each such place, with its figures."""
-    batches = mini_batches()
-
-    def mean(similarity: str, rule: str) -> str:
-        return f"{batches[similarity, rule]['accuracy'].mean():.3f}"
+    def mean(method: str) -> str:
+        return f"{of_method(mini_batches('gamma-0'), method)['accuracy'].mean():.3f}"
 
     def lost(run: str, method: str = "crf-robust") -> str:
         return points(method_difference(results_of(LIMITS / run), method))
@@ -232,8 +230,8 @@ def not_at_home() -> str:
     alone = lost("nobody-digits-alpha-0.5"), lost("nobody-digits-alpha-0.1")
     kinder = lost("nobody-digits-alpha-0.1", "crf-robust-evidence")
     lines = (
-        f"*Rounds of one mini-batch*: {mean('0', 'crf-robust')}, where a plain average has "
-        f"{mean('0', 'average')}, if each client holds one class (MNIST, ByzFL's protocol).",
+        f"*Rounds of one mini-batch*: {mean('crf-robust')}, where a plain average has "
+        f"{mean('fedavg')}, if each client holds one class (MNIST, ByzFL's protocol).",
         f"*Clients that alone hold a label*: {alone[0]} at α = 0.5 on the digits, "
         f"{alone[1]} at 0.1. `crf-robust-evidence` spares them: {kinder} at 0.1.",
         f"*Sites of very unequal size*: {lost('unequal-alpha-0.1')} at α = 0.1 and "
