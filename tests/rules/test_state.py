@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from fedcrf.rules import Rule
+from fedcrf.rules import FoundationFL, Rule
 from fedcrf.rules.base import misfit_of
 from fedcrf.rules.state import FlatState, Layout, flattened, floating_layers, layers_alike, merged
 from rules.rounds import Round, assert_same, every_rule, sample, spoilt
@@ -61,5 +61,7 @@ def test_what_a_rule_decides_does_not_depend_on_it(rule: Rule, values: dict[int,
     want = round_.aggregate(rule)
     for start in (before, flattened(before)):
         got = Round(start, flat).aggregate(rule)
-        assert_same(got.state, want.state, 0)
+        # Of eight rows and more NumPy sums a single column in another order than many.
+        near = 1e-15 if isinstance(rule, FoundationFL) else 0
+        assert_same(got.state, want.state, near)
         assert_array_equal(got.weights, want.weights)

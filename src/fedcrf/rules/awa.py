@@ -24,6 +24,7 @@ from fedcrf.rules.base import (
 from fedcrf.rules.state import State
 from fedcrf.statistics import centred_geometry, projections
 from fedcrf.statistics.inputs import Layers
+from fedcrf.statistics.one_pass import blocks
 
 ADAM_EPSILON = 1e-8
 """Adam's ε in the source, torch's default."""
@@ -140,7 +141,7 @@ def loss_gradient(
 def _dissimilarity(models: Sequence[Layers], origin: Layers) -> NDArray[np.float64]:
     """Return (m,) 1 − cos(w_t, w_i)."""
     squares, along = projections(models, origin, origin)
-    square = sum(float(np.vdot(layer, layer)) for layer in map(np.float64, origin))
+    square = sum(float(np.vdot(block, block)) for block in blocks([origin], None))
     inner = square + along
     norms = np.sqrt(square * np.maximum(square + 2.0 * along + squares, 0.0))
     shallow = inner > 0

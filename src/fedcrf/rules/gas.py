@@ -35,12 +35,13 @@ class GAS(Rule):
     """The plain mean of the m − f updates nearest to a robust one, by groups (Liu et al., 2023).
 
     Coordinates are dealt at random into groups, anew each round. In each group a robust rule gives
-    a vector; a client's score is the sum over the groups of its distance to that. Paper (ICML
-    2023) and code (YuchenLiu-a/byzantine-gas) agree. Settings are the code's: 1,000 groups, or
-    fewer if equal ones of ⌈d/1000⌉ coordinates are fewer, and Bulyan. The rule within a group has
-    the code's form: Krum is the mean of the m − f best, the median of an even number is the lower
-    one, and f is at most (m − 3)/4 for Bulyan, (m − 3)/2 for Krum and (m − 1)/2 for the trimmed
-    mean, rounded down.
+    a vector; a client's score is the sum over the groups of its distance to that (ICML 2023).
+    Settings are those of the authors' code, YuchenLiu-a/byzantine-gas: 1,000 groups, or fewer if
+    equal ones of ⌈d/1000⌉ coordinates are fewer, and Bulyan. The rule within a group has the code's
+    form: Krum is the mean of the m − f best, the median of an even number is the lower one, and f
+    is at most (m − 3)/4 for Bulyan, (m − 3)/2 for Krum and (m − 1)/2 for the trimmed mean, rounded
+    down. In one thing this follows the papers and not the code: Bulyan takes the mean of the values
+    nearest to the median. The code takes the mean of their distances to the median.
 
     Attributes:
         groups: How many groups.
