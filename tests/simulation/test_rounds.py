@@ -169,9 +169,14 @@ def test_a_round_is_what_it_says() -> None:
     assert vars(record.held_out) == alike(vars(evaluation_of(held_out)))
 
 
+def small_rule(name: str) -> Rule:
+    """The rule of a name; its server has no more examples than these clients."""
+    return RULES[name](**{"server_examples": 20} if name == "fltrust" else {})
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_client_without_examples_is_skipped(name: str) -> None:
-    _, records = run(simulation(federation=federation((20, 0, 33, 0, 9)), rule=RULES[name]()))
+    _, records = run(simulation(federation=federation((20, 0, 33, 0, 9)), rule=small_rule(name)))
     for record in records:
         assert record.clients == [0, 2, 4]
         assert record.num_examples == [20, 33, 9]
@@ -223,7 +228,7 @@ def test_it_stops_early_and_keeps_the_best_model() -> None:
 def test_a_diverging_run_says_so_and_leaves_what_there_was(
     name: str, plan: Any, tmp_path: Path
 ) -> None:
-    whole = simulation(rule=RULES[name](), model=plan, training=DIVERGING, max_rounds=20)
+    whole = simulation(rule=small_rule(name), model=plan, training=DIVERGING, max_rounds=20)
     start = whole.start()
     steps, said = until_it_diverges(whole)
     assert said.startswith("training diverged by round 3: no client's update was finite for 3 ")
@@ -448,7 +453,7 @@ class Momentum(Rule):
     "rule",
     [
         Momentum(),
-        *(Optimized(CRF(), kind()) for kind in SERVER_OPTIMIZERS.values()),
+        *(Optimized(CRF(), kind()) for kind in SERVER_OPTIMIZERS.values() if kind().initial),
         Optimized(Momentum(), Adam()),
     ],
     ids=repr,
