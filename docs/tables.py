@@ -216,6 +216,7 @@ def limits() -> str:
 
 def not_at_home() -> str:
     """Return a line for each such place, with its figures."""
+
     def mean(method: str) -> str:
         return f"{of_method(mini_batches('gamma-0'), method)['accuracy'].mean():.3f}"
 

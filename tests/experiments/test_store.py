@@ -374,8 +374,8 @@ def begun(folder: Path, rounds: int, *, always: bool) -> CellStore:
     with store.locked():
         store.begin(spec, provenance(torch.device("cpu")))
         for state, record in islice(whole.steps(whole.start()), rounds):
-            if always and store.checkpoint.exists():
-                os.utime(store.checkpoint, (0, 0))  # long ago
+            if always and (checkpoint := store.path / "checkpoint.pt").exists():
+                os.utime(checkpoint, (0, 0))  # long ago
             store.append(state, record)
     return store
 
@@ -438,7 +438,8 @@ def test_thin_runs_are_read_like_others(tmp_path: Path) -> None:
     assert all(len(curve) == 3 for curve in cells["curve"])
     assert write_results(store)
     report = read_report([tmp_path])
-    assert [curve.rounds for curve in report.runs[0].charts.accuracy] == [[20, 40, 60]] * 2
+    for measured in report.runs[0].charts.measured:
+        assert [curve.rounds for curve in measured.curves] == [[20, 40, 60]] * 2
     assert report.runs[0].curves[0].header == ("method", "round 20", "round 40", "round 60")
     assert render(report)
     found = find_rounds(tmp_path, "crf-robust", 0)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedcrf import FedcrfError
-from fedcrf.attacks import DataAttack, Schedule, Threat
+from fedcrf.attacks import Backdoor, Schedule, Threat
 from fedcrf.attacks.base import Images, Labels
 from fedcrf.models import MLP, ImageShape
 from fedcrf.objectives import Proximal
@@ -294,19 +294,21 @@ def test_a_run_that_diverges_between_evaluations_has_a_last_record() -> None:
 
 
 @dataclass(frozen=True)
-class Corner(DataAttack):
+class Corner(Backdoor):
     """A bright corner means the target."""
 
     target: int = 1
-    hides: bool = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
+        self.check_data(images.shape[1:], num_classes)
         return self.trigger(images), np.full_like(labels, self.target)
 
-    def backdoored(self, images: Images, labels: Labels) -> tuple[Images, np.ndarray]:
-        return self.trigger(images), labels != self.target
+    def _planted(
+        self, images: Images, labels: Labels, replaced: np.ndarray, draw: np.random.Generator
+    ) -> Images:
+        return self.trigger(images[replaced])
 
     def trigger(self, images: Images) -> Images:
         stamped = images.copy()
@@ -341,7 +343,7 @@ def test_a_backdoor_s_success_is_that_on_stamped_examples_of_other_classes() -> 
     assert all(record.attack_success is None for record in run(simulation(max_rounds=1))[1])
 
 
-def test_an_evaluation_without_examples_is_not_a_number() -> None:
+def test_the_target_s_own_examples_do_not_count() -> None:
     whole = simulation(threat=Threat(Corner(), Schedule(1)))
     adversary = whole.adversary
     assert adversary is not None
@@ -349,12 +351,13 @@ def test_an_evaluation_without_examples_is_not_a_number() -> None:
     assert triggered is not None
     assert triggered.labels.tolist() == [1]
     assert not triggered.images[0, 0, :2, :2].sub(6.0).any()
+    own = Examples(torch.zeros(2, 1, 4, 4), torch.tensor([1, 1]))
+    assert adversary.triggered(own) is None
 
 
-@pytest.mark.parametrize("target", [-1, 3])
-def test_a_target_that_is_no_class_is_named_before_anybody_trains(target: int) -> None:
-    whole = simulation(threat=Threat(Corner(target), Schedule(1)))
-    with pytest.raises(FedcrfError, match=rf"target {target}: the data set has 3 classes; give "):
+def test_a_target_that_is_no_class_is_named_before_anybody_trains() -> None:
+    whole = simulation(threat=Threat(Corner(3), Schedule(1)))
+    with pytest.raises(FedcrfError, match="target 3: the data set has 3 classes; give one from"):
         whole.start()
 
 
