@@ -274,6 +274,23 @@ def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients:
         )
 
 
+class InformedOfAttackers(Rule):
+    """A rule with a setting ``num_byzantine``, f; without a value a run informs it of f."""
+
+    num_byzantine: int | None
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Return the rule informed of the attackers' number; see `Rule.informed`."""
+        rule, known = super().informed(attackers, num_clients, seed), {"num_byzantine": attackers}
+        rule = replace(rule, **known) if rule.num_byzantine is None else rule
+        rule.check_clients(num_clients)
+        return rule
+
+    def check_clients(self, num_clients: int) -> None:
+        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
+        check_honest_majority(self, "num_byzantine", self.num_byzantine or 0, num_clients)
+
+
 def reported_evidence(
     reports: Sequence[ClientReport], wanted: Collection[str] | None = None
 ) -> dict[str, NDArray[np.float64]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,8 @@ from fedcrf.extras import check_installed
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
+    InformedOfAttackers,
     Memory,
-    check_honest_majority,
     models_of,
     weighted_result,
 )
@@ -34,7 +33,7 @@ PART = 1 << 15
 
 
 @dataclass(frozen=True)
-class DnC(Drawing):
+class DnC(InformedOfAttackers, Drawing):
     """Divide and conquer (algorithm 2 of Shejwalkar and Houmansadr, NDSS 2021).
 
     Coordinates are drawn; of the updates there, about their mean, the squared projection on the top
@@ -67,17 +66,6 @@ class DnC(Drawing):
             raise FedcrfError("sampled 0: give a share of the coordinates above 0")
         check_whole("iterations", self.iterations, least=1)
         check_not_negative(self, "filter_fraction")
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of the attackers' number and the seed; see `Rule.informed`."""
-        rule = super().informed(attackers, num_clients, seed)
-        rule = replace(rule, num_byzantine=attackers) if rule.num_byzantine is None else rule
-        rule.check_clients(num_clients)
-        return rule
-
-    def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
-        check_honest_majority(self, "num_byzantine", self.num_byzantine or 0, num_clients)
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]

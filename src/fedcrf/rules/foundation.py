@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,9 +12,8 @@ from fedcrf.crf import base_weights
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
+    InformedOfAttackers,
     Memory,
-    Rule,
-    check_honest_majority,
     models_of,
     num_examples,
 )
@@ -28,7 +26,7 @@ BASES = ("trimmed-mean", "median")
 
 
 @dataclass(frozen=True)
-class FoundationFL(Rule):
+class FoundationFL(InformedOfAttackers):
     """Trimmed mean or median of the updates and of copies of one (Fang et al., NDSS 2025).
 
     The copied update is the one whose distance to the nearer of the coordinate-wise maximum and
@@ -53,16 +51,6 @@ class FoundationFL(Rule):
         for name in ("num_byzantine", "copies"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least=0)
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of the attackers' number; see `Rule.informed`."""
-        rule = replace(self, num_byzantine=attackers) if self.num_byzantine is None else self
-        rule.check_clients(num_clients)
-        return rule
-
-    def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
-        check_honest_majority(self, "num_byzantine", self.num_byzantine or 0, num_clients)
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]

@@ -13,9 +13,8 @@ from fedcrf.checks import check_choice, check_whole
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
+    InformedOfAttackers,
     Memory,
-    Rule,
-    check_honest_majority,
     models_of,
     weighted_result,
 )
@@ -31,7 +30,7 @@ Groups = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class GAS(Rule):
+class GAS(InformedOfAttackers):
     """The plain mean of the m − f updates nearest to a robust one, by groups (Liu et al., 2023).
 
     Coordinates are dealt at random into groups, anew each round. In each group a robust rule gives
@@ -66,13 +65,8 @@ class GAS(Rule):
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
         """Return the rule informed of attackers and seed; see `Rule.informed`."""
-        rule = replace(self, num_byzantine=attackers) if self.num_byzantine is None else self
-        rule.check_clients(num_clients)
+        rule = super().informed(attackers, num_clients, seed)
         return rule if rule.seed is not None else replace(rule, seed=seed)
-
-    def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
-        check_honest_majority(self, "num_byzantine", self.num_byzantine or 0, num_clients)
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,8 @@ from fedcrf.checks import check_whole
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
+    InformedOfAttackers,
     Memory,
-    Rule,
-    check_honest_majority,
     report_geometry,
     weighted_result,
 )
@@ -24,7 +23,7 @@ from fedcrf.statistics import UpdateGeometry
 
 
 @dataclass(frozen=True)
-class _Selecting(Rule):
+class _Selecting(InformedOfAttackers):
     """The plain mean of the updates with the best Krum scores, one of them or m − f."""
 
     single: ClassVar[bool]
@@ -33,16 +32,6 @@ class _Selecting(Rule):
     def __post_init__(self) -> None:
         if self.num_byzantine is not None:
             check_whole("num_byzantine", self.num_byzantine, least=0)
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of the attackers' number; see `Rule.informed`."""
-        rule = replace(self, num_byzantine=attackers) if self.num_byzantine is None else self
-        rule.check_clients(num_clients)
-        return rule
-
-    def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
-        check_honest_majority(self, "num_byzantine", self._f, num_clients)
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
