@@ -52,6 +52,44 @@ def reported_trust(
 
 
 @dataclass
+class History:
+    """A client's average updates and those of the model it started from; and the ones before."""
+
+    rounds: int
+    update: Vector
+    position: Vector
+    earlier_update: Vector | None = None
+    earlier_position: Vector | None = None
+
+    def then(self, update: Vector, position: Vector, window: float) -> History:
+        """What it is a round later."""
+        share = 1 / min(window, self.rounds + 1)
+        before = 1 / min(window, self.rounds)
+        return History(
+            self.rounds + 1,
+            towards(self.update, update, share),
+            towards(self.position, position, share),
+            towards(self.earlier_update, self.update, before),
+            towards(self.earlier_position, self.position, before),
+        )
+
+
+def towards(mean: Vector | None, value: Vector, share: float) -> Vector:
+    """Part of the way from a mean to a value; the value where there is no mean."""
+    if mean is None:
+        return value
+    return [(1 - share) * a + share * b for a, b in zip(mean, value, strict=True)]
+
+
+def slowly(values: Sequence[float], most: float) -> float:
+    """The mean of numbers, of which each counts 1/n, and 1/most at least."""
+    mean = 0.0
+    for number, value in enumerate(values, 1):
+        mean += (value - mean) / min(most, number)
+    return mean
+
+
+@dataclass
 class SlowRobust:
     """One federation's server, with the defaults of the settings unless told otherwise."""
 
@@ -59,7 +97,7 @@ class SlowRobust:
     prior_log_odds: float = 2.0
     persistence: float = 0.9
     opposition_strength: float = 2.0
-    opposition_tolerance: float = 0.3
+    opposition_tolerance: float = 0.5
     opposition_tolerance_growth: float = 0.0
     vote_power: float = 32.0
     large_round: float = 10.0
@@ -68,9 +106,9 @@ class SlowRobust:
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_tolerance: float = 1.0
-    norm_tolerance_growth: float = 0.0
+    norm_tolerance_growth: float = 1.0
     curvature_response_strength: float = 10.0
-    curvature_response_share: float = 0.5
+    curvature_response_share: float = 0.25
     curvature_response_tolerance_growth: float = 0.0
     update_consistency_strength: float = 10.0
     update_consistency_share: float = 0.5
@@ -79,7 +117,12 @@ class SlowRobust:
     trust_floor: float = 0.15
     iterations: int = 30
     damping: float = 0.5
-    last: dict[Any, tuple[list[float], Vector, Vector]] = field(default_factory=dict)
+    last: dict[Any, list[float]] = field(default_factory=dict)
+    history: dict[Any, History] = field(default_factory=dict)
+    window: float = 1.0
+    middles: list[float] = field(default_factory=list)
+    deviations: list[float] = field(default_factory=list)
+    jumps: list[float] = field(default_factory=list)
     response: dict[Any, float] = field(default_factory=dict)
     steadiness: dict[Any, float] = field(default_factory=dict)
     medians: list[float] = field(default_factory=list)
@@ -94,14 +137,23 @@ class SlowRobust:
         """Return the weights of the clients, by identity, and the next model."""
         present = [c for c in updates if all(map(math.isfinite, updates[c]))]
         examples = self._capped({c: counts[c] for c in present})
-        norms = {c: norm(updates[c]) for c in present}
-        alike = {(i, j): cosine(updates[i], updates[j]) for i in present for j in present}
+        lengths = {c: norm(updates[c]) for c in present}
+        for c in present:
+            self.history[c] = (
+                self.history[c].then(updates[c], model, self.window)
+                if c in self.history
+                else History(1, updates[c], model)
+            )
+        mean = {c: self.history[c].update for c in present}
+        norms = {c: norm(mean[c]) for c in present}
+        alike = {(i, j): cosine(mean[i], mean[j]) for i in present for j in present}
+        same = {(i, j): cosine(updates[i], updates[j]) for i in present for j in present}
         vote, copies = (
             {
-                j: 1 / (1 + sum(max(0.0, alike[i, j]) ** power for i in present if i != j))
+                j: 1 / (1 + sum(max(0.0, near[i, j]) ** power for i in present if i != j))
                 for j in present
             }
-            for power in (self.vote_power, self.copy_power)
+            for near, power in ((alike, self.vote_power), (same, self.copy_power))
         )
         own = dict(zip(present, reported_trust([(reported or {}).get(c) for c in present])))  # noqa: B905
         credited = [c for c in present if own[c] >= 0.5]
@@ -109,20 +161,20 @@ class SlowRobust:
         start, energy = {}, {}
         shrunk = self._shrunk(norms)
         long = self._norms(present, norms, examples, shrunk)
-        silent = self._answers(present, model, updates, shrunk)
-        turned = self._turned(present, updates)
+        silent = self._answers(present, shrunk)
+        turned = self._turned(present)
         for c in present:
             start[c] = list(prior)
             if c in self.last:
-                stay = self.persistence
+                stay = self.persistence ** (1 / self.window)
                 start[c] = [
-                    stay * b + (1 - stay) * p for b, p in zip(self.last[c][0], prior, strict=True)
+                    stay * b + (1 - stay) * p for b, p in zip(self.last[c], prior, strict=True)
                 ]
             energy[c] = [
                 -math.log(p + 1e-12)
-                + self.norm_strength * q * long[c]
-                + self.curvature_response_strength * q * silent[c]
-                + self.update_consistency_strength * q * turned[c]
+                + self.norm_strength * q * long[c] / self.window
+                + self.curvature_response_strength * q * silent[c] / self.window
+                + self.update_consistency_strength * q * turned[c] / self.window
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
         belief, few = dict(start), self._few(present)
@@ -137,7 +189,7 @@ class SlowRobust:
             tolerated = few * settled + (1 - few) * self.spread * deviation
             renewed = {}
             for i in present:
-                opposed = max(0.0, met[i] - middle - tolerated)
+                opposed = max(0.0, met[i] - middle - tolerated) / self.window
                 fresh = self._normalised(
                     [
                         math.exp(-e - 2 * self.opposition_strength * q * opposed)
@@ -157,20 +209,37 @@ class SlowRobust:
         if stays:
             total = 0.0
             absent = self.last.keys() - updates.keys()
-            if any(dot(self.last[c][0], self.labels) >= least for c in absent):
+            if any(dot(self.last[c], self.labels) >= least for c in absent):
                 for c in self.last.keys() & belief.keys():
-                    belief[c] = min(belief[c], self.last[c][0], key=lambda b: dot(b, self.labels))
+                    belief[c] = min(belief[c], self.last[c], key=lambda b: dot(b, self.labels))
         weights = {c: share.get(c, 0.0) / total if total else 0.0 for c in updates}
         after = list(model)
         for c in present:
-            self.last[c] = (belief[c], updates[c], model)
-            most = (
-                self.clip * median(norms.values()) * math.exp(self.norm_tolerance_growth * shrunk)
-            )
-            clip = min(1.0, most / norms[c]) if norms[c] else 1.0
+            self.last[c] = belief[c]
+            most = self.clip * median(lengths.values())
+            clip = min(1.0, most / lengths[c]) if lengths[c] else 1.0
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
+        self._find_window()
         return weights, after
+
+    def _find_window(self) -> None:
+        """Longer where clients respond less clearly than they scatter, over clients and rounds."""
+        known = list(self.response.values())
+        if len(known) < 3:
+            return
+        most = 1 / (1 - self.persistence)
+        middle, before = median(known), slowly(self.middles, most)
+        if self.middles:
+            self.jumps.append((middle - before) ** 2)
+        self.middles.append(middle)
+        self.deviations.append((1.4826 * median(abs(r - middle) for r in known)) ** 2)
+        if len(self.middles) < 2:
+            return
+        noise = math.sqrt(slowly(self.jumps, most) + slowly(self.deviations, most))
+        clear = max(0.0, -slowly(self.middles, most)) / noise if noise else math.inf
+        wanted = min(2.0, max(0.5, 1.5 / max(clear, 1e-3)))
+        self.window = min(most, max(1.0, self.window * math.sqrt(wanted)))
 
     def _few(self, present: list) -> float:
         """The share of what counts of one client; less than all of it in a crowd."""
@@ -202,23 +271,23 @@ class SlowRobust:
         )
         return {c: min(2.0, max(0.0, z.get(c, middle) - middle - tolerated)) for c in present}
 
-    def _answers(self, present: list, model: Vector, updates: Mapping, shrunk: float) -> dict:
+    def _answers(self, present: list, shrunk: float) -> dict:
         self.response = {}
         for c in present:
-            if c in self.last:
-                _, update, before = self.last[c]
-                moved = minus(model, before)
+            past = self.history[c]
+            if past.earlier_update is not None:
+                moved = minus(past.position, past.earlier_position)
                 if norm(moved):
-                    self.response[c] = cosine(minus(updates[c], update), moved)
+                    self.response[c] = cosine(minus(past.update, past.earlier_update), moved)
         middle, deviation = usual(self.response.values())
-        typical, crowded = min(0.0, middle), 1 - self._few(present)
+        crowded = 1 - self._few(present)
         expected = max(
-            self.curvature_response_share * typical, typical + crowded * self.spread * deviation
+            self.curvature_response_share * middle, middle + crowded * self.spread * deviation
         )
         doubt = self.curvature_response_tolerance_growth * shrunk
         return {
             c: max(0.0, self.response[c] - expected - doubt * self._standing(c))
-            if c in self.response
+            if c in self.response and middle < 0
             else 0.0
             for c in present
         }
@@ -227,11 +296,14 @@ class SlowRobust:
         """How far a client was trusted last, as a share of what comes before evidence."""
         factors = [math.exp(self.prior_log_odds * q) for q in self.labels]
         usually = dot(self._normalised(factors), self.labels)
-        return min(1.0, dot(self.last[c][0], self.labels) / usually)
+        return min(1.0, dot(self.last[c], self.labels) / usually)
 
-    def _turned(self, present: list, updates: Mapping) -> dict:
+    def _turned(self, present: list) -> dict:
+        past = {c: self.history[c] for c in present}
         self.steadiness = {
-            c: cosine(updates[c], self.last[c][1]) for c in present if c in self.last
+            c: cosine(each.update, each.earlier_update)
+            for c, each in past.items()
+            if each.earlier_update is not None
         }
         middle, deviation = usual(-value for value in self.steadiness.values())
         crowded = 1 - self._few(present)

@@ -109,6 +109,47 @@ def test_against_the_slow_version(rounds, value, settings):
         assert_allclose(found.causes["update_consistency"], steady, atol=1e-5)
 
 
+@pytest.mark.parametrize("rounds", [[range(9)] * 16, [[0, 1, 2, 3, 7], [4, 5, 6, 0, 8]] * 8])
+def test_windows_against_the_slow_version(rounds):
+    """Updates are mostly noise, so that a window grows; the model moves on by itself too."""
+    slow, model, memory, lengths = SlowRobust(), np.zeros(D), None, []
+    for number, clients in enumerate(rounds):
+        noise = np.random.default_rng(number).standard_normal((len(clients), D))
+        rows = np.stack([0.2 * update(client, model, number) for client in clients]) + noise
+        found = SMALL.infer(
+            rows, counts_of(clients), clients=list(clients), memory=memory, model=model
+        )
+        given = dict(zip(clients, rows.tolist(), strict=True))
+        counts = dict(zip(clients, counts_of(clients), strict=True))
+        lengths += set(found.causes["window"])
+        assert_allclose(lengths[-1], slow.window, rtol=1e-6)
+        weights, _ = slow.round(model.tolist(), given, counts)
+        assert_allclose(found.weights, [weights[c] for c in clients], atol=1e-5)
+        answers = [slow.response.get(c, math.nan) for c in clients]
+        assert_allclose(found.causes["curvature_response"], answers, atol=1e-5)
+        steady = [slow.steadiness.get(c, math.nan) for c in clients]
+        assert_allclose(found.causes["update_consistency"], steady, atol=1e-5)
+        memory, model = found.memory, model + 0.1 * rows.mean(axis=0)
+    assert lengths[0] == 1.0
+    assert max(lengths) > 3.0
+
+
+@pytest.mark.parametrize("length", [1.0, 2.5, 10.0])
+def test_averages_respond_as_the_updates_that_they_are_of(length):
+    """Updates are −H(w − w*) with H = 0.3, so U − V is −0.3 times the model's step, whatever k."""
+    model, memory = np.zeros(D), None
+    for number in range(12):
+        clients = range(9) if number % 3 else range(6)
+        rows = 0.3 * (goals()[clients] - model)
+        found = SMALL.infer(rows, clients=list(clients), memory=memory, model=model)
+        known = np.isfinite(found.causes["curvature_response"])
+        assert_allclose(found.causes["curvature_response"][known], -1.0, atol=1e-5)
+        assert known.all() == (number > 1)
+        window = np.array([length, 9.0, -1.0, 0.0, 0.0])
+        memory = {**found.memory, "window": window}
+        model = model + np.random.default_rng(number).standard_normal(D)
+
+
 def test_who_pushes_is_found_among_who_pulls():
     last = play(SMALL, [range(9)] * 6)[-1]
     assert (last.causes["curvature_response"][:7] < -0.1).all()
@@ -198,11 +239,11 @@ def test_the_order_of_clients_does_not_matter(spoilt):
 
 def test_who_is_absent_or_not_finite_is_kept_as_it_was():
     first, second, third = play(SMALL, [range(9), [0, 1, 2, 7], [0, 1, 8]], [(1, 2)])
-    for name in ("clients", "beliefs", "sketches"):
+    for name in ("clients", "beliefs", "sketches", "before"):
         for client in (2, 3, 4, 5, 6, 8):
             assert_array_equal(second.memory[name][client], first.memory[name][client])
     assert third.causes["curvature_response"][2] > 0.5, "by what it was two rounds ago"
-    assert len(third.memory["positions"]) == 3, "a model's place for each round still spoken of"
+    assert len(third.memory["positions"]) == 4, "one for each choice of rounds"
     assert len(play(SMALL, [range(9)] * 5)[-1].memory["positions"]) == 1
 
 
@@ -336,9 +377,9 @@ def test_more_opposition_is_put_up_with_the_shorter_updates_become(shrunk):
     found = crf.infer(rows, memory=crf.infer(math.exp(shrunk) * np.abs(rows)).memory)
     met = found.causes["opposition"]
     assert_allclose(
-        found.causes["opposed"], np.maximum(0.0, met - np.median(met) - 0.3 - 0.4 * shrunk)
+        found.causes["opposed"], np.maximum(0.0, met - np.median(met) - 0.5 - 0.4 * shrunk)
     )
-    assert found.causes["opposed"][4] > 0.4, "there was evidence to check"
+    assert found.causes["opposed"][4] > 0.2, "there was evidence to check"
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-6, 1e30, 1e40, 1e100])
@@ -415,7 +456,7 @@ def test_who_speaks_against_itself_has_no_vote():
 
 FIRST = SMALL.infer(np.eye(3, D)).memory
 BAD: dict[str, tuple[Any, str]] = {
-    "another rule": ({"rule.momentum": np.zeros(3)}, "memory is of another rule .*'beliefs'"),
+    "another rule": ({"rule.momentum": np.zeros(3)}, "memory is of another rule .*'before'"),
     "another model": (
         RobustCRF(sketch_size=64).infer(np.eye(3, D + 1)).memory,
         r"another federation .*\(model size 31, here 30\)",

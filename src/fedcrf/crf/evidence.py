@@ -103,7 +103,7 @@ class NormEvidence(LinearPart):
         tolerated += self.tolerance_growth * seen.norm_decay
         evidence = np.zeros(seen.num_clients)
         evidence[known] = np.minimum(np.maximum(0.0, excess - tolerated), self.limit)
-        return self.against(evidence, labels, {})
+        return self.against(seen, evidence, labels, {})
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,9 @@ class ResponseEvidence(LinearPart):
     step: r_i < 0. The update of a client that pushes the model somewhere does not respond
     (r_i = 0), or follows the step (r_i > 0).
 
-    The threshold is t = max(share·ν, ν + ℓ·spread·δ) with ν = min(0, median(r)), the large-round
-    share ℓ and the lower median deviation δ.
+    The threshold is t = max(share·ν, ν + ℓ·spread·δ) with ν = median(r), the large-round share ℓ
+    and the lower median deviation δ. Where ν ≥ 0 nobody is expected to respond, and there is no
+    evidence.
 
     The threshold may grow with the norm decay, in proportion to the client's trust ratio. A client
     that has learnt its own examples responds little, so that responses become noise as a federation
@@ -152,13 +153,13 @@ class ResponseEvidence(LinearPart):
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(response)
         middle, deviation = median_and_lower_mad(response[known])
-        typical = min(0.0, middle)
         spread = self.spread * large_round_share(seen.finite, self.large_round)
-        expected = max(self.share * typical, typical + spread * deviation)
+        expected = max(self.share * middle, middle + spread * deviation)
         trusted = 1.0 if seen.trust_ratio is None else seen.trust_ratio
         tolerated = expected + self.tolerance_growth * seen.norm_decay * trusted
-        evidence = np.where(known, np.maximum(0.0, response - tolerated), 0.0)
-        return self.against(evidence, labels, {self.cause: response})
+        counted = known if middle < 0.0 else np.zeros_like(known)
+        evidence = np.where(counted, np.maximum(0.0, response - tolerated), 0.0)
+        return self.against(seen, evidence, labels, {self.cause: response})
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class ConsistencyEvidence(LinearPart):
         missing = (1.0 - 0.5 * large) * (1.0 - self.share) * abs(turned)
         expected = -turned - max(missing, large * self.spread * deviation)
         evidence = np.where(known, np.maximum(0.0, expected - consistency), 0.0)
-        return self.against(evidence, labels, {self.cause: consistency})
+        return self.against(seen, evidence, labels, {self.cause: consistency})
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ class Opposition(LinearPart):
             else:
                 middle, tolerated = median(met[judges]) if len(judges) else 0.0, tolerance
             evidence = np.maximum(0.0, met - middle - tolerated)
-            return self.against(evidence, labels, {self.cause: met, "vote": counted})
+            return self.against(seen, evidence, labels, {self.cause: met, "vote": counted})
 
         return energy
 
@@ -291,12 +292,13 @@ class Chain(Settings):
     def __post_init__(self) -> None:
         check_share(self, "persistence")
 
-    def transition(self, prior: Matrix, before: Matrix) -> Matrix:
+    def transition(self, prior: Matrix, before: Matrix, window: float = 1.0) -> Matrix:
         """Return P_t, which is P₀ for a new client; see `TemporalPart.transition`.
 
-        It is linear, so that expected labels can be given in the place of marginals.
+        With a window of k rounds the label stays with probability s^{1/k}, and so over the whole
+        window with s. It is linear, so that expected labels can be given in the place of marginals.
         """
-        stay = self.persistence
+        stay = self.persistence ** (1.0 / window)
         return np.where(np.isnan(before), prior, stay * before + (1.0 - stay) * prior)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.crf.window import Averages, Window
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY
@@ -26,21 +27,45 @@ ARRAYS: Mapping[str, tuple[str, str]] = {
     "clients": ("iu", "k"),  # identities, rising, in the order of the next three
     "beliefs": ("iuf", "kL"),
     "sketches": ("iuf", "ks"),
-    "rounds": ("iu", "k"),  # each client's row of the next
-    "positions": ("iuf", "Ts"),  # one of each round that is some client's last, earliest first
+    "before": ("iuf", "ks"),
+    "rounds": ("iu", "k"),  # each client's row of the next four
+    "positions": ("iuf", "Ts"),  # one of each path of the model, the longest ago first
+    "earlier": ("iuf", "Ts"),
+    "counts": ("iu", "T"),
+    "last": ("iu", "T"),
     "expected": ("iuf", "s"),
     "longest": ("iuf", "1"),
+    "window": ("iuf", "5"),
 }
 """The plain arrays of a memory of k clients: the kinds of dtype that each may have, and its axes.
 
 What they hold is an attribute of `ClientMemory` or `Row`.
 """
 
-SHARED = ("layout", "labels", "expected", "longest")
+SHARED = ("layout", "labels", "expected", "longest", "window")
 """Those that belong to no single client."""
 
 LARGEST_SKETCHED = 1e30
 """Larger numbers in a sketch count as this one, so that float64 holds their squares."""
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """The global models that some clients started from, averaged over a window of rounds.
+
+    Clients that took part in the same rounds share one.
+
+    Attributes:
+        position: (s,) float64 sketch of the recent average; see `fedcrf.crf.window`.
+        earlier: (s,) float64 sketch of the average before it; NaN after the first round.
+        count: The rounds in which these clients took part.
+        last: The number of the last of them among all rounds, from 1.
+    """
+
+    position: NDArray[np.float64]
+    earlier: NDArray[np.float64]
+    count: int
+    last: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +74,15 @@ class Row:
 
     Attributes:
         belief: (L,) float64 marginals.
-        sketch: (s,) float32 sketch of its update.
-        position: (s,) float64 sketch of the global model; the clients of a round share one array.
+        sketch: (s,) float32 sketch of the recent average of its updates; see `fedcrf.crf.window`.
+        before: (s,) float32 sketch of the average before it; NaN after the first round.
+        path: The models that it started from.
     """
 
     belief: NDArray[np.float64]
     sketch: NDArray[np.float32]
-    position: NDArray[np.float64]
+    before: NDArray[np.float32]
+    path: Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,24 +91,21 @@ class Recalled:
 
     Attributes:
         beliefs: (m, L) marginals.
-        sketches: (m, s) float64 sketches of their last updates.
-        positions: (T, s) sketches of the T different global models that they then started from.
-        rounds: (m,) each client's row of ``positions``.
+        sketches: (m, s) float64 sketches of the recent averages of their updates.
+        before: (m, s) float64 sketches of the averages before them.
+        positions: (T, s) of their T different paths, the recent averages.
+        earlier: (T, s) of the same, the averages before them.
+        counts: (T,) of the same, the rounds; 0 for new clients.
+        rounds: (m,) each client's row of the last three.
     """
 
     beliefs: NDArray[np.float64]
     sketches: NDArray[np.float64]
+    before: NDArray[np.float64]
     positions: NDArray[np.float64]
+    earlier: NDArray[np.float64]
+    counts: NDArray[np.int64]
     rounds: NDArray[np.int64]
-
-    def steps_to(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (m, s) sketches of how the model moved meanwhile; (1, s) if that is one for all.
-
-        Args:
-            position: (s,) sketch of the global model now.
-        """
-        steps = position - self.positions
-        return steps if len(steps) == 1 else steps[self.rounds]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +122,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         rows: The rows by identity, the longest absent first; of one round the smaller first.
         expected: (s,) float64 sketch of the next global model, if nothing but the rule moves it.
         longest: (1,) float64, the largest median norm of a round so far; 0 before the first.
+        window: (5,) float64, `fedcrf.crf.window.Window.numbers`.
     """
 
     layout: NDArray[np.int64]
@@ -105,6 +130,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
     rows: Mapping[int, Row]
     expected: NDArray[np.float64]
     longest: NDArray[np.float64]
+    window: NDArray[np.float64]
 
     __eq__ = object.__eq__  # a mapping would compare arrays
     __hash__ = object.__hash__
@@ -129,6 +155,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             rows={},
             expected=np.zeros(layout[1]),
             longest=np.zeros(1),
+            window=Window().numbers,
         )
         if memory is not None and not isinstance(memory, Mapping):
             raise FedcrfError(
@@ -173,11 +200,19 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             return np.array([row.belief for row in rows]).reshape(-1, len(self.labels))
         if name == "sketches":
             return np.array([row.sketch for row in rows], np.float32).reshape(-1, size)
-        positions = _positions(self.rows.values())
+        if name == "before":
+            return np.array([row.before for row in rows], np.float32).reshape(-1, size)
+        paths = _paths(self.rows.values())
         if name == "positions":
-            return np.array([*positions.values()]).reshape(-1, size)
+            return np.array([path.position for path in paths]).reshape(-1, size)
+        if name == "earlier":
+            return np.array([path.earlier for path in paths]).reshape(-1, size)
+        if name == "counts":
+            return np.array([path.count for path in paths], dtype=np.int64)
+        if name == "last":
+            return np.array([path.last for path in paths], dtype=np.int64)
         if name == "rounds":
-            return _rounds(rows, positions)
+            return _rounds(rows, paths)
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -191,25 +226,29 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
     def gather(self, clients: NDArray[np.int64]) -> Recalled:
         """Return the rows of these (m,) identities."""
         unknown = np.full(len(self.expected), np.nan)
-        new = Row(np.full(len(self.labels), np.nan), unknown.astype(np.float32), unknown)
+        nothing = unknown.astype(np.float32)
+        new = Row(np.full(len(self.labels), np.nan), nothing, nothing, Path(unknown, unknown, 0, 0))
         rows = [self.rows.get(client, new) for client in clients.tolist()]
-        positions = _positions(rows)
+        paths = _paths(rows)
         return Recalled(
             np.array([row.belief for row in rows]),
             np.array([row.sketch for row in rows], np.float64),
-            np.array([*positions.values()]),
-            _rounds(rows, positions),
+            np.array([row.before for row in rows], np.float64),
+            np.array([path.position for path in paths]),
+            np.array([path.earlier for path in paths]),
+            np.array([path.count for path in paths], dtype=np.int64),
+            _rounds(rows, paths),
         )
 
     def scatter(
         self,
         clients: NDArray[np.int64],
         beliefs: NDArray[np.float64],
-        sketches: NDArray[np.float32],
-        position: NDArray[np.float64],
+        averages: Averages,
         *,
         expected: NDArray[np.float64],
         median_norm: float,
+        window: NDArray[np.float64],
         most: int,
     ) -> ClientMemory:
         """Return the memory after a round, with new rows for its clients.
@@ -217,24 +256,38 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         Args:
             clients: (m,) identities.
             beliefs: (m, L) their marginals.
-            sketches: (m, s) float32 sketches of their updates.
-            position: (s,) sketch of the global model that they started from.
+            averages: Of their updates and of the models that they started from.
             expected: (s,) sketch of the model after the round.
-            median_norm: Of the updates of the round.
+            median_norm: Of the averages of the round.
+            window: Of the next round.
             most: Clients to remember, or m where that is more. The longest absent are forgotten
                 first.
         """
-        rows, position = dict(self.rows), position.copy()
-        identities = clients.tolist()
+        rows, identities = dict(self.rows), clients.tolist()
+        number = 1 + (next(reversed(rows.values())).path.last if rows else 0)
+        paths = {
+            path: Path(
+                averages.positions[path].copy(),
+                averages.earlier[path].copy(),
+                int(averages.counts[path]),
+                number,
+            )
+            for path in set(averages.rounds.tolist())
+        }
         for place in np.argsort(clients).tolist():
             rows.pop(identities[place], None)  # so that it comes last
             # Copies, since a view would keep the whole round's array in memory.
-            rows[identities[place]] = Row(beliefs[place].copy(), sketches[place].copy(), position)
+            rows[identities[place]] = Row(
+                beliefs[place].copy(),
+                as_remembered(averages.updates[place]),
+                as_remembered(averages.before[place]),
+                paths[int(averages.rounds[place])],
+            )
         surplus = len(rows) - max(most, len(clients))
         if surplus > 0:
             rows = dict(islice(rows.items(), surplus, None))
         longest = np.maximum(self.longest, median_norm)
-        return replace(self, rows=rows, expected=expected, longest=longest)
+        return replace(self, rows=rows, expected=expected, longest=longest, window=window)
 
     def trusts_absent(self, clients: NDArray[np.int64], least: float) -> bool:
         """Return whether a client that is not among these (m,) has an expected label of ``least``.
@@ -266,26 +319,34 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             )
 
 
-def _positions(rows: Iterable[Row]) -> dict[int, NDArray[np.float64]]:
-    """Return the different positions of rows by their ids, in the order of the rows."""
-    return {id(row.position): row.position for row in rows}
+def _paths(rows: Iterable[Row]) -> dict[Path, int]:
+    """Return the different paths of rows, in the order of the rows, and the place of each."""
+    places: dict[Path, int] = {}
+    for row in rows:
+        places.setdefault(row.path, len(places))
+    return places
 
 
-def _rounds(rows: Iterable[Row], positions: Mapping[int, Any]) -> NDArray[np.int64]:
-    """Return the place of each row's position among the positions."""
-    places = {position: place for place, position in enumerate(positions)}
-    return np.array([places[id(row.position)] for row in rows], dtype=np.int64)
+def _rounds(rows: Iterable[Row], paths: Mapping[Path, int]) -> NDArray[np.int64]:
+    """Return the place of each row's path among the paths."""
+    return np.array([paths[row.path] for row in rows], dtype=np.int64)
 
 
 def _rows(arrays: Arrays) -> dict[int, Row]:
     """Return the rows of checked plain arrays."""
-    positions = [np.array(each, np.float64) for each in arrays["positions"]]
-    order = np.lexsort((arrays["clients"], arrays["rounds"]))
+    paths = [
+        Path(np.array(position, np.float64), np.array(earlier, np.float64), int(count), int(last))
+        for position, earlier, count, last in zip(
+            *(arrays[name] for name in ("positions", "earlier", "counts", "last")), strict=True
+        )
+    ]
+    order = np.lexsort((arrays["clients"], arrays["last"][arrays["rounds"]]))
     return {
         int(arrays["clients"][place]): Row(
             np.array(arrays["beliefs"][place], np.float64),
             np.array(arrays["sketches"][place], np.float32),
-            positions[arrays["rounds"][place]],
+            np.array(arrays["before"][place], np.float32),
+            paths[arrays["rounds"][place]],
         )
         for place in order.tolist()
     }
@@ -293,7 +354,7 @@ def _rows(arrays: Arrays) -> dict[int, Row]:
 
 def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
     """Return whether plain arrays have the dtypes and axes of `ARRAYS`."""
-    lengths = {"1": 1, "4": 4, "L": len(like.labels), "s": len(like.expected)}
+    lengths = {"1": 1, "4": 4, "5": 5, "L": len(like.labels), "s": len(like.expected)}
     for name, (kinds, axes) in ARRAYS.items():
         array = arrays[name]
         if array.dtype.kind not in kinds or array.ndim != len(axes):
@@ -307,25 +368,32 @@ def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
 def _hold_values(arrays: Arrays) -> bool:
     """Return whether the numbers in plain arrays that fit together can be a memory's."""
     beliefs, rounds, longest = arrays["beliefs"], arrays["rounds"], arrays["longest"]
-    finite = ["sketches", "positions", "longest"]
+    counts, window = arrays["counts"], arrays["window"]
+    finite = ["sketches", "positions", "longest", "window"]
     if not arrays["layout"][3]:  # where the model is given, nothing reads what is expected of it
         finite.append("expected")
     return (
         all(bool(np.isfinite(arrays[name]).all()) for name in finite)
         and len(np.unique(arrays["clients"])) == len(rounds)
-        and bool(((rounds >= 0) & (rounds < len(arrays["positions"]))).all())
-        and bool((longest >= 0).all() and (beliefs >= 0).all())
+        and bool(((rounds >= 0) & (rounds < len(counts))).all())
+        and bool(
+            (counts >= 1).all()
+            and (arrays["last"] >= 1).all()
+            and (longest >= 0).all()
+            and (beliefs >= 0).all()
+        )
+        and bool(window[0] >= 1 and (np.delete(window, 2) >= 0).all())
+        and not np.isinf(arrays["before"]).any()
+        and not np.isinf(arrays["earlier"]).any()
         and np.allclose(beliefs.sum(axis=1), 1.0)
     )
 
 
-def as_remembered(sketches: NDArray[np.float64], finite: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return (m, s) sketches in the precision of a row; NaN where an update is not finite."""
+def as_remembered(sketches: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return sketches in the precision of a row, in an array of their own."""
     with np.errstate(over="ignore"):
         rounded = sketches.astype(np.float32)
-    np.clip(rounded, -LARGEST_SKETCHED, LARGEST_SKETCHED, out=rounded)
-    rounded[~finite] = np.nan
-    return rounded
+    return np.clip(rounded, -LARGEST_SKETCHED, LARGEST_SKETCHED, out=rounded)
 
 
 def sketch_seed_of(memory: Arrays) -> int | None:

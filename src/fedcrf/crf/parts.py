@@ -42,6 +42,8 @@ class Observation:
             client's prior trust; 1 for a new client. None without a memory.
         norm_decay: The logarithm by which the round's median norm is below the longest median norm
             so far; 0 where it is not below.
+        window: k, the rounds over which the updates are averaged. What averages share is no news:
+            a part of a round's evidence, 1/k, counts in each.
     """
 
     updates: Statistics | NDArray[np.bool_]
@@ -52,6 +54,7 @@ class Observation:
     credit: NDArray[np.float64] | None = None
     trust_ratio: NDArray[np.float64] | None = None
     norm_decay: float = 0.0
+    window: float = 1.0
 
     @property
     def num_clients(self) -> int:
@@ -152,13 +155,14 @@ class PairwisePart(Protocol):
 class TemporalPart(Protocol):
     """How a client's label changes between rounds."""
 
-    def transition(self, prior: Matrix, before: Matrix) -> Matrix:
+    def transition(self, prior: Matrix, before: Matrix, window: float) -> Matrix:
         """Return the (m, L) prior of this round.
 
         Args:
             prior: (m, L) prior of a new client.
             before: (m, L) marginals of the round in which a client last took part; NaN rows for new
                 clients.
+            window: `Observation.window`.
         """
         ...
 
@@ -186,7 +190,8 @@ class LinearPart(Settings):
         """The energy of one unit of evidence at label 1; 0 or more."""
         return self.strength
 
-    def against(self, evidence: Vector, labels: Vector, causes: Causes) -> Energy:
-        """Return the energies of (m,) evidence e, and the causes with e among them."""
+    def against(self, seen: Observation, excess: Vector, labels: Vector, causes: Causes) -> Energy:
+        """Return the energies of evidence e = excess/k, (m,), and the causes with e among them."""
+        evidence = excess if seen.window == 1.0 else excess / seen.window
         values = self.slope * (evidence[:, None] * labels)
         return Energy(values, {**causes, self.evidence: evidence})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -40,6 +39,7 @@ from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import median_norm
 from fedcrf.crf.weights import base_weights, capped_weights, refined_weights, trusted_weights
+from fedcrf.crf.window import Averages, Window
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
@@ -99,8 +99,7 @@ class RobustCRF(Settings):
         update_consistency_strength: κ of the update consistency.
         update_consistency_share: The share of the median client's consistency that is expected of
             each client, in [0, 1].
-        clip: The norm to which updates are clipped, in median norms. It grows with the norm decay
-            where ``norm_tolerance_growth`` is above 0.
+        clip: The norm to which updates are clipped, in median norms.
         count_cap: The largest count of examples that is believed, in median counts.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
         evidence_threshold: Its tolerance, in deviations above the median.
@@ -159,7 +158,7 @@ class RobustCRF(Settings):
     prior_log_odds: float = 2.0
     persistence: float = 0.9
     opposition_strength: float = 2.0
-    opposition_tolerance: float = 0.3
+    opposition_tolerance: float = 0.5
     opposition_tolerance_growth: float = 0.0
     vote_power: float = 32.0
     large_round: float = 10.0
@@ -168,9 +167,9 @@ class RobustCRF(Settings):
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_tolerance: float = 1.0
-    norm_tolerance_growth: float = 0.0
+    norm_tolerance_growth: float = 1.0
     curvature_response_strength: float = 10.0
-    curvature_response_share: float = 0.5
+    curvature_response_share: float = 0.25
     curvature_response_tolerance_growth: float = 0.0
     update_consistency_strength: float = 10.0
     update_consistency_share: float = 0.5
@@ -185,7 +184,7 @@ class RobustCRF(Settings):
     iterations: int = 30
     damping: float = 0.5
     remember: int = 4096
-    sketch_size: int = 4096
+    sketch_size: int = 512
     sketch_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -260,14 +259,23 @@ class RobustCRF(Settings):
             damping=self.damping,
         )
 
-    def prior_label(self, remembered: NDArray[np.float64]) -> NDArray[np.float64]:
+    def prior_label(
+        self, remembered: NDArray[np.float64], window: float = 1.0
+    ) -> NDArray[np.float64]:
         """Return p_i = s·E_Q[q] + (1 − s)·p₀, the expected label before a round's evidence.
 
         Args:
             remembered: (m,) expected labels E_Q[q] when the clients last took part, the cause of
                 this name; NaN for a new client, whose p_i is p₀.
+            window: k, the cause of this name; in its place s is s^{1/k}.
         """
-        return Chain(self.persistence).transition(np.asarray(self.unknown_label), remembered)
+        chain = Chain(self.persistence)
+        return chain.transition(np.asarray(self.unknown_label), remembered, window)
+
+    @cached_property
+    def longest_window(self) -> float:
+        """1/(1 − s), the rounds in which a label is drawn anew, and the longest window."""
+        return 1.0 / (1.0 - self.persistence)
 
     @cached_property
     def unknown_label(self) -> float:
@@ -380,32 +388,38 @@ class RobustCRF(Settings):
         who = identities(clients, len(finite))
         layout = (statistics.dimension, self.sketch_size, self._seed, position is not None)
         memory = ClientMemory.of(memory, layout, self.labels)
-        past = memory.gather(who)
+        past, window = memory.gather(who), Window.of(memory.window)
         position = memory.expected if position is None else position
-        kept = as_remembered(sketches, finite)
-        sketches = kept.astype(np.float64)  # rounded, so that a repeated update has not changed
+        # Rounded, so that a repeated update has not changed.
+        sketches = as_remembered(sketches).astype(np.float64)
+        sketches[~finite] = np.nan
+        averages = Averages.of(past, sketches, position, window.length)
+        seen_updates = statistics
+        if window.length > 1.0:
+            gram = averages.updates @ averages.updates.T
+            seen_updates = replace(statistics, gram=gram)
         trusted = past.beliefs @ memory.labels
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = np.ones(len(finite)) if reported is None else reported.expected_label
-        middle = median_norm(statistics.norms, finite)
+        middle = median_norm(seen_updates.norms, finite)
+        response = curvature_response(averages.updates - averages.before, averages.steps)
         seen = Observation(
-            statistics,
+            seen_updates,
             num_examples=counted,
             measured={
-                ResponseEvidence.cause: curvature_response(
-                    sketches - past.sketches, past.steps_to(position)
-                ),
-                ConsistencyEvidence.cause: update_consistency(sketches, past.sketches),
+                ResponseEvidence.cause: response,
+                ConsistencyEvidence.cause: update_consistency(averages.updates, averages.before),
             },
             before=past.beliefs,
             credit=credit,
             trust_ratio=trust_ratio(trusted, self.unknown_label),
             norm_decay=norm_decay(middle, float(memory.longest[0])),
+            window=window.length,
         )
         found = self.field.infer(seen)
         trust = found.expected_label * credit
         decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
-        longest = self.clip * middle * math.exp(self.norm_tolerance_growth * seen.norm_decay)
+        longest = self.clip * median_norm(statistics.norms, finite)
         clip = clip_factors(statistics.norms, finite, longest)
         beliefs = found.marginals
         if decided.kept_reason is not None and memory.trusts_absent(
@@ -426,6 +440,7 @@ class RobustCRF(Settings):
                 # A part has a number for an excluded client too, of which it measured nothing.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
                 "remembered": trusted,
+                "window": np.where(finite, window.length, np.nan),
                 "clip": clip,
                 "copies": copies,
                 **(reported.causes if reported is not None and evidence else {}),
@@ -437,10 +452,10 @@ class RobustCRF(Settings):
             memory=memory.scatter(
                 who[present],
                 beliefs[present],
-                kept[present],
-                position,
+                averages.of_clients(present),
                 expected=position + moved,
                 median_norm=middle,
+                window=window.after(response, self.longest_window).numbers,
                 most=self.remember,
             ),
             trusted_share=decided.share,

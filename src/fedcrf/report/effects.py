@@ -40,6 +40,9 @@ COUNTED, CLIP, VOTE, COPIES = "counted", "clip", "vote", "copies"
 REMEMBERED = "remembered"
 """The cause that earlier rounds are."""
 
+WINDOW = "window"
+"""Over how many rounds updates were averaged; earlier versions' records lack it."""
+
 LEAST = 0.05
 """A cause that lowers a weight by a smaller share is not named."""
 
@@ -177,7 +180,9 @@ def _of_the_field(
 ) -> dict[str, Vector]:
     """Return the factors of what is remembered and of this round's evidence."""
     new = np.full(len(expected_label), np.nan)
-    prior = rule.prior_label(seen.get(REMEMBERED, new))
+    window = seen.get(WINDOW)
+    length = 1.0 if window is None else float(np.nanmax(window))
+    prior = rule.prior_label(seen.get(REMEMBERED, new), length)
     unknown = rule.prior_label(np.array(np.nan))
     energies = {
         part.cause: part.slope * seen[part.evidence]

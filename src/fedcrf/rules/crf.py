@@ -73,6 +73,7 @@ class CRFRobust(RobustCRF, Rule):
     Those of reported evidence are not used, since clients are not asked for any.
     """
 
+    behaviour: ClassVar[int] = 2
     remembers: ClassVar[bool] = True
     ignores: ClassVar[frozenset[str]] = frozenset(
         field.name for field in fields(RobustCRF) if field.name.startswith("evidence")
@@ -114,12 +115,11 @@ class CRFRobustEvidence(CRFRobust):
     """The robust CRF, with the evidence that clients report against themselves.
 
     Its tolerances suit the larger differences between honest clients of a converged federation: by
-    default those of norms, opposition and trusted clients' responses grow with the norm decay.
+    default those of opposition and trusted clients' responses grow with the norm decay too.
     """
 
     ignores: ClassVar[frozenset[str]] = frozenset()
 
-    norm_tolerance_growth: float = 1.0
     opposition_tolerance_growth: float = 0.4
     curvature_response_tolerance_growth: float = 0.1
 

@@ -1,0 +1,173 @@
+"""Averages over the last rounds, in which honest clients' responses stand out from their noise.
+
+Where a round is one mini-batch, an update is mostly noise, and so is what it tells of its client.
+An average over a window of k rounds keeps what the client wants and loses the noise. The window
+finds its length: it grows while the clients' responses are below their own scatter, and shrinks
+again where they are above it. With k = 1 nothing is averaged.
+
+Two averages stand behind each other, the recent one U and the one before it V. With u_n the n-th
+update of a client:
+
+- U_n = U_{n−1} + (u_n − U_{n−1}) / min(k, n);
+- V_n = V_{n−1} + (U_{n−1} − V_{n−1}) / min(k, n − 1).
+
+The model that the client starts from is averaged by the same weights. Where updates are linear in
+the model, u = −H(w − w*), so are their averages, and U − V = −H times the difference of the model's
+two averages: the response to the model's steps is that of single updates, without their noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcrf.crf.potentials import median
+
+if TYPE_CHECKING:
+    from fedcrf.crf.memory import Recalled
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+LEAST_SIGNAL = 1.5
+"""The responses' ratio of mean to scatter at which a window is long enough.
+
+At home in rounds of an epoch it is 2 to 3, in rounds of a mini-batch 0.3 to 0.8.
+"""
+
+TO_DEVIATION = 1.4826
+"""A normal distribution's standard deviation is so many times its median absolute deviation."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """How many rounds are averaged, and the responses from which that was found.
+
+    Attributes:
+        length: k, from 1 to ``most``; the next round's.
+        rounds: How many rounds had responses.
+        mean: The mean over rounds of the clients' median response.
+        variance: Its variance over rounds.
+        scatter: The mean over rounds of the clients' squared deviation from it.
+    """
+
+    length: float = 1.0
+    rounds: float = 0.0
+    mean: float = 0.0
+    variance: float = 0.0
+    scatter: float = 0.0
+
+    @classmethod
+    def of(cls, numbers: NDArray[np.float64]) -> Self:
+        """Return the window that `numbers` became."""
+        return cls(*numbers.tolist())
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """(5,) the attributes in their order, as a memory keeps them."""
+        return np.array([self.length, self.rounds, self.mean, self.variance, self.scatter])
+
+    @property
+    def signal(self) -> float:
+        """−mean / √(variance + scatter), 0 or more: how clearly clients respond."""
+        noise = math.sqrt(self.variance + self.scatter)
+        return max(0.0, -self.mean) / noise if noise > 0.0 else math.inf
+
+    def after(self, responses: Vector, most: float) -> Self:
+        """Return the next round's window.
+
+        Args:
+            responses: (m,) curvature responses; NaN where a client's is unknown.
+            most: The longest window, which is also how many rounds the averages remember.
+        """
+        known = responses[np.isfinite(responses)]
+        if len(known) < 3:  # no scatter to speak of
+            return self
+        middle = median(known)
+        deviation = TO_DEVIATION * median(np.abs(known - middle))
+        count = min(most, self.rounds + 1.0)
+        mean = self.mean + (middle - self.mean) / count
+        variance = self.variance
+        if self.rounds:
+            variance += ((middle - self.mean) ** 2 - variance) / min(most, self.rounds)
+        scatter = self.scatter + (deviation**2 - self.scatter) / count
+        seen = replace(
+            self, rounds=self.rounds + 1.0, mean=mean, variance=variance, scatter=scatter
+        )
+        if seen.rounds < 2:
+            return seen
+        # The noise of an average falls with the root of its length. Halfway, and a factor of two
+        # at most, so that a single round does not decide.
+        missing = min(2.0, max(0.5, LEAST_SIGNAL / max(seen.signal, 1e-3)))
+        return replace(seen, length=min(most, max(1.0, self.length * math.sqrt(missing))))
+
+
+@dataclass(frozen=True, eq=False)
+class Averages:
+    """The averages of a round's m clients, in sketches of s numbers.
+
+    Attributes:
+        updates: (m, s) U of each client.
+        before: (m, s) V; NaN for a new client.
+        positions: (T, s) the averages of the T different paths of the model, as U.
+        earlier: (T, s) those, as V; NaN for new clients.
+        counts: (T,) how many rounds are in them.
+        rounds: (m,) each client's row of the last three.
+    """
+
+    updates: Matrix
+    before: Matrix
+    positions: Matrix
+    earlier: Matrix
+    counts: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, past: Recalled, sketches: Matrix, position: Vector, length: float) -> Self:
+        """Return the averages after a round.
+
+        Args:
+            past: What is remembered of its clients.
+            sketches: (m, s) sketches of their updates.
+            position: (s,) sketch of the global model.
+            length: k.
+        """
+        counts = past.counts + 1
+        share = 1.0 / np.minimum(length, counts)
+        before = 1.0 / np.minimum(length, np.maximum(counts - 1, 1))
+        own, own_before = share[past.rounds], before[past.rounds]
+        return cls(
+            updates=_towards(past.sketches, sketches, own),
+            before=_towards(past.before, past.sketches, own_before),
+            positions=_towards(past.positions, position, share),
+            earlier=_towards(past.earlier, past.positions, before),
+            counts=counts,
+            rounds=past.rounds,
+        )
+
+    def of_clients(self, chosen: slice | NDArray[np.bool_]) -> Self:
+        """Return those of some clients."""
+        return replace(
+            self,
+            updates=self.updates[chosen],
+            before=self.before[chosen],
+            rounds=self.rounds[chosen],
+        )
+
+    @property
+    def steps(self) -> Matrix:
+        """(m, s) how the model moved between the two averages; (1, s) if that is one for all."""
+        steps = self.positions - self.earlier
+        return steps if len(steps) == 1 else steps[self.rounds]
+
+
+def _towards(mean: Matrix, value: Matrix, share: Vector) -> Matrix:
+    """Return mean + share · (value − mean), row by row; the value itself where its share is 1."""
+    if (share == 1.0).all():
+        return np.broadcast_to(value, mean.shape)
+    parts = share[:, None]
+    return np.where(parts == 1.0, value, mean + parts * (value - mean))
