@@ -46,11 +46,11 @@ from fedcrf.rules import (
     find_rule,
 )
 from fedcrf.rules.byzfl import AGGREGATORS, PRE_AGGREGATORS
-from fedcrf.simulation.evaluation import Scores, client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.mlp_training import MLPTraining
 from fedcrf.simulation.rounds import Simulation
 from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.task import Scores, client_evaluation_of, evaluation_of, score
 from simulation import small
 
 TABLE = Path(__file__).with_suffix(".json")

@@ -33,10 +33,10 @@ from fedcrf.objectives import Plain
 from fedcrf.report.reading import read_report
 from fedcrf.rules import CRF, FedAvg, Krum, Rule
 from fedcrf.rules.server_optimizers import Adam
-from fedcrf.simulation.evaluation import Scores
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.mlp_training import MLPTraining
 from fedcrf.simulation.rounds import Simulation
+from fedcrf.simulation.task import Scores
 
 STALE = "rule crf has behaviour 2 now and had 1"
 

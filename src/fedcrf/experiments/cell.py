@@ -31,9 +31,8 @@ from fedcrf.experiments.folders import (
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
 from fedcrf.files import append_line, atomic_write, write_text
-from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint, save_model
 from fedcrf.simulation.records import Number, Record, RoundRecord, rounds_of
-from fedcrf.simulation.rounds import RunState
+from fedcrf.simulation.rounds import RunState, load_checkpoint, save_checkpoint, save_model
 
 SPACING = 1.0
 """Seconds between checkpoints of rounds without a record; longer rounds all have one."""

@@ -22,11 +22,11 @@ from fedcrf._version import __version__
 from fedcrf.data.split import ClientSplit
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.models import MLP
-from fedcrf.simulation.evaluation import Scores
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.mlp_training import MLPTraining
 from fedcrf.simulation.records import Record
 from fedcrf.simulation.rounds import Simulation
+from fedcrf.simulation.task import Scores
 
 
 class Provenance(Record):

@@ -42,7 +42,7 @@ from fedcrf.rules import (
 )
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.work import check_evidence
+from fedcrf.simulation.worker import check_evidence
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,8 @@ from typing import Any
 from fedcrf.errors import FedcrfError
 from fedcrf.processes import Child, in_child
 from fedcrf.rules import ClientReport, State
-from fedcrf.simulation.evaluation import Scores
-from fedcrf.simulation.task import CLASSIFICATION
-from fedcrf.simulation.work import Work
-from fedcrf.simulation.worker import RoundMemory, Trained, Worker
+from fedcrf.simulation.task import CLASSIFICATION, Scores
+from fedcrf.simulation.worker import RoundMemory, Trained, Work, Worker
 
 EVALUATION_BATCHES = 4
 """Batches that a worker process evaluates at a time, where there are many."""

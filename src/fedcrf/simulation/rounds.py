@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import compress
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +19,7 @@ from fedcrf.attacks import Threat
 from fedcrf.checks import Settings, check_whole
 from fedcrf.errors import FedcrfError
 from fedcrf.extensions import failing
+from fedcrf.files import atomic_write
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
 from fedcrf.rules import (
@@ -30,13 +34,6 @@ from fedcrf.rules.base import num_examples
 from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine, engine_for
-from fedcrf.simulation.evaluation import (
-    Scores,
-    client_evaluation_of,
-    evaluation_of,
-    joined,
-    metrics_of,
-)
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import (
@@ -48,9 +45,16 @@ from fedcrf.simulation.records import (
     decided,
 )
 from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
-from fedcrf.simulation.task import CLASSIFICATION, Task
-from fedcrf.simulation.work import TRIGGERED, Work, check_evidence
-from fedcrf.simulation.worker import state_of
+from fedcrf.simulation.task import (
+    CLASSIFICATION,
+    Scores,
+    Task,
+    client_evaluation_of,
+    evaluation_of,
+    joined,
+    metrics_of,
+)
+from fedcrf.simulation.worker import TRIGGERED, Work, check_evidence, state_of
 
 
 @dataclass(frozen=True)
@@ -345,3 +349,77 @@ class Simulation(Settings):
             number, state.model, reports, rule, state.memory, state.attack_memory
         )
         return self.adversary.act(scene)
+
+
+DIGEST_SIZE = 32
+
+
+def save_checkpoint(path: Path, state: RunState) -> None:
+    """Write the state of a run, atomically, and a digest behind it."""
+    content = io.BytesIO()
+    torch.save(
+        {
+            "round": state.round,
+            "model": _tensors(state.model),
+            "best_model": _tensors(state.best_model),
+            "stopping": asdict(state.stopping),
+            "memory": _tensors(state.memory),
+            "attack_memory": _tensors(state.attack_memory),
+            "lost_rounds": state.lost_rounds,
+            "personal": _tensors(state.personal),
+            "totals": None if state.totals is None else state.totals.model_dump(),
+        },
+        content,
+    )
+    with atomic_write(path) as file:
+        file.write(content.getbuffer())
+        file.write(_digest(content.getbuffer()))
+
+
+def load_checkpoint(path: Path) -> RunState:
+    """Read the state of a run.
+
+    Raises:
+        FedcrfError: The file is not a checkpoint, or damaged.
+    """
+    mend = "delete its folder to run that cell anew"
+    try:
+        whole = path.read_bytes()
+    except OSError as error:
+        raise FedcrfError(f"checkpoint {path} cannot be read ({error.strerror}): {mend}") from None
+    saved, seal = whole[:-DIGEST_SIZE], whole[-DIGEST_SIZE:]
+    if seal != _digest(saved):
+        raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
+    content = torch.load(io.BytesIO(saved), weights_only=True)
+    totals = content.get("totals")
+    return RunState(
+        round=content["round"],
+        model=_arrays(content["model"]),
+        best_model=_arrays(content["best_model"]),
+        stopping=EarlyStopping(**content["stopping"]),
+        memory=_arrays(content["memory"]),
+        attack_memory=_arrays(content["attack_memory"]),
+        lost_rounds=content.get("lost_rounds", 0),  # older ones do not count them
+        personal=_arrays(content.get("personal", {})),
+        totals=None if totals is None else Totals(**totals),
+    )
+
+
+def save_model(path: Path, state: State) -> None:
+    """Write a model as a torch ``state_dict``, atomically."""
+    content = io.BytesIO()  # torch raises no error on a full disk
+    torch.save(_tensors(state), content)
+    with atomic_write(path) as file:
+        file.write(content.getbuffer())
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST_SIZE).digest()
+
+
+def _tensors(state: State) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.asarray(array)) for name, array in state.items()}
+
+
+def _arrays(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
