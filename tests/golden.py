@@ -25,8 +25,7 @@ import torch
 
 from fedcrf.attacks import ATTACKS, Adaptive, DataAttack, Optimal, Scene, Schedule, Threat
 from fedcrf.data import PARTITIONS, PartitionSettings
-from fedcrf.data.partition import partition
-from fedcrf.data.split import ClientSplit, split_client
+from fedcrf.data.partition import ClientSplit, partition, split_client
 from fedcrf.models import MLP, MODELS
 from fedcrf.objectives import OBJECTIVES, Plain
 from fedcrf.processes import one_thread

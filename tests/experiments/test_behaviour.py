@@ -19,7 +19,7 @@ from experiments.runs import Log, carry_out, small_spec, snapshot
 from fedcrf.attacks import Attack
 from fedcrf.cli import app
 from fedcrf.data import PARTITIONS, PartitionSettings
-from fedcrf.data.split import ClientSplit
+from fedcrf.data.partition import ClientSplit
 from fedcrf.experiments import provenance
 from fedcrf.experiments.cell import CellStore
 from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grids

@@ -14,8 +14,7 @@ import torch
 from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.data import load_dataset
-from fedcrf.experiments.cell import CellStore
-from fedcrf.experiments.folders import LOCK_NAME
+from fedcrf.experiments.cell import LOCK_NAME, CellStore
 from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grids
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.results import read_results, table, write_results

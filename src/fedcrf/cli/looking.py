@@ -127,8 +127,7 @@ def explain(
     seed: Annotated[int | None, what_option("The seed; else the run's first.")] = None,
 ) -> None:
     """Explain the clients' weights in one round: a verdict in words, then the numbers."""
-    from fedcrf.report.in_words import in_words
-    from fedcrf.report.lookup import find_round, find_rounds
+    from fedcrf.report.lookup import find_round, find_rounds, in_words
 
     found = find_rounds(folder, method, seed)
     said = in_words(found, find_round(found, number, client), client)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fedcrf._version import __version__
-from fedcrf.data.split import ClientSplit
+from fedcrf.data.partition import ClientSplit
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.models import MLP
 from fedcrf.simulation.local_training import LocalTraining

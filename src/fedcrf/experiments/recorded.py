@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
-from fedcrf.experiments.folders import RoundsFolder, line_of, read_lines, read_record
+from fedcrf.experiments.cell import RoundsFolder, line_of, read_lines, read_record
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text

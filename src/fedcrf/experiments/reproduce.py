@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.analysis.claims import claims_table
 from fedcrf.experiments.analysis.paper import (
     PUBLISHED,
     SETTINGS,
     TITLES,
     Column,
+    claims_table,
     column_table,
     differences_table,
     of_column,
     paper_table,
 )
 from fedcrf.experiments.analysis.tables import Table, check_not_emptier
-from fedcrf.experiments.folders import check_folder, check_free
+from fedcrf.experiments.cell import check_folder, check_free
 from fedcrf.experiments.methods import folder_name
 from fedcrf.experiments.results import frame, read_results, run_rows, stale_line
 from fedcrf.experiments.store import Store

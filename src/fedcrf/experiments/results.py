@@ -23,8 +23,7 @@ from fedcrf.experiments.analysis.tables import (
     details_table,
     results_table,
 )
-from fedcrf.experiments.cell import CellSummary, StaleCellError
-from fedcrf.experiments.folders import DamagedRecordsError
+from fedcrf.experiments.cell import CellSummary, DamagedRecordsError, StaleCellError
 from fedcrf.experiments.provenance import changes
 from fedcrf.experiments.recorded import RecordedRun, recorded_rows, recorded_runs
 from fedcrf.experiments.settings import flat

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -211,11 +211,8 @@ class RunSpec:
         model: The model's name and settings.
         training: The clients' local training.
         rounds: How long, and evaluated how.
-        rules: Settings of the rules in use, by rule.
-        objectives: Settings of the objectives in use, by objective.
+        settings: Of rules, objectives, server optimizers and attacks, by section and name.
         attack: The attack's name, how many attack and when; empty where all clients are honest.
-        attacks: Settings of the attack in use, by attack.
-        server_optimizers: Settings of the server optimizers in use, by optimizer.
         reading: Whether it is that of a stored run, whose code may be gone: what there is no
             longer has a stand-in, which can be read and not run.
     """
@@ -227,11 +224,8 @@ class RunSpec:
     model: Options
     training: LocalTraining
     rounds: RoundSettings
-    rules: Mapping[str, Options]
-    objectives: Mapping[str, Options]
-    server_optimizers: Mapping[str, Options]
+    settings: Mapping[str, Mapping[str, Options]]
     attack: Options = field(default_factory=dict)
-    attacks: Mapping[str, Options] = field(default_factory=dict)
     reading: bool = field(default=False, compare=False)
 
     @cached_property
@@ -296,8 +290,8 @@ class RunSpec:
 
     def _named(self, section: str, name: str) -> Any:
         """Return a named thing with its settings."""
-        options, called = getattr(self, section), short_name(name)
-        given, where = options.get(called, {}), f"{section}.{called}"
+        called = short_name(name)
+        given, where = self.settings[section].get(called, {}), f"{section}.{called}"
         kind = self._kind(KINDS[section], name, given)
         built = build(kind, given, where)
         # What is ignored is checked, and has its default, so that runs do not differ by it.
@@ -433,7 +427,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         for name in KINDS
     }
     given = merge(*map(_with_short_names, current))
-    known = [*(each.name for each in fields(RunSpec) if each.compare), "server"]
+    known = ["methods", "seeds", *SHARED, *KINDS, "attack", "server"]
     for key, value in given.items():
         if key not in known:
             raise unknown_name("key", key, known)
@@ -450,7 +444,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     model = merged["model"]
     if model["name"] != preset["model"]["name"]:
         model = given["model"]  # the preset's settings are for another model
-    sections = {section: merged.get(section, {}) for section in KINDS}
+    settings = {section: merged.get(section, {}) for section in KINDS}
     spec = RunSpec(
         methods=_distinct(merged["methods"]),
         seeds=_distinct(convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
@@ -459,9 +453,9 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         model=model,
         training=build(LocalTraining, merged.get("training", {}), "training"),
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
+        settings=settings,
         attack={} if nobody else attack,
         reading=reading,
-        **sections,
     )
     if not spec.methods or not spec.seeds:
         raise FedcrfError("a run needs at least one method and one seed")
@@ -469,7 +463,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         raise FedcrfError(f"seed {min(spec.seeds)}: give seeds of 0 or more")
     check_participation(spec.rounds.clients_per_round, spec.num_clients)
     used = spec.names
-    for section, options in sections.items():
+    for section, options in settings.items():
         for called in options:
             name = used[section].get(called) or outside[section].get(called, called)
             spec._named(section, name)
@@ -640,7 +634,7 @@ def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
         rule: {key: value for key, value in settings.items() if value != quiet[rule].get(key)}
         for rule, settings in attacked.items()
     }
-    return replace(spec, rules=merge(spec.rules, informed))
+    return replace(spec, settings=merge(spec.settings, {"rules": informed}))
 
 
 def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:

@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from fedcrf._version import __version__
 from fedcrf.errors import FedcrfError, listed
-from fedcrf.experiments.cell import CellStore
-from fedcrf.experiments.folders import check_free, folder_lock
+from fedcrf.experiments.cell import CellStore, check_free, folder_lock
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.files import atomic_write

@@ -115,8 +115,7 @@ class SimulationResult:
         """
         from rich.console import Console
 
-        from fedcrf.report.in_words import in_words
-        from fedcrf.report.lookup import find_round
+        from fedcrf.report.lookup import find_round, in_words
 
         found = self._explained()
         client = None if site is None else self._site(site)

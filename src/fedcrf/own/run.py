@@ -18,11 +18,10 @@ from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError, in_a_line, unknown_name
 from fedcrf.experiments.methods import find_method, method_title
 from fedcrf.objectives import Objective, find_objective
-from fedcrf.own.patterns import Patterns, chosen
 from fedcrf.own.record import RunFolder, description_of, made_of
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_alike, federation_of, read_examples, read_sites
-from fedcrf.own.trial import Factory, Tried, task_of
+from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
 from fedcrf.rules.judged import Judged
