@@ -43,13 +43,7 @@ def check_folder(path: Path, mend: str = "choose another with --output") -> None
 
 
 def check_free(folder: Path, file: str, what: str) -> None:
-    """Raise a `FedcrfError` where a folder without its file holds something else.
-
-    Args:
-        folder: A results folder, which need not exist.
-        file: The name of the file that it would be known by.
-        what: It then would hold.
-    """
+    """Raise a `FedcrfError` where a folder without its ``file`` holds what is no ``what``."""
     ours = (LOCK_NAME, f".{file}.")  # and what a kill left half-written
     if folder.is_dir() and any(not entry.name.startswith(ours) for entry in folder.iterdir()):
         raise FedcrfError(
@@ -60,11 +54,7 @@ def check_free(folder: Path, file: str, what: str) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
-    """Hold a folder for writing, which is made where there is none.
-
-    Raises:
-        FedcrfError: There cannot be one, or another process holds it after so many seconds.
-    """
+    """Hold a folder for writing, made where there is none; wait so long for another process."""
     check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,15 +83,12 @@ def line_of(record: Record) -> bytes:
 def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | None]:
     """Return the records in a file's lines before the first damaged one, and that one's damage.
 
-    Args:
-        path: One record a line; a line still being written is left out. Where there is no file,
-            there are no records.
-        kind: What a line holds, a class of records or a union of some.
-        wanted: What a damaged line is not, and the mend, as the damage is worded.
+    A line still being written is left out; a file that is not there has no records.
 
-    Returns:
-        The records; and which line is damaged, or why the file cannot be read, None where all is
-        well.
+    Args:
+        path: One record a line.
+        kind: A class of records, or a union of some.
+        wanted: What a damaged line is not, and the mend, as the damage is worded.
     """
     try:
         lines = whole_lines(path)
@@ -120,11 +107,7 @@ def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | Non
 
 
 def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
-    """Return what the JSON of a file holds; None where there is no file.
-
-    Raises:
-        FedcrfError: It is another thing; the error says what is wrong.
-    """
+    """Return what the JSON of a file holds; None where there is no file. ``wrong`` words damage."""
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -152,11 +135,7 @@ class RoundsFolder(ABC):
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
 
     def records(self) -> list[RoundRecord]:
-        """Return the rounds so far; a line still being written is left out.
-
-        Raises:
-            DamagedRecordsError: A line that is no record.
-        """
+        """Return the rounds so far; a damaged line raises a `DamagedRecordsError`."""
         records, damage = self.sound_records()
         if damage is not None:
             raise DamagedRecordsError(damage, records)
@@ -176,12 +155,10 @@ ANEW = "move the cell's folder away to run it anew"
 class CellSummary(Record):
     """The result of a finished cell. Accuracies are shares in [0, 1].
 
-    ``test_accuracy``, ``client_mean``, ``worst_client`` and ``held_out_accuracy`` belong to the
-    round with the lowest validation loss, ``last_test_accuracy`` to the last round;
-    ``images_per_second`` is the median round's speed of local training. ``attackers`` names the
-    clients that attack, whose examples no accuracy counts; None where the run has no attack.
-    ``attack_success`` is that of a backdoor in the best round; None without one.
-    ``behaviour`` has the behaviour numbers of all that made it, by part; 1 where one is missing.
+    Those of test, client mean, worst client, held-out set and backdoor are of the round with the
+    lowest validation loss; the examples of ``attackers`` count in none. ``images_per_second`` is
+    the median round's speed of local training. ``behaviour`` has the numbers of all that made it,
+    by part; 1 where one is missing. None stands where the run has no attack or no backdoor.
     """
 
     method: str
@@ -253,26 +230,18 @@ class CellStore(RoundsFolder):
         return records, damage
 
     def summary(self) -> CellSummary | None:
-        """Return the cell's result where it is finished.
-
-        Raises:
-            FedcrfError: The file is damaged or no summary.
-        """
+        """Return the cell's result where it is finished."""
         return read_record(CellSummary, self.path / SUMMARY, f"is not a cell's summary: {ANEW}")
 
     def read(
         self, cell: CellSpec, fingerprint: str | None
     ) -> tuple[list[RoundRecord], CellSummary | None]:
-        """Return the rounds so far, and the cell's result where it is finished and all there.
-
-        Args:
-            cell: What the result must be of.
-            fingerprint: Of the data it must be of; None where that is not known.
+        """Return the rounds so far, and the cell's result where it is finished.
 
         Raises:
             StaleCellError: It is stale.
-            FedcrfError: Summary or records are damaged or do not belong together, or the result is
-                of another description or other data.
+            FedcrfError: Its files are damaged or do not belong together, or are of another cell, or
+                of data without this fingerprint, where that is known.
         """
         summary = self.summary()
         if summary is None:
@@ -300,12 +269,7 @@ class CellStore(RoundsFolder):
         return read_record(Begun, self.path / BEGUN, wrong)
 
     def check_current(self, cell: CellSpec) -> None:
-        """Check that the cell, finished or not, is not stale.
-
-        Raises:
-            StaleCellError: It is.
-            FedcrfError: The summary, or what says by which code the cell was begun, is damaged.
-        """
+        """Raise a `StaleCellError` where the cell, finished or not, is stale."""
         made = self.summary() or self._begun()
         if made is None and not (self.path / ROUNDS).exists():
             return
@@ -317,12 +281,7 @@ class CellStore(RoundsFolder):
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
         """Return the state to go on from, and the code behind it; stale rounds are removed.
 
-        Args:
-            cell: What is run here.
-            origin: What its next part is run with.
-
-        Raises:
-            FedcrfError: The folder is damaged.
+        ``origin`` is what the next part is run with.
         """
         try:
             self.check_current(cell)
@@ -339,11 +298,7 @@ class CellStore(RoundsFolder):
         return state, begun
 
     def resume(self) -> RunState | None:
-        """Return the state to go on from; records of a later, lost round are dropped.
-
-        Raises:
-            FedcrfError: Checkpoint or records are damaged, or do not belong together.
-        """
+        """Return the state to go on from; records of a later, lost round are dropped."""
         checkpoint, rounds = self.path / CHECKPOINT, self.path / ROUNDS
         state = load_checkpoint(checkpoint) if checkpoint.exists() else None
         done = 0 if state is None else state.round

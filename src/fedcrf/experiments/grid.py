@@ -77,11 +77,7 @@ class Workplace:
         return dataset if settings.limit is None else dataset.limited(settings.limit)
 
     def torch_device(self) -> torch.device:
-        """Return the device to train on.
-
-        Raises:
-            FedcrfError: CUDA is asked for and not there.
-        """
+        """Return the device to train on; a `FedcrfError` where CUDA is asked for and not there."""
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
             raise FedcrfError("no CUDA device is available: use --device cpu")
@@ -89,11 +85,7 @@ class Workplace:
 
 
 def executor_at(place: str) -> Executor:
-    """Return the executor of ``dask:ADDRESS``, which ends with this process.
-
-    Raises:
-        FedcrfError: It has no such form, Dask is not installed, or there is no such scheduler.
-    """
+    """Return the executor of ``dask:ADDRESS``, which ends with this process."""
     kind, _, address = place.partition(":")
     if kind != "dask" or not address:
         raise FedcrfError(
@@ -167,15 +159,12 @@ class Job:
 def run_grids(
     runs: Sequence[tuple[RunSpec, Store]], workplace: Workplace, observer: Observer
 ) -> list[CellFailed]:
-    """Run every cell of the grids that is not finished yet, or is stale, grid by grid.
+    """Run every cell of the grids that is not finished yet, or is stale; return those that failed.
 
     Args:
         runs: What to run and where the results go; a folder may hold an earlier part of its run.
         workplace: Where the data lie, on what device, how many at once.
         observer: Is called with everything that happens, in this process.
-
-    Returns:
-        The cells that failed; empty where all is well.
 
     Raises:
         FedcrfError: Anything the user can mend; nothing is run in that case.
@@ -270,11 +259,7 @@ def run_cell(
     observer: Observer,
     workers: int = 1,
 ) -> None:
-    """Run one cell from where it stands to its end, with so many processes for its clients.
-
-    Raises:
-        FedcrfError: Its folder is damaged, or its data cannot be dealt out.
-    """
+    """Run one cell from where it stands to its end, with so many processes for its clients."""
     if device.type == "cuda":  # the same result every time, as the CPU gives it with one thread
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False

@@ -32,10 +32,8 @@ from fedcrf.simulation.task import Scores
 class Provenance(Record):
     """What a cell was run with.
 
-    ``commit`` is the source's git commit, with ``+changes`` where files differed from it; None
-    for an installed package. ``commits`` are those of all parts of a cell that went on with other
-    code than it began with, in their order; None where there is one. ``numba`` and ``byzfl`` are
-    None where they are not installed.
+    ``commit`` is the source's, with ``+changes`` where files differed from it; None for an
+    installed package. ``commits`` are those of all parts of a cell that went on with other code.
     """
 
     fedcrf: str
@@ -85,13 +83,9 @@ FIRST = 1
 
 
 def numbers(cell: CellSpec, device: str) -> dict[str, int]:
-    """Return by part the behaviour numbers of all that decides a cell's result.
+    """Return by part the behaviour numbers of all that decides a cell's result on a device.
 
-    A part that is gone has none.
-
-    Args:
-        cell: The cell.
-        device: Where it is run, as its provenance says; a GPU trains a perceptron by other code.
+    A part that is gone has none; a GPU trains a perceptron by other code.
     """
     found = {
         part: getattr(of, "behaviour", FIRST) for part, (_, of) in _parts(cell, device).items()
@@ -100,13 +94,7 @@ def numbers(cell: CellSpec, device: str) -> dict[str, int]:
 
 
 def changes(cell: CellSpec, kept: Mapping[str, int], device: str) -> list[str]:
-    """Return a line for each part whose behaviour number has changed since a cell was run.
-
-    Args:
-        cell: The cell.
-        kept: The numbers that were kept of it; `FIRST` where some is missing.
-        device: On which it was run.
-    """
+    """Return a line for each part whose number is not what was kept, `FIRST` where nothing was."""
     now = numbers(cell, device)
     names = {part: name for part, (name, _) in _parts(cell, device).items()}
     return [

@@ -30,15 +30,7 @@ if TYPE_CHECKING:
 
 
 def columns(table: str, datasets: Sequence[str] | None = None) -> list[Column]:
-    """Return the columns of the tables, cheapest first.
-
-    Args:
-        table: ``noniid``, ``iid`` or ``all``.
-        datasets: Only these; all of a table's by default.
-
-    Raises:
-        FedcrfError: No such table or data set in it.
-    """
+    """Return the columns of table ``noniid``, ``iid`` or ``all`` for data sets, cheapest first."""
     if table not in (*SETTINGS, "all"):
         raise unknown_name("table", table, (*SETTINGS, "all"))
     for dataset in datasets or ():
@@ -68,11 +60,7 @@ def check_tables_folder(folder: Path) -> None:
 
 
 def paper_cells(folder: Path) -> pd.DataFrame:
-    """Return the cells of all columns that were run, as one table.
-
-    Raises:
-        FedcrfError: The description of a run is damaged.
-    """
+    """Return the cells of all columns that were run, as one table."""
     stores = ((column, column_store(folder, column)) for column in PUBLISHED)
     return frame(
         row
@@ -113,11 +101,7 @@ def cell_notices(cells: pd.DataFrame) -> list[str]:
 
 
 def write_tables(folder: Path, cells: pd.DataFrame) -> list[Path]:
-    """Write the tables as Markdown, LaTeX and CSV.
-
-    Raises:
-        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
-    """
+    """Write the tables as Markdown, LaTeX and CSV, unless those there show more."""
     layouts = paper_tables(cells)
     texts = {}
     for setting, table in layouts.items():

@@ -55,16 +55,9 @@ def judged(
 ) -> pd.DataFrame:
     """Return the table of a folder's finished cells; complete are those that count.
 
-    Args:
-        suite: The suite.
-        scores: Finished cells.
-        descriptions: By name what they were, but for their seeds; settings that are new since have
-            their defaults.
-
-    Returns:
-        A row a cell, but for stale ones that were run again; the index is the place among the
-        scores. Behind the columns of every table is ``other``, which says why a cell is not of the
-        suite, and the ``machine`` and ``commits`` that made it.
+    It has no stale cells that were run again; the index is the place among the scores. Behind the
+    columns of every table is ``other``, which says why a cell is not of the suite, and the
+    ``machine`` and ``commits`` that made it.
     """
     wanted, rows = suite.cells, []
     for score, (row, cell) in zip(scores, suite_rows(scores, descriptions), strict=True):
@@ -94,11 +87,7 @@ def keys_of(cells: pd.DataFrame) -> set[CellKey]:
 
 
 def suite_cells(suite: Suite, store: Store) -> pd.DataFrame:
-    """Return the table of a suite's finished cells in a folder; see `judged`.
-
-    Raises:
-        FedcrfError: The folder's cells or their descriptions are damaged.
-    """
+    """Return the table of a suite's finished cells in a folder; see `judged`."""
     scores = store.scores()
     return judged(suite, scores, store.descriptions(scores))
 
@@ -106,15 +95,7 @@ def suite_cells(suite: Suite, store: Store) -> pd.DataFrame:
 def held(complete: Suite, asked: Suite, store: Store) -> Suite:
     """Return the suite of all that is asked for, and of all that a folder holds beside it.
 
-    Methods that are gone are left out.
-
-    Args:
-        complete: The suite with all its partitions and conditions.
-        asked: The chosen part of it.
-        store: The folder.
-
-    Raises:
-        FedcrfError: The folder's cells are damaged.
+    ``complete`` has all partitions and conditions. Methods that are gone are left out.
     """
     scores, whole = store.scores(), asked.with_parts_of(complete)
 
@@ -161,16 +142,7 @@ def made_with(suite: Suite, cells: pd.DataFrame) -> str:
 
 
 def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the tables as Markdown and CSV, and a heat map for each partition.
-
-    Args:
-        suite: The suite.
-        cells: Its table; see `judged`.
-        folder: Where.
-
-    Raises:
-        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
-    """
+    """Write the tables as Markdown and CSV, and heat maps, unless the tables there show more."""
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
     texts = [f"# {suite.title}: {suite.dataset}\n", made_with(suite, cells)]
@@ -205,19 +177,9 @@ def _differences(there: CellSpec, cell: CellSpec) -> str:
 def run_suite(
     suite: Suite, store: Store, workplace: Workplace, observer_of: ObserverOf
 ) -> list[CellFailed]:
-    """Run every cell of a suite that is not finished yet, or is stale, seed by seed.
+    """Run every cell of a suite that is missing or stale, seed by seed; return those that failed.
 
-    Args:
-        suite: What to run.
-        store: Where the results go.
-        workplace: Where the data lie, on what device, how many at once.
-        observer_of: Returns, for the runs of all seeds, who is called with everything that happens.
-
-    Returns:
-        The cells that failed; empty where all is well.
-
-    Raises:
-        FedcrfError: Anything the user can mend.
+    ``observer_of`` returns, for the runs of all seeds, who is called with everything that happens.
     """
     failed: list[CellFailed] = []
     cells = suite.cells  # what cannot be run is said before there is a folder
@@ -308,9 +270,8 @@ def _score(
 def separation(record: RoundRecord) -> float | None:
     """Return how well a round's weights tell its attackers from the others.
 
-    Returns:
-        The area under the curve: the chance that an attacker has a smaller share of its FedAvg
-        weight than another client, ties counted half; None where nobody or everybody attacks.
+    It is the area under the curve: the chance that an attacker has a smaller share of its FedAvg
+    weight than another client, ties counted half; None where nobody or everybody attacks.
     """
     shares = np.divide(
         record.weight,

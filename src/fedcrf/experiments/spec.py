@@ -47,20 +47,14 @@ from fedcrf.simulation.worker import check_evidence
 
 @dataclass(frozen=True)
 class Kind:
-    """What the names in a section of a run file stand for.
+    """What the names in a section of a run file stand for."""
 
-    Attributes:
-        known: The package's own, by name; a thing from outside may go by its short name, see
-            `short_name`.
-        find: Looks up a name, also outside the package.
-        base: What a thing is that is gone, and for which a stored result has a stand-in.
-        methods: The methods of such a stand-in that raise an error.
-    """
-
+    # the package's own, by name; a thing from outside may go by its short name, see `short_name`
     known: Mapping[str, type[Any]]
-    find: Callable[[str], type[Any]]
+    find: Callable[[str], type[Any]]  # looks up a name, also outside the package
+    # what a thing is that is gone, and for which a stored result has a stand-in
     base: type = object
-    methods: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()  # the methods of such a stand-in that raise an error
 
 
 KINDS: Mapping[str, Kind] = {
@@ -126,20 +120,8 @@ CellKey = tuple[Any, ...]
 class CellSpec:
     """One cell of a run's grid: one method with one seed, everything resolved.
 
-    Attributes:
-        method: Objective, rule and server optimizer, by name.
-        seed: Fixes partition, initial model and client shuffles.
-        data: Which images.
-        partition: How they are dealt out.
-        model_name: The model's name.
-        model: Its plan.
-        objective: What the clients minimise.
-        rule: How the server aggregates; informed of the attackers where it needs to be.
-        server_optimizer: What makes a step of the aggregate; None where it is the next model.
-        training: The clients' local training.
-        rounds: How long, and evaluated how.
-        attack_name: The attack's name; None where all clients are honest.
-        threat: The attack, who and when.
+    The rule is informed of the attackers where it needs to be. Without a server optimizer the
+    aggregate is the next model; without a threat all clients are honest.
     """
 
     method: Method
@@ -204,13 +186,7 @@ class RunSpec:
     """The description of a run: methods × seeds on one data set and partition.
 
     Attributes:
-        methods: Names of methods.
-        seeds: Seeds; each gives its own partition, initial model and shuffles.
-        data: Which images.
-        partition: How they are dealt out.
         model: The model's name and settings.
-        training: The clients' local training.
-        rounds: How long, and evaluated how.
         settings: Of rules, objectives, server optimizers and attacks, by section and name.
         attack: The attack's name, how many attack and when; empty where all clients are honest.
         reading: Whether it is that of a stored run, whose code may be gone: what there is no
@@ -302,11 +278,7 @@ class RunSpec:
 
     @cached_property
     def names(self) -> Mapping[str, Mapping[str, str]]:
-        """By section of named things, those of the methods and the attack by their short names.
-
-        Raises:
-            FedcrfError: Two things of a section go by one name.
-        """
+        """By section of named things, those of the methods and the attack by their short names."""
         methods = [find_method(method, known=not self.reading) for method in self.methods]
         used: dict[str, list[str | None]] = {
             "rules": [method.rule for method in methods],
@@ -367,15 +339,7 @@ def _settings_of(cells: Sequence[Options], part: str) -> dict[str, Options]:
 
 
 def with_current_names(description: Options, *, notice: bool = True) -> dict[str, Any]:
-    """Return a description, or a layer of one, with today's names of settings and of attacks.
-
-    Args:
-        description: Of a run file's shape; earlier names in it are accepted.
-        notice: As for `fedcrf.checks.current_names`.
-
-    Raises:
-        FedcrfError: A setting, or an attack, is given by both of its names.
-    """
+    """Return a description, or a layer of one, with today's names of settings and of attacks."""
     current = dict(description)
     for section, kind in KINDS.items():
         if not isinstance(current.get(section), Mapping):
@@ -479,13 +443,9 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
 
 
 def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
-    """Raise a `FedcrfError` where none of the runs uses some setting.
+    """Raise a `FedcrfError` where none of the runs uses some setting of these layers.
 
     This is for the command line: a run file may hold settings of methods that are not run today.
-
-    Args:
-        settings: Layers that `resolve` accepts.
-        specs: The runs that they were said for.
     """
     partitions = {spec.partition for spec in specs}
     used = {
@@ -517,11 +477,7 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
 def cell_of(description: Options) -> CellSpec:
     """Return the cell that `CellSpec.describe` described.
 
-    Settings that are new since have their defaults; things that are gone have a stand-in, see
-    `RunSpec`.
-
-    Raises:
-        FedcrfError: It describes no cell.
+    Settings that are new since have their defaults; things that are gone have a stand-in.
     """
     try:
         parts = ["rule", "objective", *({"server_optimizer"} & description.keys())]
@@ -555,11 +511,7 @@ def clients_name(partition: PartitionSettings) -> str:
 
 
 def _of_sites(dataset: str, given: Options, reading: bool) -> Mapping[str, Mapping[str, Any]]:
-    """Return the default settings of real sites.
-
-    Raises:
-        FedcrfError: They cannot be read, or are to be dealt out or cut short.
-    """
+    """Return the default settings of real sites, which are not to be dealt out or cut short."""
     model = {"model": {"name": "mlp"}}
     if reading:
         return model
@@ -618,14 +570,7 @@ def _checked_attack(options: Options) -> Options:
 
 
 def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
-    """Return a run without an attack whose rules are informed as if there were so many attackers.
-
-    Only the rules' settings say so.
-
-    Args:
-        spec: The run.
-        nobody: Its section of the attack, with or without a number of attackers.
-    """
+    """Return a run without an attack whose rules are informed as if so many attacked."""
     if "attackers" not in nobody:
         return spec
     quiet = spec.informed_rules

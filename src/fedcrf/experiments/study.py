@@ -82,12 +82,7 @@ class Study:
 
     @cached_property
     def points(self) -> list[tuple[dict[str, Any], RunSpec]]:
-        """Every combination of the axes' values, by axis, with its run of methods × seeds.
-
-        Raises:
-            FedcrfError: A key that does not exist, or that none of the methods uses, or a value
-                that cannot be.
-        """
+        """Every combination of the axes' values, by axis, with its run of methods × seeds."""
         said = [_current_key(axis.name) for axis in self.axes]
         fixed = [with_current_names(layer, notice=False) for layer in self.settings]
         for key in said:
@@ -102,11 +97,7 @@ class Study:
 
     @cached_property
     def cells(self) -> Mapping[CellKey, CellSpec]:
-        """Every cell of every point.
-
-        Raises:
-            FedcrfError: As of `points`.
-        """
+        """Every cell of every point."""
         return {
             (*at.values(), cell.method.name, cell.seed): cell
             for at, spec in self.points
@@ -114,11 +105,7 @@ class Study:
         }
 
     def runs(self, folder: Path) -> list[tuple[RunSpec, Store]]:
-        """Return what is run, and where in a folder the results go: a run's folder for each point.
-
-        Raises:
-            FedcrfError: As of `points`.
-        """
+        """Return what is run, and where in a folder its results go: a run's folder a point."""
         return [(spec, self.store(folder, at)) for at, spec in self.points]
 
     def store(self, folder: Path, at: Mapping[str, Any]) -> Store:
@@ -159,11 +146,7 @@ def product(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Any], list[Options
 
 
 def parse_axis(text: str) -> Axis:
-    """Return the axis of ``section.key=v1,v2``; the values are read as TOML.
-
-    Raises:
-        FedcrfError: Not of that form.
-    """
+    """Return the axis of ``section.key=v1,v2``; the values are read as TOML."""
     key, equals, values = text.partition("=")
     mend = f"--over {text}: write --over section.key=value,value"
     if not equals or "." not in key:

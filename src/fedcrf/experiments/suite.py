@@ -55,45 +55,28 @@ SAID_ELSEWHERE = {
 
 
 class Condition(BaseModel):
-    """What is wrong in a cell.
-
-    Attributes:
-        name: How it is called in results and on the command line.
-        title: How tables call it.
-        attack: The section of a run file, with the suite's number of attackers where it has none;
-            empty where all clients are honest.
-        attacks: Settings of the attack, likewise.
-        ideal: The condition without the clients that are wrong here. In it the suite's oracles
-            show what could be reached.
-    """
+    """What is wrong in a cell."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    title: str
-    attack: dict[str, Any] = {}
-    attacks: dict[str, dict[str, Any]] = {}
+    name: str  # how it is called in results and on the command line
+    title: str  # how tables call it
+    attack: dict[str, Any] = {}  # the section of a run file; empty where all clients are honest
+    attacks: dict[str, dict[str, Any]] = {}  # settings of the attack, likewise
+    # The condition without the wrong clients, in which oracles show what could be reached.
     ideal: str | None = None
 
 
 class Quick(BaseModel):
-    """What a suite is at the size that two cores finish in ten minutes.
-
-    Attributes:
-        run: What all runs share there, over the suite's own.
-        methods: The methods, if no others are chosen; the next three likewise.
-        seeds: The seeds.
-        partitions: Names of partitions.
-        conditions: Names of conditions, or titles of their groups.
-    """
+    """What a suite is, where nothing else is chosen, at a size of ten minutes on two cores."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    run: dict[str, Any] = {}
+    run: dict[str, Any] = {}  # what all runs share there, over the suite's own
     methods: list[str] | None = None
     seeds: list[int] | None = None
-    partitions: list[str] | None = None
-    conditions: list[str] | None = None
+    partitions: list[str] | None = None  # names of partitions
+    conditions: list[str] | None = None  # names of conditions, or titles of their groups
 
 
 @dataclass(frozen=True)
@@ -101,11 +84,8 @@ class Suite:
     """Methods × seeds × partitions × conditions on one data set.
 
     Attributes:
-        name: Of the suite.
         title: What it shows.
         dataset: Which of its data sets.
-        methods: Names of methods.
-        seeds: Their seeds.
         last_rounds: The score is the mean test accuracy of so many rounds, the last ones.
         layers: What all runs share, as for `resolve`.
         partitions: By name, the section of a run file.
@@ -197,12 +177,7 @@ class Suite:
 
     @cached_property
     def cells(self) -> Mapping[CellKey, CellSpec]:
-        """The cells of the study: of each partition, condition, method and seed.
-
-        Raises:
-            FedcrfError: Some cell cannot be, such as one with more attackers than clients, or its
-                method would be another.
-        """
+        """The cells of the study: of each partition, condition, method and seed."""
         cells = self.study.cells
         for _, _, method, _ in cells:
             if method not in (*self.methods, *self.oracles):
@@ -230,20 +205,13 @@ class Suite:
             methods: Any methods.
             seeds: Any seeds.
             partitions: Names of the suite's.
-            conditions: Names of the suite's, or titles of its groups in any case. A title stands
-                for all conditions of its group, unless a condition has this name. The quiet one
+            conditions: Names of the suite's, or titles of its groups, in any case. The quiet one
                 stays, and so do the ideals of those chosen.
-            attackers: How many attack under every condition with an attack; rules are informed of
-                this number.
+            attackers: How many attack under every condition with an attack, and rules know of.
             clients: The number of clients.
-            settings: Layers for `resolve` that win over the suite's.
-            quick: Whether to return the suite at its small size. What is not chosen is then what
-                its ``quick`` says.
-
-        Raises:
-            FedcrfError: The suite has no such partition or condition. A number cannot be, or a
-                chosen part says it itself. A setting is one of `SAID_ELSEWHERE`, is said by a
-                chosen part itself, or is used by no method or condition.
+            settings: Layers for `resolve` that win over the suite's; none of `SAID_ELSEWHERE`, and
+                nothing that a chosen part says itself or no method or condition uses.
+            quick: Whether what is not chosen is that of the suite's small size.
         """
         small = self._small() if quick else Quick()
         methods = small.methods if methods is None else methods
@@ -355,15 +323,7 @@ class _SuiteFile(BaseModel):
 
 
 def read_suite(name: str, dataset: str | None = None) -> Suite:
-    """Return a suite that comes with the package, or that of a TOML file, on one of its data sets.
-
-    Args:
-        name: Of the suite, or of its file.
-        dataset: Of its data sets; the first where left out.
-
-    Raises:
-        FedcrfError: There is none of that name, it is no suite, or not for that data set.
-    """
+    """Return a suite of the package, or of a TOML file, on one of its data sets, else the first."""
     file = _parsed(name)
     _check_sections(name, file)
     if dataset is None:

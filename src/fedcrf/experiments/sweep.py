@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 def sweep_table(study: Study, results: pd.DataFrame) -> Table:
-    """Return the test accuracy at every point, and its paired difference to the default's.
-
-    Args:
-        study: Whose axes are settings.
-        results: Its table.
-    """
+    """Return the test accuracy at every point, and its paired difference to the default's."""
     names, defaults = [axis.name for axis in study.axes], list(study.default_values())
     finished = results[results["complete"]]
     of_run = by_axes(finished, "folder", "method")
@@ -61,11 +56,7 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
 
 
 def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the table into a folder, and a heat map for each method where two settings vary.
-
-    Raises:
-        FedcrfError: The folder's table shows more, and nothing is stale; nothing is written.
-    """
+    """Write the table, and for two settings a heat map a method, but no emptier table."""
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
     table = sweep_table(study, results)

@@ -49,17 +49,11 @@ FEW_VOTES = 0.75
 
 @dataclass(frozen=True)
 class Scale:
-    """How the evidence of a cause follows from what is measured.
+    """How the evidence of a cause follows from what is measured."""
 
-    Attributes:
-        tolerance: What is measured below it is no evidence.
-        limit: The largest possible evidence.
-        strength: Evidence per unit measured beyond the tolerance; above 0.
-    """
-
-    tolerance: float = 0.0
-    limit: float = math.inf
-    strength: float = 1.0
+    tolerance: float = 0.0  # what is measured below it is no evidence
+    limit: float = math.inf  # the largest possible evidence
+    strength: float = 1.0  # evidence per unit measured beyond the tolerance; above 0
 
     def measured(self, evidence: float) -> float:
         """Return what was measured, where there is evidence of it."""
@@ -97,10 +91,8 @@ class Effects:
 def effects_of(record: RoundRecord, rule: object) -> Effects | None:
     """Return what the causes of a round made of its clients' weights; None without reasons.
 
-    Args:
-        record: The round.
-        rule: That made it. Factors are known of `RobustCRF` and `EvidenceCRF`, and of the paper's
-            `ClientCRF` what a client would get by itself.
+    Factors are known of `RobustCRF` and `EvidenceCRF`, and of the paper's `ClientCRF` what a client
+    would get by itself.
     """
     reasons = record.reasons
     if reasons is None or not reasons.trust:

@@ -39,19 +39,12 @@ SMALLEST_FACTOR = 0.001
 
 @dataclass(frozen=True)
 class Title:
-    """How tables and charts call something about a client.
+    """How tables and charts call something about a client."""
 
-    Attributes:
-        name: In charts, and in tables of one client's causes.
-        about: What it is, for the reader of a table of clients; empty where that is plain.
-        column: At the head of its column.
-        digits: After the point in a column.
-    """
-
-    name: str
-    about: str = ""
-    column: str = ""
-    digits: int = 2
+    name: str  # in charts, and in tables of one client's causes
+    about: str = ""  # what it is, for the reader of a table of clients; empty where that is plain
+    column: str = ""  # at the head of its column
+    digits: int = 2  # after the point in a column
 
 
 def title_of(cause: str) -> Title:
@@ -73,36 +66,24 @@ def wording(choices: str | Sequence[tuple[float, str]], value: float) -> str:
 
 @dataclass(frozen=True)
 class ClientCauses:
-    """What one client got in one round, and why; NaN where that is not known.
+    """What one client got in one round, and why; NaN where that is not known."""
 
-    Attributes:
-        client: Its stable identity.
-        num_examples: n_i, its training examples.
-        weight: α_i, its share of the new model.
-        base_weight: Its FedAvg share.
-        excluded: Whether its update was excluded because it is not finite.
-        overflowed: Whether it is finite, and its squared length is not.
-        neighbours: The clients that it has affinities A_ij with, the largest first.
-        effects: The round's causes and what they made of its weights; None where it has none.
-        place: The client's place in the effects' lists.
-        scales: What the evidence's numbers are to be read with, by cause.
-        attacks: Whether it attacked in this round.
-        attacker: Whether it is one of the run's attackers, in this round or another.
-        node: Its id in the framework that carried out the run, if another did.
-    """
-
-    client: int | str
-    num_examples: float
-    weight: float
-    base_weight: float
-    excluded: bool = False
-    overflowed: bool = False
+    client: int | str  # its stable identity
+    num_examples: float  # n_i, its training examples
+    weight: float  # α_i, its share of the new model
+    base_weight: float  # its FedAvg share
+    excluded: bool = False  # whether its update was excluded because it is not finite
+    overflowed: bool = False  # whether it is finite, and its squared length is not
+    # the clients that it has affinities A_ij with, the largest first
     neighbours: tuple[tuple[int | str, float], ...] = ()
+    # the round's causes and what they made of its weights; None where it has none
     effects: Effects | None = None
-    place: int = 0
+    place: int = 0  # the client's place in the effects' lists
+    # what the evidence's numbers are to be read with, by cause
     scales: Mapping[str, Scale] = field(default_factory=dict)
-    attacks: bool = False
-    attacker: bool = False
+    attacks: bool = False  # whether it attacked in this round
+    attacker: bool = False  # whether it is one of the run's attackers, in this round or another
+    # its id in the framework that carried out the run, if another did
     node: int | str | None = None
 
     @property
@@ -144,13 +125,7 @@ NEAREST = 5
 def causes_of(
     record: RoundRecord, rule: object, attackers: Collection[int | str] = ()
 ) -> list[ClientCauses]:
-    """Return what the clients of a round got and why, in the record's order.
-
-    Args:
-        record: The round.
-        rule: The server rule that made it; the CRF's labels say what a client would get by itself.
-        attackers: Of the run, where it had some.
-    """
+    """Return what the clients of a round got and why, in the record's order."""
     effects, scales = effects_of(record, rule), scales_of(rule)
     affinities = effects.affinities if effects else None
     return [

@@ -24,17 +24,11 @@ MOST_NAMED = 12
 
 @dataclass(frozen=True)
 class Tile:
-    """One number.
-
-    Attributes:
-        title: What it is.
-        value: The number.
-        about: What it is of, and beside what it stands.
-    """
+    """One number."""
 
     title: str
     value: str
-    about: str
+    about: str  # what it is of, and beside what it stands
 
 
 @dataclass(frozen=True)
@@ -102,11 +96,7 @@ def recorded_headline(
 ) -> Headline:
     """Return what happened in a run that another framework, or `fedcrf.simulate`, carried out.
 
-    Args:
-        title: What the run is called.
-        records: Its rounds.
-        rule: Its rule.
-        fedavg: The rounds of the same run with FedAvg, if there is one.
+    ``fedavg`` has the rounds of the same run with FedAvg, if there is one.
     """
     if not records:
         return Headline(f"{title} has no rounds yet.", [])

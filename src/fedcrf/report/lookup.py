@@ -34,39 +34,22 @@ from fedcrf.simulation.records import RoundRecord, in_order
 
 @dataclass(frozen=True)
 class Explained:
-    """What is to be explained of a run.
+    """What is to be explained of a run."""
 
-    Attributes:
-        title: Of the run, or its cell.
-        records: Its rounds; those before the damage, where there is some.
-        rule: That made them; None where it is not known.
-        attackers: Of the run.
-        damage: What is wrong with the records.
-        stale: Which parts behave otherwise than when it was run.
-        unread: A line for each run beside it that could not be read.
-    """
-
-    title: str
-    records: Sequence[RoundRecord]
-    rule: object
-    attackers: Collection[int | str] = ()
-    damage: str | None = None
-    stale: str | None = None
-    unread: Sequence[str] = ()
+    title: str  # of the run, or its cell
+    records: Sequence[RoundRecord]  # its rounds; those before the damage, where there is some
+    rule: object  # that made them; None where it is not known
+    attackers: Collection[int | str] = ()  # of the run
+    damage: str | None = None  # what is wrong with the records
+    stale: str | None = None  # which parts behave otherwise than when it was run
+    unread: Sequence[str] = ()  # a line for each run beside it that could not be read
 
 
 def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained:
-    """Return what is to be explained of a run.
+    """Return what is to be explained of a run, or of runs that another framework carried out.
 
-    Args:
-        folder: Of a run, or of runs that another framework carried out.
-        method: Its method, or the name of such a run; else the first that infers weights, or the
-            last begun of such runs.
-        seed: Its seed; else the first.
-
-    Raises:
-        FedcrfError: The folder holds no run, or not this one, or its files are damaged from the
-            first round on.
+    ``method`` names one, or such a run; else it is the first that infers weights, or the last begun
+    of such runs. ``seed`` is the first by default. Rounds before damage are shown, if any.
     """
     if recorded := recorded_runs(folder):
         return _sound(_recorded_rounds(recorded, method))
@@ -130,11 +113,7 @@ def _infers(rule: object) -> bool:
 
 
 def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
-    """Return the cell to explain: by default the first method that infers weights, first seed.
-
-    Raises:
-        FedcrfError: The run has no such method or seed.
-    """
+    """Return the cell to explain: by default the first method that infers weights, first seed."""
     chosen = spec.seeds[0] if seed is None else seed
     if chosen not in spec.seeds:
         seeds = ", ".join(map(str, spec.seeds))
@@ -149,16 +128,7 @@ def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
 def find_round(
     found: Explained, number: int | None, client: int | str | None = None
 ) -> RoundRecord:
-    """Return the record of a round; of the last where none is named.
-
-    Args:
-        found: The run.
-        number: The round.
-        client: If no round is named, it is the last in which this client took part.
-
-    Raises:
-        FedcrfError: There is no such round, or it is not before the damage.
-    """
+    """Return the record of a round; by default the last, in which the client took part."""
     records, title = found.records, found.title
     if not records:
         raise FedcrfError(f"{title} has no rounds yet")
@@ -196,13 +166,7 @@ def notices(found: Explained) -> list[str]:
 
 
 def find_client(causes: Sequence[ClientCauses], client: int | str, number: int) -> ClientCauses:
-    """Return the causes of one client, or of another framework's node of this id.
-
-    A whole number may be given as text, as on a command line.
-
-    Raises:
-        FedcrfError: It took no part in the round.
-    """
+    """Return the causes of one client, or of another framework's node of this id, in any type."""
     by_id = {str(each.node): each for each in causes if each.node is not None}
     by_id |= {str(each.client): each for each in causes}
     if str(client) in by_id:
@@ -213,28 +177,14 @@ def find_client(causes: Sequence[ClientCauses], client: int | str, number: int) 
 
 @dataclass(frozen=True)
 class InWords:
-    """A round in words and numbers.
-
-    Attributes:
-        lines: In words.
-        tables: In numbers, below them; each has rows.
-    """
+    """A round in words, and in numbers below them."""
 
     lines: Sequence[str]
     tables: Sequence[Table]
 
 
 def in_words(found: Explained, record: RoundRecord, client: int | str | None = None) -> InWords:
-    """Return what happened in a round: a verdict in words, then the numbers.
-
-    Args:
-        found: The run.
-        record: The round.
-        client: One of its clients; all of them by default.
-
-    Raises:
-        FedcrfError: The client took no part.
-    """
+    """Return what happened in a round to a client, or to all: verdicts in words, then numbers."""
     causes = causes_of(record, found.rule, found.attackers)
     before = [each for each in found.records if each.round <= record.round]
     verdicts = last_verdicts(before, found.rule)

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from fedcrf._version import __version__
 from fedcrf.files import write_text
-from fedcrf.report.content import Drawn, Report
+from fedcrf.report.reading import Drawn, Report
 
 PROGRAM = (
     "base", "overview", "trust", "field", "weights", "causes", "client", "clients", "begin",

@@ -8,46 +8,197 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
+from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
-from fedcrf.experiments.analysis.tables import UNDER_ATTACK, comparison_table
+from fedcrf.experiments.analysis.tables import UNDER_ATTACK, Table, comparison_table
 from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
 from fedcrf.experiments.results import RunResults, damage_line, find, read_results
 from fedcrf.experiments.store import PartitionRecord, Store
-from fedcrf.report.content import (
-    LOSS,
-    CellTrust,
-    Charts,
-    Curve,
-    Measured,
-    Report,
-    RoundTrust,
-    RunContent,
-)
-from fedcrf.report.effects import Effects, effects_of, scales_of
-from fedcrf.report.headline import headline_of, recorded_headline
+from fedcrf.report.effects import Effects, Scale, effects_of, scales_of
+from fedcrf.report.explanation import WORDS
+from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.report.lookup import attackers_of
 from fedcrf.report.verdict import Verdict, verdicts_of
 from fedcrf.rules import FedAvg
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.task import ACCURACY
 
+Series = Sequence[float]
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method's course over rounds: mean and standard deviation over its seeds, NaN of one."""
+
+    name: str
+    seeds: int
+    rounds: Sequence[int]
+    mean: Series
+    sd: Series
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured on the validation parts: accuracy, loss, or a metric of the user's."""
+
+    name: str
+    curves: Sequence[Curve]
+
+
+@dataclass(frozen=True)
+class RoundTrust:
+    """Who was trusted in one round; the lists run over ``clients``. NaN is ``null`` in the page."""
+
+    round: int
+    clients: Sequence[int | str]
+    nodes: Sequence[str] | None  # as text: not every whole number is one in the page
+    examples: Sequence[float]
+    weight: Series
+    base_weight: Series
+    excluded: Sequence[int | str]
+    overflowed: Sequence[int | str]  # finite, but too large to be squared
+    excluded_nodes: Sequence[str]  # why other nodes have no part in the round
+    stayed: str | None  # why the model stayed as it was
+    attackers: Sequence[int | str]  # in this round
+    causes: Effects | None  # why they got their weights
+    verdicts: Sequence[Verdict]
+
+
+@dataclass(frozen=True)
+class CellTrust:
+    """Who was trusted in the rounds of one cell, and who attacks in it."""
+
+    method: str
+    seed: int
+    rounds: Sequence[RoundTrust]
+    attackers: Sequence[int | str]
+    scales: Mapping[str, Scale]
+
+
+@dataclass(frozen=True)
+class Charts:
+    """What the page draws of one run."""
+
+    name: str
+    measured: Sequence[Measured]
+    holdings: Sequence[PartitionRecord]
+    cells: Sequence[CellTrust]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What the page's program gets: the charts of every run, and the words for a weight."""
+
+    runs: Sequence[Charts]
+    measured: Sequence[str]  # names of what was measured in any of them; each has a figure
+    words: Mapping[str, Any]
+    terms: Mapping[str, float]  # what each cause counts in the score of the reliability
+
+
+@dataclass(frozen=True)
+class RunContent:
+    """What is shown of one run."""
+
+    name: str  # of its folder
+    title: str  # what it is about, in one line
+    headline: Headline
+    facts: Sequence[tuple[str, str]]  # what was run, as terms and what stands behind them
+    notices: Sequence[str]  # what is not as it should be, a line each
+    results: Table  # what came of it; without a row where nothing is finished
+    details: Table | None  # what stands behind the results; None where that is not known
+    damaged: bool  # whether files of it are damaged or do not belong to it
+    description: str  # the resolved run file
+    charts: Charts
+
+    @property
+    def curves(self) -> list[Table]:
+        """What was measured over the rounds, in numbers."""
+        return [_curves_table(each) for each in self.charts.measured]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report shows."""
+
+    title: str
+    notices: Sequence[str]  # what could not be read at all, a line each
+    comparison: Table | None  # the runs beside each other; None of one run
+    runs: Sequence[RunContent]  # those that could be read
+
+    def all_notices(self) -> list[str]:
+        """Return what could not be read, and of each run what is not as it should be."""
+        of_runs = [f"{run.name}: {line}" for run in self.runs for line in run.notices]
+        return [*self.notices, *of_runs]
+
+    @property
+    def has_results(self) -> bool:
+        """Whether a cell of a run is finished. Runs that a framework carried out have no cells."""
+        return any(run.results.rows and run.details for run in self.runs)
+
+    @property
+    def measured(self) -> list[str]:
+        """Names of what was measured in any run, each once; a regression has no accuracy."""
+        return list(dict.fromkeys(each.name for run in self.runs for each in run.charts.measured))
+
+    @property
+    def over_seeds(self) -> bool:
+        """Whether a curve is a mean over several seeds."""
+        measured = (each for run in self.runs for each in run.charts.measured)
+        return any(curve.seeds > 1 for each in measured for curve in each.curves)
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether the page has room for who was trusted in a cell."""
+        return any(run.charts.cells for run in self.runs)
+
+    @property
+    def has_holdings(self) -> bool:
+        """Whether it is known what the clients of a run hold."""
+        return any(run.charts.holdings for run in self.runs)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a run could not be read, or files of one are damaged."""
+        return bool(self.notices) or any(run.damaged for run in self.runs)
+
+    @property
+    def drawn(self) -> Drawn:
+        """What the page's program draws and says."""
+        return Drawn([run.charts for run in self.runs], self.measured, WORDS, SCORE_TERMS)
+
+
+def _curves_table(measured: Measured) -> Table:
+    """Return a few rounds of the curves in numbers; a run that has stopped keeps its best."""
+    curves = measured.curves
+    length = max(len(curve.mean) for curve in curves)
+    rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length] + [length]
+    form = ".3f" if measured.name in (ACCURACY, LOSS) else ".4g"
+    rows = []
+    for curve in curves:
+        values = [curve.mean[min(number, len(curve.mean)) - 1] for number in rounds]
+        texts = (f"{value:{form}}" if math.isfinite(value) else "–" for value in values)
+        rows.append((curve.name, *texts))
+    named = max((curve.rounds for curve in curves), key=len)
+    header = ("method", *(f"round {named[number - 1]}" for number in rounds))
+    return Table(f"Validation {measured.name} over the rounds", header, tuple(rows))
+
+
 MOST_NUMBERS = 4_000_000
 """Numbers about clients and rounds in one page; about 30 MB unpacked."""
 
 
 def read_report(folders: Sequence[Path]) -> Report:
-    """Read the runs in some folders; what cannot be read is named, and the rest still read.
-
-    Raises:
-        FedcrfError: None of the folders holds a run that can be read.
-    """
+    """Read the runs in some folders; what cannot be read is named, and the rest still read."""
     notices: list[str] = []
     runs: list[RunContent] = []
     compared: list[tuple[str, RunResults]] = []

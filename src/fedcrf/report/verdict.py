@@ -56,10 +56,7 @@ class _Streak:
 
     @property
     def reason(self) -> str | None:
-        """What spoke most against the client; None where nothing did.
-
-        What is remembered has its own reason in earlier rounds, and comes last.
-        """
+        """What spoke most against the client; what is remembered has its own reason and is last."""
         named = [name for name, much in self.against.items() if much > -math.log(1.0 - LEAST)]
         return max(named, key=lambda name: (name != REMEMBERED, self.against[name]), default=None)
 
@@ -67,12 +64,7 @@ class _Streak:
 def verdicts_of(
     records: Sequence[RoundRecord], effects: Sequence[Effects | None]
 ) -> Iterator[list[Verdict]]:
-    """Yield the verdicts on the clients of each round, in the record's order.
-
-    Args:
-        records: All rounds from the first on.
-        effects: What the causes did in each, as `effects_of` tells it.
-    """
+    """Yield the verdicts on the clients of each round from the first on, in the record's order."""
     streaks: dict[int | str, _Streak] = {}
     for record, seen in zip(records, effects, strict=True):
         verdicts = []

@@ -50,11 +50,7 @@ def save_run_figures(
 ) -> list[Path]:
     """Write the figures of a run into a folder: accuracy if it has one, loss, who was trusted.
 
-    Args:
-        folder: Where.
-        records: Of the run.
-        title: Stands above them.
-        trust_title: Stands above the last instead, which is of the first seed alone.
+    ``trust_title`` stands above the last instead, which is of the first seed alone.
     """
     every = [each.validation for of in records.values() for seed in of for each in seed]
     accuracies, losses = (
@@ -94,8 +90,7 @@ def _sparse(loss: float, _: int | None) -> str:
 def trust_figure(records: Records, title: str) -> Figure | None:
     """Draw each client's CRF weight over rounds as a multiple of its FedAvg weight, one seed.
 
-    Returns:
-        None where no method of the run infers weights.
+    None where no method of the run infers weights.
     """
     inferred = {
         method: seeds[0]
@@ -162,11 +157,7 @@ def heat_map_figure(
 ) -> Figure:
     """Draw a table of accuracies as colours, each with its number.
 
-    Args:
-        values: Its rows go downwards; NaN where there is none. The names of its two axes are
-            written beside them.
-        title: Stands above it.
-        default: Row and column of the default, which is framed where the table has it.
+    ``default`` names the row and column of the default, which is framed where the table has it.
     """
     grid = values.to_numpy(dtype=np.float64)
     rows, columns = map(str, values.index), list(map(str, values.columns))

@@ -95,13 +95,7 @@ NOT_RUN = "not run"
 
 
 def column_run(column: Column, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
-    """Return the run that fills one column of the paper's tables, from ``suites/paper.toml``.
-
-    Args:
-        column: Which.
-        methods: The rows.
-        seeds: The paper has three.
-    """
+    """Return the run that fills one column of the paper's tables, from ``suites/paper.toml``."""
     paper = read_suite("paper", column.dataset)
     chosen = paper.chosen(methods=methods, seeds=seeds, partitions=[column.setting])
     ((_, spec),) = chosen.study.points
@@ -163,12 +157,7 @@ def differences_table(title: str, cells: pd.DataFrame) -> Table:
 
 
 def paper_table(cells: pd.DataFrame, setting: str) -> Table:
-    """Return one table in the paper's layout: a row a method, ours and the paper's in each column.
-
-    Args:
-        cells: Of all columns.
-        setting: ``noniid`` or ``iid``.
-    """
+    """Return one table in the paper's layout: a row a method, ours and the paper's by column."""
     columns = [column for column in PUBLISHED if column.setting == setting]
     of_method = by_axes(cells, "dataset", "partition", "method")
     rows, header = [], ["method"]
@@ -195,12 +184,9 @@ SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "undecided"
 
 
 def claims_table(title: str, cells: pd.DataFrame, *, iid: bool) -> Table:
-    """Hold the paper's claims against the finished cells of one run.
+    """Hold the paper's claims against the finished cells of one run, those with a curve.
 
-    Args:
-        title: Stands above the table.
-        cells: Of one run, its methods under shared seeds; those without a curve do not count.
-        iid: Whether the clients' data are alike, for which the paper claims that nothing is lost.
+    If the clients' data are alike (``iid``), the paper claims that nothing is lost.
     """
     rows: list[tuple[str, ...]] = []
     of_method = by_axes(cells[cells["curve"].astype(bool)], "method")
@@ -243,10 +229,7 @@ def _above_zero(
     margin: float = 0.0,
     form: str = "+.3f",
 ) -> tuple[str, ...]:
-    """Return the row of a claim that ``sign`` times a difference, and a margin, is above zero.
-
-    An interval that is not known decides nothing.
-    """
+    """Return the row of a claim that ``sign`` times a difference, and a margin, is above zero."""
     low, high = sorted((sign * difference.low, sign * difference.high))
     verdict = SUPPORTED if low + margin > 0 else CONTRADICTED if high + margin < 0 else UNDECIDED
     return claim, measure, difference_text(difference, form), verdict

@@ -108,15 +108,9 @@ class Table:
 
 
 def check_not_emptier(path: Path, page: str, cells: pd.DataFrame) -> None:
-    """Check that the tables of a Markdown page show no less than those of the file it replaces.
+    """Raise a `FedcrfError` where the tables of a page show less than those of the file at a path.
 
-    Args:
-        path: Of the file, where there is one.
-        page: What is to be written.
-        cells: What the tables are of; where some are stale, less may be shown.
-
-    Raises:
-        FedcrfError: They show less.
+    Where some of the cells behind it are stale, less may be shown.
     """
     if (cells["stale"] != "").any():
         return
@@ -158,11 +152,7 @@ def results_table(
 ) -> Table:
     """Return who won and by how much: test accuracy and the paired difference to FedAvg.
 
-    Args:
-        title: Stands above it.
-        cells: Of one run. Its methods are the rows, but for those without a complete cell.
-        published: The paper's numbers by method; no such column where empty.
-        note: Stands below it.
+    The rows are the methods of one run with a complete cell. ``published`` has the paper's numbers.
     """
     rows = []
     for method in dict.fromkeys(cells["method"]):
@@ -211,10 +201,6 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
 
     The difference is to the same method of the first run, paired by seed where both had the same
     data.
-
-    Args:
-        runs: The name of each, and its cells.
-        note: Stands below the table.
     """
     rows = []
     (first_name, first), *_ = runs
