@@ -31,7 +31,7 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import PartitionRecord, Store
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord
 
 SMALL_CLIENT = 10
 """A client with fewer examples is named as small."""
@@ -40,12 +40,9 @@ SMALL_CLIENT = 10
 class RunDisplay:
     """Shows the events of a run; a context manager and an observer of the grid.
 
-    Args:
-        runs: What is run, and where the results go.
-        console: What to print on.
-        brief: Whether to print a line a cell, at its end, instead of a line a round.
-        also: Takes every event after it is shown, such as what logs them.
-        clock: Tells the time, in seconds.
+    If it is ``brief`` it prints a line a cell, at its end, instead of a line a round. ``also``
+    takes every event after it is shown, such as what logs them; ``clock`` tells the time, in
+    seconds.
     """
 
     def __init__(
@@ -254,7 +251,7 @@ def counts_table(partition: PartitionRecord) -> Table:
     return Table("", header, tuple(tuple(map(str, row)) for row in rows))
 
 
-def _clients(numbers: list[int | str]) -> str:
+def _clients(numbers: list[Client]) -> str:
     named = listed(numbers)
     return f"client {named} holds" if len(numbers) == 1 else f"clients {named} hold"
 

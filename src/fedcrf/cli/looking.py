@@ -19,14 +19,7 @@ from fedcrf.cli.flags import (
     where_option,
     with_flags,
 )
-from fedcrf.cli.output import (
-    TableForm,
-    list_entries,
-    list_files,
-    print_table,
-    print_tables,
-    say,
-)
+from fedcrf.cli.output import TableForm, list_entries, list_files, print_table, print_tables, say
 from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
@@ -72,7 +65,6 @@ def show(
 def _show_recorded(
     folder: Path, runs: Mapping[str, RecordedRun], form: TableForm, *, figures: bool
 ) -> None:
-    """Show runs that another framework carried out."""
     from fedcrf.experiments.recorded import readable, recorded_table, write_recorded_figures
 
     runs, lines = readable(runs)
@@ -231,7 +223,6 @@ def models() -> None:
 
 
 def _installed(what: str) -> dict[str, str]:
-    """Return the names that installed packages give, and what each stands for."""
     from fedcrf.extensions import installed
 
     found = installed(what).items()
@@ -255,7 +246,6 @@ def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str
 
 
 def _part(entry: tuple[str, Part]) -> str:
-    """Return the name of a part of ByzFL, and its settings with their defaults."""
     name, part = entry
     settings = [
         key if default is None else f"{key} = {default}" for key, default in part.settings.items()

@@ -118,11 +118,7 @@ def run(
         "seeds": if_given(parse_seeds, seeds),
         "model": {"name": model},
         **data.sections(),
-        "rounds": {
-            "maximum": rounds,
-            "patience": patience,
-            "clients_per_round": clients_per_round,
-        },
+        "rounds": {"maximum": rounds, "patience": patience, "clients_per_round": clients_per_round},
         "training": {
             "learning_rate": learning_rate,
             "batch_size": batch_size,
@@ -155,10 +151,7 @@ def run(
         list_files(write_results(store))
 
 
-def demo(
-    output: FolderFlag = Path("runs/demo"),
-    jobs: JobsFlag = None,
-) -> None:
+def demo(output: FolderFlag = Path("runs/demo"), jobs: JobsFlag = None) -> None:
     """Show the point: three rules on the digits, with three attackers among ten and without."""
     workplace = _workplace(None, PlaceFlags(jobs=jobs, device="cpu"))
     from fedcrf.experiments.demo import Demonstration
@@ -376,7 +369,6 @@ def _display(
 
 
 def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
-    """Return the loggers that are asked for, by name."""
     if log is None:
         return {}
     from fedcrf.loggers import LOGGERS, find_loggers

@@ -39,8 +39,7 @@ def cached_dataset(
         name: The data set's name, for the entry's folder.
         identity: Everything that the decoded arrays depend on, as JSON values.
         build: Reads and decodes the data set.
-        cache_dir: The cache's folder; by default the environment variable ``FEDCRF_CACHE``, else
-            the user's cache folder.
+        cache_dir: The cache's folder; by default that of `fedcrf.files.cache_folder`.
     """
     entry = (cache_dir or cache_folder()) / "datasets" / _entry_name(name, identity)
     cached = _load(name, entry)

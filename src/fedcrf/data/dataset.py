@@ -19,12 +19,9 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, eq=False)
 class Normalisation:
-    """Per-channel mean and standard deviation of pixel values, in units of the raw pixel values.
+    """Mean and standard deviation of raw pixel values by channel, ``(C,)`` float64.
 
-    Attributes:
-        mean: ``(C,)`` float64.
-        std: ``(C,)`` float64, the population standard deviation; 1 where it would be 0, since
-            images are divided by it.
+    The latter is the population's; 1 where it would be 0, since images are divided by it.
     """
 
     mean: NDArray[np.float64]
@@ -52,12 +49,7 @@ class LabelledImages:
 
     @classmethod
     def from_arrays(cls, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> Self:
-        """Compute the pixel sums of ``images`` and freeze all four arrays.
-
-        Args:
-            images: ``(n, C, H, W)`` uint8.
-            labels: ``(n,)`` int64.
-        """
+        """Compute the pixel sums of images as of the class, and freeze all four arrays."""
         sums = np.empty(images.shape[:2], dtype=np.int64)
         square_sums = np.empty(images.shape[:2], dtype=np.int64)
         for rows in _blocks(len(images)):
@@ -75,9 +67,7 @@ class LabelledImages:
     def from_numbers(cls, rows: NDArray[np.float32], labels: NDArray[np.int64]) -> Self:
         """Return examples that are no images of bytes; each number of a row is its own channel.
 
-        Args:
-            rows: ``(n, d)`` float32, or ``(n, C, H, W)``.
-            labels: ``(n,)`` int64.
+        ``rows`` are ``(n, d)`` float32, or ``(n, C, H, W)``.
         """
         images: Any = rows.reshape(len(rows), -1, 1, 1) if rows.ndim == 2 else rows
         nothing = np.zeros(images.shape[:2], dtype=np.int64)
@@ -88,11 +78,7 @@ class LabelledImages:
     def normalisation(self, indices: ArrayLike | None = None) -> Normalisation:
         """Return the exact per-channel mean and standard deviation over some of the images.
 
-        Args:
-            indices: Which images, as integer positions or a boolean mask; all of them by default.
-
-        Raises:
-            FedcrfError: If no image is chosen.
+        ``indices`` are integer positions or a boolean mask; all images by default, one at least.
         """
         chosen = slice(None) if indices is None else _as_index(indices)
         sums, square_sums = self.pixel_sums[chosen], self.pixel_square_sums[chosen]
@@ -121,8 +107,7 @@ class ImageDataset:
         train: The images that are shared out to the clients.
         held_out: The data set's own test images; None without labelled ones.
         class_names: One name per class, in the order of the labels.
-        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays. Two runs with
-            the same fingerprint had the same data.
+        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays.
         sites: The names of real sites, whose examples stand one behind the other; None where a
             partition deals them out.
     """

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings
@@ -17,6 +18,8 @@ from fedcrf.extensions import AbsentError, failing, find, is_outside, short_name
 
 Labels = NDArray[np.int64]
 Indices = NDArray[np.int64]
+Counts = NDArray[np.int64]
+Shares = NDArray[np.float64]
 
 _MAX_DRAWS = 10_000
 # Far beyond any alpha whose shares differ from equal ones, far below where NumPy's sums overflow.
@@ -101,7 +104,7 @@ class PartitionSettings(Settings):
         return self.ignored & {"gamma", "sizes"}
 
 
-Assign = Callable[[Labels, PartitionSettings, np.random.Generator], list[Indices]]
+Assign = Callable[[Labels, PartitionSettings, Generator], list[Indices]]
 """Returns each client's indices, in any order, from labels, settings and a generator."""
 
 
@@ -132,9 +135,6 @@ def find_partition(name: str) -> PartitionScheme:
     """Return the scheme of that name: one of `PARTITIONS`, or from outside.
 
     A function from outside is a scheme that uses all settings but sizes and gamma.
-
-    Raises:
-        FedcrfError: There is none, or it is no scheme; see `fedcrf.extensions`.
     """
     found = find("partition", name, PARTITIONS)
     if isinstance(found, PartitionScheme):
@@ -149,7 +149,7 @@ def find_partition(name: str) -> PartitionScheme:
 
 
 def partition(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> tuple[Indices, ...]:
     """Cut a training set into clients' parts: disjoint, and together all of it.
 
@@ -162,8 +162,7 @@ def partition(
         For each client the sorted int64 indices of its examples into ``labels``.
 
     Raises:
-        FedcrfError: If there are too few examples for the clients, or so much skew that in practice
-            never all clients have enough.
+        FedcrfError: There are too few examples for the clients, or too much skew.
     """
     needed = settings.num_clients * settings.min_examples
     if needed > len(labels) and not settings.may_leave_empty:
@@ -183,11 +182,7 @@ def partition(
 def _checked(
     parts: Sequence[Indices], settings: PartitionSettings, num_examples: int
 ) -> list[Indices]:
-    """Return the parts of a scheme from outside, which need not hold all examples.
-
-    Raises:
-        FedcrfError: They are not disjoint parts of the examples, one for each client.
-    """
+    """Return the parts of a scheme from outside, disjoint ones that need not hold all examples."""
     try:
         found = [np.asarray(part).astype(np.int64, casting="safe") for part in parts]
         joined = np.concatenate([np.empty(0, np.int64), *found])
@@ -206,16 +201,12 @@ def _checked(
     return found
 
 
-def _iid(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
-) -> list[Indices]:
+def _iid(labels: Labels, settings: PartitionSettings, generator: Generator) -> list[Indices]:
     """Shuffle, and cut into parts whose sizes differ by one at most."""
     return np.array_split(generator.permutation(len(labels)), settings.num_clients)
 
 
-def _label_skew(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
-) -> list[Indices]:
+def _label_skew(labels: Labels, settings: PartitionSettings, generator: Generator) -> list[Indices]:
     """Dirichlet shares of each class, with closing and redrawing (Li et al., ICDE 2022).
 
     For each class in turn the shares over the clients are drawn from Dir(α). A client that already
@@ -235,8 +226,8 @@ def _label_skew(
 
 
 def _closing_counts(
-    class_sizes: NDArray[np.int64], settings: PartitionSettings, generator: np.random.Generator
-) -> NDArray[np.int64]:
+    class_sizes: Counts, settings: PartitionSettings, generator: Generator
+) -> Counts:
     counts = np.zeros((len(class_sizes), settings.num_clients), dtype=np.int64)
     held = np.zeros(settings.num_clients, dtype=np.int64)
     for row, size in zip(counts, class_sizes, strict=True):
@@ -249,7 +240,7 @@ def _closing_counts(
 
 
 def _label_skew_unbalanced(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """Dirichlet shares of each class, as drawn: sizes differ, clients may be empty.
 
@@ -264,16 +255,14 @@ def _label_skew_unbalanced(
     return _deal(labels, np.array(counts, dtype=np.int64).reshape(shape), generator)
 
 
-def _label_mix(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
-) -> list[Indices]:
+def _label_mix(labels: Labels, settings: PartitionSettings, generator: Generator) -> list[Indices]:
     """Equal sizes, each client's labels mixed by its own draw from Dir(α); see `_mixed`."""
     sizes = [len(part) for part in np.array_split(labels, settings.num_clients)]
     return _mixed(labels, sizes, settings, generator)
 
 
 def _given_sizes(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """Given relative sizes, each client's labels mixed by its own draw from Dir(α)."""
     if not settings.sizes:
@@ -294,7 +283,7 @@ def _given_sizes(
 
 
 def _gamma_similarity(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """A share γ dealt out at random, the rest sorted by label and cut into equal parts.
 
@@ -310,7 +299,7 @@ def _gamma_similarity(
 
 
 def _sorted_labels(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """Sort by label, in the data set's order within one, and cut into parts of ⌈N/K⌉.
 
@@ -331,16 +320,12 @@ def _sorted_labels(
 
 
 def _mixed(
-    labels: Labels,
-    sizes: Sequence[int],
-    settings: PartitionSettings,
-    generator: np.random.Generator,
+    labels: Labels, sizes: Sequence[int], settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """Deal out examples by sizes, each client's labels mixed by its own draw from Dir(α).
 
     Clients draw one after the other, without replacement. When a class runs out, a client's mix
-    continues over the remaining classes. So the last clients' mixes are the furthest from their
-    draws.
+    continues over the remaining classes, so the last clients' are the furthest from their draws.
     """
     remaining = _class_sizes(labels)
     counts = np.zeros((len(remaining), settings.num_clients), dtype=np.int64)
@@ -351,12 +336,7 @@ def _mixed(
     return _deal(labels, counts, generator)
 
 
-def _fill(
-    size: int,
-    mix: NDArray[np.float64],
-    remaining: NDArray[np.int64],
-    generator: np.random.Generator,
-) -> NDArray[np.int64]:
+def _fill(size: int, mix: Shares, remaining: Counts, generator: Generator) -> Counts:
     """Draw ``size`` examples' classes by ``mix``, no more of a class than remain."""
     taken = np.zeros_like(remaining)
     while (missing := size - int(taken.sum())) > 0:
@@ -368,18 +348,16 @@ def _fill(
     return taken
 
 
-def _class_sizes(labels: Labels) -> NDArray[np.int64]:
+def _class_sizes(labels: Labels) -> Counts:
     """Count the examples of each class that occurs, in the order of the labels."""
     return np.unique(labels, return_counts=True)[1].astype(np.int64)
 
 
-def _dirichlet(
-    length: int, settings: PartitionSettings, generator: np.random.Generator
-) -> NDArray[np.float64]:
+def _dirichlet(length: int, settings: PartitionSettings, generator: Generator) -> Shares:
     return generator.dirichlet(np.full(length, min(settings.alpha, _MAX_ALPHA)))
 
 
-def _normalised(shares: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
+def _normalised(shares: Shares, generator: Generator) -> Shares:
     """Scale shares to sum to 1; if all underflowed to zero, one at random gets all."""
     total = float(shares.sum())
     if total > 0:
@@ -389,9 +367,7 @@ def _normalised(shares: NDArray[np.float64], generator: np.random.Generator) -> 
     return winner
 
 
-def _cut(
-    size: int, shares: NDArray[np.float64], generator: np.random.Generator
-) -> NDArray[np.int64]:
+def _cut(size: int, shares: Shares, generator: Generator) -> Counts:
     """Cut ``size`` examples at the rounded-down cumulative shares."""
     cuts = (np.cumsum(_normalised(shares, generator))[:-1] * size).astype(np.int64)
     # Rounding may carry the last sums a hair above 1.
@@ -399,9 +375,7 @@ def _cut(
     return np.diff(bounds)
 
 
-def _deal(
-    labels: Labels, counts: NDArray[np.int64], generator: np.random.Generator
-) -> list[Indices]:
+def _deal(labels: Labels, counts: Counts, generator: Generator) -> list[Indices]:
     """Shuffle each class and hand it out by ``counts``, ``(classes that occur, K)``."""
     parts: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
     for label, row in zip(np.unique(labels), counts, strict=True):
@@ -411,9 +385,7 @@ def _deal(
     return [np.concatenate(part) if part else np.empty(0, dtype=np.int64) for part in parts]
 
 
-def _as_held(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
-) -> list[Indices]:
+def _as_held(labels: Labels, settings: PartitionSettings, generator: Generator) -> list[Indices]:
     """Real sites, whose examples stand one behind the other: cut in parts as sizes says."""
     sizes = np.array(settings.sizes or [1.0] * settings.num_clients)
     ends = np.rint(np.cumsum(sizes) / sizes.sum() * len(labels)).astype(np.int64)
@@ -482,8 +454,8 @@ class ClientSplit:
 
 def split_client(
     indices: Indices,
-    labels: NDArray[np.int64],
-    generator: np.random.Generator,
+    labels: Labels,
+    generator: Generator,
     validation: float = 0.1,
     test: float = 0.1,
 ) -> ClientSplit:
@@ -499,9 +471,6 @@ def split_client(
         generator: The only source of randomness.
         validation: The share of the validation part.
         test: The share of the test part.
-
-    Raises:
-        FedcrfError: If a share is negative, or the two sum to 1 or more.
     """
     if not (validation >= 0 and test >= 0 and validation + test < 1):
         raise FedcrfError(
@@ -516,7 +485,7 @@ def split_client(
     return ClientSplit(*(np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)))
 
 
-def _strata(indices: Indices, labels: NDArray[np.int64]) -> list[Indices]:
+def _strata(indices: Indices, labels: Labels) -> list[Indices]:
     """Return the classes that are large enough, then all other examples as the last group."""
     own = labels[indices]
     present, sizes = np.unique(own, return_counts=True)

@@ -27,12 +27,9 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class SiteFiles:
-    """What the sites of a file or a folder hold.
+    """What the sites of a file or a folder hold: by name inputs (n, ...) and targets (n, ...).
 
-    Attributes:
-        sites: By name inputs (n, ...) and targets (n, ...).
-        class_names: What targets that were words are called, in the order of their numbers; None
-            where they were numbers.
+    ``class_names`` are those of targets that were words, in the order of their numbers; else None.
     """
 
     sites: Mapping[str, Pair]
@@ -44,16 +41,8 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
 
     An ``.npz`` file has two arrays for each site, ``NAME_x`` and ``NAME_y``. In a folder each file
     is a site of its name: ``.npz`` with ``x`` and ``y``, or a table, ``.csv`` or ``.parquet``, of
-    which one column is the target and all others, numbers, are the inputs. Other files are not
-    read. Sites are in the order of their names.
-
-    Args:
-        path: The file or folder.
-        label_column: The column of targets in tables; by default the only one named label, labels,
-            target, targets or y.
-
-    Raises:
-        FedcrfError: There is none, or it holds no sites, or one cannot be read.
+    which ``label_column``, by default the only one named label, labels, target, targets or y, is
+    the target and all others, numbers, are the inputs. Sites are in the order of their names.
     """
     if path.is_dir():
         files = sorted(
@@ -86,7 +75,6 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
 
 
 def _all_sites(path: Path) -> dict[str, Pair]:
-    """Return the sites of one NPZ file."""
     arrays = _arrays(path)
     names = sorted({name.rpartition("_")[0] for name in arrays}, key=_natural)
     odd = [name for name in arrays if name.rpartition("_")[::2][1] not in (INPUTS, TARGET)]
@@ -141,11 +129,7 @@ READERS: Mapping[str, Callable[[Path, str | None, list[str]], Pair]] = {
 def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: list[str]) -> Pair:
     """Return inputs and targets of a table.
 
-    Args:
-        path: Its file.
-        table: What it holds.
-        label_column: The column of targets.
-        columns: Those of the sites before it, in whose order they are taken; the first fills it.
+    ``columns`` are those of the sites before it, in whose order they are taken; the first fills it.
     """
     names = [str(name) for name in table.columns]
     table.columns = names

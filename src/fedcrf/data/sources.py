@@ -213,10 +213,6 @@ def load_dataset(
             one named label, labels or fine_label.
         image_size: Height and width to resize every image to. By default images keep their size,
             which must be the same for all.
-
-    Raises:
-        FedcrfError: If there is no such data set, or it cannot be read or understood; the message
-            names the mend.
     """
     options = ReadOptions(image_column, label_column, image_size)
     if name.startswith(SITES):
@@ -230,11 +226,7 @@ def load_dataset(
 
 
 def site_sizes(name: str, label_column: str | None) -> list[int]:
-    """Return how many examples each real site of a data set's name holds.
-
-    Raises:
-        FedcrfError: They cannot be read.
-    """
+    """Return how many examples each real site of a data set's name holds."""
     sites = read_site_files(Path(name.removeprefix(SITES)), label_column).sites
     return [len(targets) for _, targets in sites.values()]
 
@@ -276,7 +268,6 @@ def _of_sites(name: str, options: ReadOptions) -> ImageDataset:
 
 
 def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
-    """Return the data set that a class or function from outside makes."""
     found = find("dataset", name, {})
     if isinstance(found, EmbeddedSource):
         return found.decode(name, options)
@@ -305,7 +296,6 @@ def _find(name: str, data_dir: Path | None) -> DatasetSource | _LocalSource:
 
 
 def _unlisted(name: str, folder: Path | None) -> HubSource:
-    """Return the source of a name that is not in the registry."""
     if _HUB_NAME.fullmatch(name):
         return HubSource("", hub_name=name)
     if "/" in name:
@@ -340,16 +330,9 @@ def _parquet_files(folder: Path, split: str) -> tuple[Path, ...]:
 
 
 def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset:
-    """Return the data set of arrays that a function from outside returns.
+    """Return the data set of images and labels that a function from outside returns.
 
-    Args:
-        name: The data set's name.
-        arrays: Images and labels, then those of a held-out part if there is one: (n, H, W) or
-            (n, H, W, 3) whole numbers from 0 to 255, and (n,) whole numbers from 0 on.
-        options: May resize the images.
-
-    Raises:
-        FedcrfError: The arrays have another form.
+    Behind them may be those of a held-out part.
     """
     _check_no_columns(name, options)
     mend = (
@@ -385,7 +368,6 @@ def _labelled(
 
 
 def _check_no_columns(name: str, options: ReadOptions) -> None:
-    """Refuse options that choose columns: arrays have none."""
     if options.image_column is not None or options.label_column is not None:
         raise FedcrfError(
             f"data set '{name}' has no columns to choose from; omit --image-column "
@@ -428,10 +410,7 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the Hugging Face libraries' log of failures and retries off stderr.
-
-    The error that they raise says the same.
-    """
+    """Keep the Hugging Face libraries' log of failures off stderr: their error says the same."""
     # Both set their loggers' levels when they are imported.
     import datasets  # noqa: F401
     import huggingface_hub  # noqa: F401

@@ -14,6 +14,10 @@ from PIL import Image
 from fedcrf.data.dataset import ImageDataset, LabelledImages
 from fedcrf.errors import FedcrfError, unknown_name
 
+Pixels = NDArray[np.uint8]
+Features = Mapping[str, Any]
+"""By column what it holds, as ``datasets`` says it."""
+
 _LABEL_NAMES = ("label", "labels", "fine_label")
 # The hub's convention for a label that is not published.
 _HIDDEN = -1
@@ -21,13 +25,7 @@ _HIDDEN = -1
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a data set's tables.
-
-    Attributes:
-        image_column: The column with the images; None finds it.
-        label_column: The column with the labels; None finds it.
-        image_size: Height and width to resize every image to; None keeps them as they are.
-    """
+    """How to read a data set's tables: columns, where they are not found, and the images' size."""
 
     image_column: str | None = None
     label_column: str | None = None
@@ -58,17 +56,8 @@ def decode_splits(
     """Find the columns, number the classes and decode the images.
 
     Labels that are plain integers or strings become classes in sorted order. A held-out part counts
-    as absent if none of its labels is published (all are -1 or empty).
-
-    Args:
-        name: The data set's name.
-        splits: The rows of the two parts.
-        options: Which columns to read, and the size to resize to.
-        preferred_label: The label column where there are several.
-
-    Raises:
-        FedcrfError: If a column is missing or ambiguous, a label is missing, there is nothing to
-            train on, an image does not decode, or the images differ in size.
+    as absent if none of its labels is published (all are -1 or empty). ``preferred_label`` is the
+    label column where there are several.
     """
     features = splits.train[0].rows.features
     image = _image_column(name, features, options.image_column)
@@ -94,7 +83,7 @@ def decode_splits(
     return ImageDataset.from_parts(name, train, held_out, classes.names)
 
 
-def _image_column(name: str, features: Mapping[str, Any], wanted: str | None) -> str:
+def _image_column(name: str, features: Features, wanted: str | None) -> str:
     from datasets import Image
 
     if wanted is not None:
@@ -105,9 +94,7 @@ def _image_column(name: str, features: Mapping[str, Any], wanted: str | None) ->
     raise _ambiguous(name, "image", found, features)
 
 
-def _label_column(
-    name: str, features: Mapping[str, Any], wanted: str | None, preferred: str | None
-) -> str:
+def _label_column(name: str, features: Features, wanted: str | None, preferred: str | None) -> str:
     from datasets import ClassLabel
 
     if wanted is not None:
@@ -128,15 +115,13 @@ def _label_column(
     raise _ambiguous(name, "label", class_labels, features)
 
 
-def _existing(kind: str, wanted: str, features: Mapping[str, Any]) -> str:
+def _existing(kind: str, wanted: str, features: Features) -> str:
     if wanted not in features:
         raise unknown_name(kind, wanted, features)
     return wanted
 
 
-def _ambiguous(
-    name: str, kind: str, found: Sequence[str], features: Mapping[str, Any]
-) -> FedcrfError:
+def _ambiguous(name: str, kind: str, found: Sequence[str], features: Features) -> FedcrfError:
     trouble = "more than one" if found else "no obvious"
     return FedcrfError(
         f"data set '{name}' has {trouble} {kind} column; name it with --{kind}-column (its columns "
@@ -222,31 +207,18 @@ _READ_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class RawTable:
-    """Rows as they were read, with images still encoded.
+    """Rows as they were read, with images still encoded."""
 
-    Attributes:
-        origin: The file or split of the rows, for messages.
-        mend: What to do if the rows are damaged, for messages.
-        rows: A ``datasets.Dataset``.
-    """
-
-    origin: str
-    mend: str
-    rows: Any
+    origin: str  # the file or split of the rows, for messages
+    mend: str  # what to do if the rows are damaged, for messages
+    rows: Any  # a `datasets.Dataset`
 
 
-def image_block(image: Image.Image, size: int | None) -> NDArray[np.uint8]:
-    """Convert one image to an array, grey or colour.
+def image_block(image: Image.Image, size: int | None) -> Pixels:
+    """Convert one image to ``(1, C, H, W)`` uint8, grey (C = 1) or colour (C = 3).
 
     Black-and-white and grey images (8 or 16 bits, the latter by their upper byte) become one
-    channel, all others the three of RGB.
-
-    Args:
-        image: Any Pillow image.
-        size: Height and width to resize to, bilinearly; None keeps the image's own.
-
-    Returns:
-        ``(1, C, H, W)`` uint8 with C 1 or 3.
+    channel, all others the three of RGB. ``size`` is height and width to resize to, bilinearly.
     """
     if image.mode.startswith("I;16"):
         # Pillow's own conversion clips everything above 255 to white.
@@ -258,23 +230,8 @@ def image_block(image: Image.Image, size: int | None) -> NDArray[np.uint8]:
     return (pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))[np.newaxis]
 
 
-def decode_images(
-    name: str, tables: Iterable[RawTable], column: str, size: int | None
-) -> NDArray[np.uint8]:
-    """Decode every image of ``tables``, in order.
-
-    Args:
-        name: The data set's name, for messages.
-        tables: Rows with an image each, as encoded bytes or a file's path.
-        column: The column that holds the images.
-        size: Height and width to resize to; None if all have one size.
-
-    Returns:
-        ``(n, C, H, W)`` uint8; C is 3 as soon as one image has colours.
-
-    Raises:
-        FedcrfError: If an image does not decode, or two images differ in size.
-    """
+def decode_images(name: str, tables: Iterable[RawTable], column: str, size: int | None) -> Pixels:
+    """Decode every image of some tables, in order: ``(n, C, H, W)`` uint8, C = 3 with colours."""
     return join_blocks(
         name,
         # One thread on purpose: for images this small Pillow spends its time under the lock, and a
@@ -283,29 +240,13 @@ def decode_images(
     )
 
 
-def join_blocks(name: str, blocks: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Concatenate images along the first axis, all as RGB if some are.
-
-    Args:
-        name: The data set's name, for messages.
-        blocks: At least one array ``(n_i, C_i, H, W)``.
-
-    Raises:
-        FedcrfError: If two blocks differ in height or width.
-    """
+def join_blocks(name: str, blocks: Sequence[Pixels]) -> Pixels:
+    """Concatenate images ``(n_i, C_i, H, W)`` along the first axis, all as RGB if some are."""
     return np.concatenate(match_channels(name, blocks))
 
 
-def match_channels(name: str, blocks: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-    """Give all blocks as many channels as the one with the most; a grey image has R = G = B.
-
-    Args:
-        name: The data set's name, for messages.
-        blocks: Arrays ``(n_i, C_i, H, W)``.
-
-    Raises:
-        FedcrfError: If two blocks differ in height or width.
-    """
+def match_channels(name: str, blocks: Sequence[Pixels]) -> list[Pixels]:
+    """Give all blocks ``(n_i, C_i, H, W)`` as many channels as one has; grey becomes R = G = B."""
     first = blocks[0].shape[2:]
     for block in blocks:
         if block.shape[2:] != first:
@@ -325,9 +266,7 @@ def _size_text(height_width: tuple[int, ...]) -> str:
     return f"{height_width[1]}x{height_width[0]}"
 
 
-def _decoded_blocks(
-    name: str, table: RawTable, column: str, size: int | None
-) -> Iterator[NDArray[np.uint8]]:
+def _decoded_blocks(name: str, table: RawTable, column: str, size: int | None) -> Iterator[Pixels]:
     encoded = _encoded(name, table, column)
     for start in range(0, len(encoded), _READ_AT_ONCE):
         cells = encoded[start : start + _READ_AT_ONCE][column]
@@ -336,7 +275,6 @@ def _decoded_blocks(
 
 
 def _encoded(name: str, table: RawTable, column: str) -> Any:
-    """Return the image column alone, as encoded bytes."""
     from datasets import Image as ImageFeature
 
     try:
@@ -348,9 +286,7 @@ def _encoded(name: str, table: RawTable, column: str) -> Any:
         ) from error
 
 
-def _decode(
-    cell: dict[str, Any] | None, size: int | None, row: int, table: RawTable
-) -> NDArray[np.uint8]:
+def _decode(cell: dict[str, Any] | None, size: int | None, row: int, table: RawTable) -> Pixels:
     try:
         with Image.open(_file_of(cell)) as image:
             return image_block(image, size)

@@ -27,7 +27,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
-from fedcrf.simulation.records import Number, Record, RoundRecord, rounds_of
+from fedcrf.simulation.records import Client, Number, Record, RoundRecord, rounds_of
 from fedcrf.simulation.rounds import RunState, load_checkpoint, save_checkpoint, save_model
 
 R = TypeVar("R")
@@ -176,7 +176,7 @@ class CellSummary(Record):
     seconds_per_round: Number
     aggregation_share: Number
     images_per_second: Number = math.nan
-    attackers: list[int | str] | None = None
+    attackers: list[Client] | None = None
     description: dict[str, Any]
     behaviour: dict[str, int] = Field(default_factory=dict)
     fingerprint: str

@@ -35,7 +35,7 @@ from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
-from fedcrf.simulation.records import RoundRecord, reported_round, rounds_of
+from fedcrf.simulation.records import Client, RoundRecord, reported_round, rounds_of
 from fedcrf.simulation.rounds import Simulation
 from fedcrf.simulation.stopping import EarlyStopping
 
@@ -303,7 +303,7 @@ def _summarise(
     records: Sequence[RoundRecord],
     dataset: ImageDataset,
     begun: Begun,
-    attackers: list[int | str] | None,
+    attackers: list[Client] | None,
 ) -> CellSummary:
     best = reported_round(records)
     seconds = [record.mean_seconds for record in records]

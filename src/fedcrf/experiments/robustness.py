@@ -20,14 +20,7 @@ from fedcrf.experiments.analysis.conditions import (
     tables_of,
 )
 from fedcrf.experiments.analysis.tables import check_not_emptier
-from fedcrf.experiments.grid import (
-    CellFailed,
-    CellFinished,
-    Event,
-    Observer,
-    Workplace,
-    run_grids,
-)
+from fedcrf.experiments.grid import CellFailed, CellFinished, Event, Observer, Workplace, run_grids
 from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.provenance import FIRST
 from fedcrf.experiments.results import counted, frame, suite_rows
@@ -169,7 +162,6 @@ def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def _differences(there: CellSpec, cell: CellSpec) -> str:
-    """Return how a cell that was run differs from the suite's."""
     found = differences(cell.describe(), there.describe())
     return "; ".join(f"{key} is {theirs}, not {ours}" for key, ours, theirs in found)
 

@@ -19,7 +19,6 @@ from fedcrf.experiments.settings import (
     Options,
     RoundSettings,
     ServerSettings,
-    T,
     build,
     convert,
     find_server_optimizer,
@@ -32,14 +31,7 @@ from fedcrf.experiments.settings import (
 from fedcrf.extensions import AbsentError, short_name, stand_in
 from fedcrf.models import MODELS, FromFactory, ModelPlan, find_model
 from fedcrf.objectives import OBJECTIVES, Objective, find_objective
-from fedcrf.rules import (
-    RULES,
-    SERVER_OPTIMIZERS,
-    Optimized,
-    Rule,
-    ServerOptimizer,
-    find_rule,
-)
+from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, ServerOptimizer, find_rule
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.worker import check_evidence
@@ -49,10 +41,10 @@ from fedcrf.simulation.worker import check_evidence
 class Kind:
     """What the names in a section of a run file stand for."""
 
-    # the package's own, by name; a thing from outside may go by its short name, see `short_name`
+    # The package's own, by name; a thing from outside may go by its short name, see `short_name`
     known: Mapping[str, type[Any]]
     find: Callable[[str], type[Any]]  # looks up a name, also outside the package
-    # what a thing is that is gone, and for which a stored result has a stand-in
+    # What a thing is that is gone, and for which a stored result has a stand-in
     base: type = object
     methods: tuple[str, ...] = ()  # the methods of such a stand-in that raise an error
 
@@ -157,28 +149,23 @@ class CellSpec:
 
     def describe(self) -> dict[str, Any]:
         """Return the whole description as plain values; equal for equal cells."""
-        optimizer, attack = {}, {}
-        if self.server_optimizer is not None:
-            name = self.method.server_optimizer
-            optimizer = {"server_optimizer": {"name": name, **plain(self.server_optimizer)}}
-        if self.attack_name is not None and self.threat is not None:
-            attack = {
-                "attack": {"name": self.attack_name, **plain(self.threat.schedule)},
-                "attacks": {self.attack_name: plain(self.threat.attack)},
-            }
-        return {
-            "method": self.method.name,
+        method = self.method
+        described = {
+            "method": method.name,
             "seed": self.seed,
             "data": plain(self.data),
             "partition": plain(self.partition),
             "model": {"name": self.model_name, **plain(self.model)},
-            "objective": {"name": self.method.objective, **plain(self.objective)},
-            "rule": {"name": self.method.rule, **plain(self.rule)},
-            **optimizer,
-            "training": plain(self.training),
-            "rounds": plain(self.rounds),
-            **attack,
+            "objective": {"name": method.objective, **plain(self.objective)},
+            "rule": {"name": method.rule, **plain(self.rule)},
         }
+        if (optimizer := self.server_optimizer) is not None:
+            described["server_optimizer"] = {"name": method.server_optimizer, **plain(optimizer)}
+        described |= {"training": plain(self.training), "rounds": plain(self.rounds)}
+        if self.attack_name is not None and self.threat is not None:
+            described["attack"] = {"name": self.attack_name, **plain(self.threat.schedule)}
+            described["attacks"] = {self.attack_name: plain(self.threat.attack)}
+        return described
 
 
 @dataclass(frozen=True)
@@ -265,7 +252,6 @@ class RunSpec:
             return stand_in(name, kept, kind.base, kind.methods)
 
     def _named(self, section: str, name: str) -> Any:
-        """Return a named thing with its settings."""
         called = short_name(name)
         given, where = self.settings[section].get(called, {}), f"{section}.{called}"
         kind = self._kind(KINDS[section], name, given)
@@ -286,7 +272,17 @@ class RunSpec:
             "server_optimizers": [each.server_optimizer for each in methods],
             "attacks": [self.attack.get("name")],
         }
-        return {section: _by_short_name(section, names) for section, names in used.items()}
+        found: dict[str, dict[str, str]] = {section: {} for section in KINDS}
+        for section, names in used.items():
+            for name in filter(None, names):
+                called, there = short_name(name), found[section]
+                other = called if called != name and called in KINDS[section].known else name
+                if there.setdefault(called, other) != name:
+                    raise FedcrfError(
+                        f"two of the {section} are called {called} ('{name}' and "
+                        f"'{there[called]}'): give one of the classes another name"
+                    )
+        return found
 
     def _informed(self, rule: Rule, seed: int) -> Rule:
         """Return a rule that knows of this run what it is to know."""
@@ -364,15 +360,6 @@ def _section(layer: Options, name: str) -> Options:
     return section if isinstance(section, Mapping) else {}
 
 
-def _with_short_names(layer: Options) -> dict[str, Any]:
-    """Return a layer in which sections call what is from outside by its short name."""
-    short = {
-        name: {short_name(each): options for each, options in _section(layer, name).items()}
-        for name in KINDS
-    }
-    return {**layer, **{name: each for name, each in short.items() if each}}
-
-
 def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     """Return the checked and complete description from layers of a run file's shape.
 
@@ -386,11 +373,13 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
             the nearest key are named.
     """
     current = [with_current_names(layer, notice=not reading) for layer in layers]
-    outside = {
-        name: {short_name(each): each for layer in current for each in _section(layer, name)}
-        for name in KINDS
-    }
-    given = merge(*map(_with_short_names, current))
+    outside: dict[str, dict[str, str]] = {section: {} for section in KINDS}
+    for layer in current:  # what is from outside goes by its short name
+        for section, names in outside.items():
+            if options := _section(layer, section):
+                names |= {short_name(name): name for name in options}
+                layer[section] = {short_name(name): each for name, each in options.items()}
+    given = merge(*current)
     known = ["methods", "seeds", *SHARED, *KINDS, "attack", "server"]
     for key, value in given.items():
         if key not in known:
@@ -409,9 +398,10 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     if model["name"] != preset["model"]["name"]:
         model = given["model"]  # the preset's settings are for another model
     settings = {section: merged.get(section, {}) for section in KINDS}
+    seeds = convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")
     spec = RunSpec(
-        methods=_distinct(merged["methods"]),
-        seeds=_distinct(convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
+        methods=tuple(dict.fromkeys(merged["methods"])),
+        seeds=tuple(dict.fromkeys(seeds)),
         data=build(DataSettings, merged.get("data", {}), "data"),
         partition=build(PartitionSettings, merged.get("partition", {}), "partition"),
         model=model,
@@ -429,8 +419,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     used = spec.names
     for section, options in settings.items():
         for called in options:
-            name = used[section].get(called) or outside[section].get(called, called)
-            spec._named(section, name)
+            spec._named(section, used[section].get(called) or outside[section][called])
     if not reading:
         find_partition(spec.partition.scheme)
     if spec.threat is not None:
@@ -582,23 +571,6 @@ def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
     return replace(spec, settings=merge(spec.settings, {"rules": informed}))
 
 
-def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in filter(None, names):
-        called = short_name(name)
-        other = called if called != name and called in KINDS[section].known else name
-        if found.setdefault(called, other) != name:
-            raise FedcrfError(
-                f"two of the {section} are called {called} ('{name}' and '{found[called]}'): give "
-                "one of the classes another name"
-            )
-    return found
-
-
 def _num_clients(partition: PartitionSettings, threat: Threat | None) -> int:
     holders = partition.num_clients
     return holders if threat is None else threat.schedule.federation_size(holders)
-
-
-def _distinct(values: Iterable[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(values))

@@ -49,7 +49,7 @@ from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import differences, merge, read_run_file
 from fedcrf.experiments.spec import KINDS, CellKey, CellSpec, RunSpec, resolve
 from fedcrf.files import append_line, atomic_write, write_text
-from fedcrf.simulation.records import Number, Record, RoundRecord
+from fedcrf.simulation.records import Client, Number, Record, RoundRecord
 
 DESCRIPTION = "run.toml"
 """The file that says what run a folder or an archive is of."""
@@ -61,7 +61,7 @@ _unpacked: list[TemporaryDirectory[str]] = []
 class ClientHoldings(Record):
     """What one client holds: examples in each part, and training examples of each label."""
 
-    client: int | str
+    client: Client
     train: int
     validation: int
     test: int

@@ -438,7 +438,6 @@ def _conditions(name: str, file: _SuiteFile) -> Mapping[str, Condition]:
 
 
 def _packaged(name: str) -> str:
-    """Return a file of the package's suites."""
     place = resources.files("fedcrf.experiments") / "suites" / f"{name}.toml"
     return place.read_text(encoding="utf-8")
 

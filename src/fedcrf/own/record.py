@@ -58,11 +58,7 @@ class RunFolder:
     @classmethod
     @contextmanager
     def opened(cls, path: Path, description: Description) -> Iterator[RunFolder]:
-        """Hold the folder, and begin the record where it is empty.
-
-        Raises:
-            FedcrfError: It holds something else, or is being written.
-        """
+        """Hold the folder of this run, and begin the record where it is empty."""
         run = RecordedRun(path)
         if run.exists():
             _check_same(path, run.description(), description)
@@ -74,12 +70,7 @@ class RunFolder:
             yield cls(path)
 
     def resume(self, start: RunState, rounds: int) -> tuple[RunState, list[RoundRecord]]:
-        """Return the state to go on from, and the rounds before it.
-
-        Raises:
-            FedcrfError: There are more rounds than are asked for, or files of the folder are
-                damaged or do not belong together.
-        """
+        """Return the state to go on from, and the rounds before it, no more than are asked for."""
         state = self._rounds.resume() or start
         if state.round > rounds:
             raise FedcrfError(
@@ -132,12 +123,8 @@ def description_of(
 ) -> Description:
     """Return what is run, without what it is made of.
 
-    Args:
-        simulation: The simulation.
-        sites: What they hold.
-        title: What the server's rule is called.
-        network: The seed's network.
-        optimizer: Class of the clients' optimizer; None for SGD with momentum.
+    ``title`` is what the rule is called, ``network`` the seed's, ``optimizer`` the class of the
+    clients' optimizer, None for SGD with momentum.
     """
     rule = simulation.rule.rule if isinstance(simulation.rule, Judged) else simulation.rule
     return Description(
@@ -153,7 +140,6 @@ def description_of(
 def _about(
     simulation: Simulation, sites: Sites, network: nn.Module, optimizer: str | None
 ) -> list[tuple[str, str]]:
-    """Return what is run, as terms and what stands behind them."""
     federation, training, task = simulation.federation, simulation.training, simulation.task
     names = [str(name) for name in sites.identities]
     counts = [f"{name} ({len(each)})" for name, each in zip(names, sites.examples, strict=True)]
@@ -192,11 +178,7 @@ def made_of(
 ) -> dict[str, str]:
     """Return what tells a simulation from any other, by part; rounds are none of it.
 
-    Args:
-        simulation: The simulation.
-        sites: What they hold.
-        network: The seed's network.
-        numbers: What its functions make of a few examples, which tells them from others.
+    ``numbers`` are what its functions make of a few examples, which tells them from others.
     """
     task, federation, rule = simulation.task, simulation.federation, simulation.rule
     judged, inner = None, rule

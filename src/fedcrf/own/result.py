@@ -43,11 +43,7 @@ class SimulationResult:
     personal: Mapping[int | str, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def model_of(self, site: int | str) -> dict[str, Tensor]:
-        """Return the ``state_dict`` of a site: the model, with what the site kept to itself.
-
-        Raises:
-            FedcrfError: There is no such site.
-        """
+        """Return the ``state_dict`` of a site: the model, with what the site kept to itself."""
         return {**self.model, **self.personal[self._site(site)]}
 
     @property
@@ -106,12 +102,7 @@ class SimulationResult:
     def explain(self, site: int | str | None = None, number: int | None = None) -> str:
         """Return why sites got their weights in a round, in words.
 
-        Args:
-            site: One site; all of them where left out.
-            number: The round; where left out the last, in which the site took part.
-
-        Raises:
-            FedcrfError: There is no such site or round.
+        By default it is of all sites in the last round, or the last in which the site took part.
         """
         from rich.console import Console
 
@@ -131,8 +122,7 @@ class SimulationResult:
     def report(self, path: str | Path = "report.html") -> Path:
         """Write what happened, who was trusted and why as one HTML page, and return its path.
 
-        Raises:
-            FedcrfError: The extra ``report`` is not installed, or the page cannot be written.
+        It needs the extra ``report``.
         """
         from fedcrf.extras import check_installed
 

@@ -158,7 +158,6 @@ def run(
 
 
 def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
-    """Return what the server holds, or which share of each site's examples."""
     if given is None:
         return SHARE
     if is_number(given):
@@ -184,7 +183,6 @@ def _check_seeded(network: nn.Module, start: RunState) -> None:
 def _threat(
     attack: Any, attackers: Any, sites: Sites, num_classes: int
 ) -> tuple[Threat | None, tuple[int, ...] | None]:
-    """Return the attack with its schedule, and who attacks, if that is said."""
     if attack is None:
         if attackers is not None:
             raise FedcrfError("attackers without an attack: give attack=, such as 'sign-flip'")
@@ -264,11 +262,6 @@ def _whole_model(network: nn.Module, state: Mapping[str, Any]) -> dict[str, Tens
 def _shown(
     simulation: Simulation, state: RunState, progress: bool
 ) -> Iterator[tuple[RunState, RoundRecord]]:
-    """Run the rounds, with a bar on a terminal.
-
-    Raises:
-        FedcrfError: Something of the user's failed in a round.
-    """
     from rich.console import Console
     from rich.progress import Progress
 

@@ -19,7 +19,7 @@ from fedcrf.errors import listed
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, effects_of, scales_of
 from fedcrf.report.verdict import Verdict
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord
 
 WORDS: Mapping[str, Any] = tomllib.loads(
     (resources.files("fedcrf.report") / "templates" / "words.toml").read_text(encoding="utf-8")
@@ -68,23 +68,23 @@ def wording(choices: str | Sequence[tuple[float, str]], value: float) -> str:
 class ClientCauses:
     """What one client got in one round, and why; NaN where that is not known."""
 
-    client: int | str  # its stable identity
+    client: Client  # its stable identity
     num_examples: float  # n_i, its training examples
     weight: float  # α_i, its share of the new model
     base_weight: float  # its FedAvg share
     excluded: bool = False  # whether its update was excluded because it is not finite
     overflowed: bool = False  # whether it is finite, and its squared length is not
-    # the clients that it has affinities A_ij with, the largest first
-    neighbours: tuple[tuple[int | str, float], ...] = ()
-    # the round's causes and what they made of its weights; None where it has none
+    # The clients that it has affinities A_ij with, the largest first
+    neighbours: tuple[tuple[Client, float], ...] = ()
+    # The round's causes and what they made of its weights; None where it has none
     effects: Effects | None = None
     place: int = 0  # the client's place in the effects' lists
-    # what the evidence's numbers are to be read with, by cause
+    # What the evidence's numbers are to be read with, by cause
     scales: Mapping[str, Scale] = field(default_factory=dict)
     attacks: bool = False  # whether it attacked in this round
     attacker: bool = False  # whether it is one of the run's attackers, in this round or another
-    # its id in the framework that carried out the run, if another did
-    node: int | str | None = None
+    # Its id in the framework that carried out the run, if another did
+    node: Client | None = None
 
     @property
     def multiple(self) -> float:
@@ -123,7 +123,7 @@ NEAREST = 5
 
 
 def causes_of(
-    record: RoundRecord, rule: object, attackers: Collection[int | str] = ()
+    record: RoundRecord, rule: object, attackers: Collection[Client] = ()
 ) -> list[ClientCauses]:
     """Return what the clients of a round got and why, in the record's order."""
     effects, scales = effects_of(record, rule), scales_of(rule)
@@ -204,7 +204,6 @@ def weight_lines(causes: ClientCauses) -> list[str]:
 
 
 def _value(causes: ClientCauses, name: str) -> float:
-    """Return what a client got, or what was seen of a cause."""
     if name in ("weight", "base_weight", "multiple"):
         return float(getattr(causes, name))
     return causes.seen(name)
@@ -297,7 +296,6 @@ def _shown(effects: Effects | None) -> list[str]:
 
 
 def _written(causes: ClientCauses, name: str) -> str:
-    """Return a client's entry in a column of a table."""
     if name in ("client", WORDS["node_column"], "num_examples"):
         return str(getattr(causes, name))
     if name == WORDS["attacker_column"]:
@@ -361,8 +359,8 @@ def neighbours_table(causes: ClientCauses) -> Table:
 
 
 def _neighbours(
-    clients: Sequence[int | str], rows: Sequence[Sequence[float]] | None, i: int
-) -> tuple[tuple[int | str, float], ...]:
+    clients: Sequence[Client], rows: Sequence[Sequence[float]] | None, i: int
+) -> tuple[tuple[Client, float], ...]:
     """Return those that have an affinity, the largest first; row i begins at column i + 1."""
     if rows is None:
         return ()

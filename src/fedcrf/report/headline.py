@@ -12,7 +12,7 @@ from fedcrf.experiments.analysis.tables import estimate_text, interval_text
 from fedcrf.experiments.results import RunResults
 from fedcrf.report.lookup import attackers_of, find_cell
 from fedcrf.report.verdict import last_verdicts
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord
 from fedcrf.simulation.task import ACCURACY
 
 LASTING = 3
@@ -89,10 +89,7 @@ def headline_of(run: RunResults) -> Headline:
 
 
 def recorded_headline(
-    title: str,
-    records: Sequence[RoundRecord],
-    rule: object,
-    fedavg: Sequence[RoundRecord] = (),
+    title: str, records: Sequence[RoundRecord], rule: object, fedavg: Sequence[RoundRecord] = ()
 ) -> Headline:
     """Return what happened in a run that another framework, or `fedcrf.simulate`, carried out.
 
@@ -154,7 +151,7 @@ def _result_of(record: RoundRecord) -> _Result | None:
 
 
 def distrusted_tile(
-    records: Sequence[RoundRecord], rule: object, attackers: Collection[int | str]
+    records: Sequence[RoundRecord], rule: object, attackers: Collection[Client]
 ) -> Tile | None:
     """Return who has been distrusted for some rounds up to the last, and since when.
 
@@ -168,7 +165,7 @@ def distrusted_tile(
         for client, each in zip(record.clients, verdicts, strict=True)
         if each.is_low and record.round - each.since + 1 >= min(LASTING, record.round)
     }
-    by_round: dict[int, list[int | str]] = {}
+    by_round: dict[int, list[Client]] = {}
     for client, since in list(low.items())[:MOST_NAMED]:
         by_round.setdefault(since, []).append(client)
     named = [

@@ -29,7 +29,7 @@ from fedcrf.report.explanation import (
 )
 from fedcrf.report.verdict import last_verdicts
 from fedcrf.rules import plain_rule
-from fedcrf.simulation.records import RoundRecord, in_order
+from fedcrf.simulation.records import Client, RoundRecord, in_order
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Explained:
     title: str  # of the run, or its cell
     records: Sequence[RoundRecord]  # its rounds; those before the damage, where there is some
     rule: object  # that made them; None where it is not known
-    attackers: Collection[int | str] = ()  # of the run
+    attackers: Collection[Client] = ()  # of the run
     damage: str | None = None  # what is wrong with the records
     stale: str | None = None  # which parts behave otherwise than when it was run
     unread: Sequence[str] = ()  # a line for each run beside it that could not be read
@@ -76,7 +76,7 @@ def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Expla
     return Explained(title, records, run.rule(), attackers, damage, unread=unread)
 
 
-def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[int | str]:
+def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[Client]:
     """Return who attacks in a cell: whom its summary names, else who has attacked so far."""
     if summary is not None:
         return summary.attackers or []
@@ -125,9 +125,7 @@ def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
     return spec.cell(method, chosen) if method is not None else (inferring or cells)[0]
 
 
-def find_round(
-    found: Explained, number: int | None, client: int | str | None = None
-) -> RoundRecord:
+def find_round(found: Explained, number: int | None, client: Client | None = None) -> RoundRecord:
     """Return the record of a round; by default the last, in which the client took part."""
     records, title = found.records, found.title
     if not records:
@@ -149,7 +147,7 @@ def find_round(
     )
 
 
-def _took_part(client: int | str | None, record: RoundRecord) -> bool:
+def _took_part(client: Client | None, record: RoundRecord) -> bool:
     return client is None or str(client) in map(str, [*record.clients, *(record.nodes or ())])
 
 
@@ -165,7 +163,7 @@ def notices(found: Explained) -> list[str]:
     return lines
 
 
-def find_client(causes: Sequence[ClientCauses], client: int | str, number: int) -> ClientCauses:
+def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> ClientCauses:
     """Return the causes of one client, or of another framework's node of this id, in any type."""
     by_id = {str(each.node): each for each in causes if each.node is not None}
     by_id |= {str(each.client): each for each in causes}
@@ -183,7 +181,7 @@ class InWords:
     tables: Sequence[Table]
 
 
-def in_words(found: Explained, record: RoundRecord, client: int | str | None = None) -> InWords:
+def in_words(found: Explained, record: RoundRecord, client: Client | None = None) -> InWords:
     """Return what happened in a round to a client, or to all: verdicts in words, then numbers."""
     causes = causes_of(record, found.rule, found.attackers)
     before = [each for each in found.records if each.round <= record.round]

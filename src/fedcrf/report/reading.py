@@ -28,7 +28,7 @@ from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.report.lookup import attackers_of
 from fedcrf.report.verdict import Verdict, verdicts_of
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord
 from fedcrf.simulation.task import ACCURACY
 
 Series = Sequence[float]
@@ -60,16 +60,16 @@ class RoundTrust:
     """Who was trusted in one round; the lists run over ``clients``. NaN is ``null`` in the page."""
 
     round: int
-    clients: Sequence[int | str]
+    clients: Sequence[Client]
     nodes: Sequence[str] | None  # as text: not every whole number is one in the page
     examples: Sequence[float]
     weight: Series
     base_weight: Series
-    excluded: Sequence[int | str]
-    overflowed: Sequence[int | str]  # finite, but too large to be squared
+    excluded: Sequence[Client]
+    overflowed: Sequence[Client]  # finite, but too large to be squared
     excluded_nodes: Sequence[str]  # why other nodes have no part in the round
     stayed: str | None  # why the model stayed as it was
-    attackers: Sequence[int | str]  # in this round
+    attackers: Sequence[Client]  # in this round
     causes: Effects | None  # why they got their weights
     verdicts: Sequence[Verdict]
 
@@ -81,7 +81,7 @@ class CellTrust:
     method: str
     seed: int
     rounds: Sequence[RoundTrust]
-    attackers: Sequence[int | str]
+    attackers: Sequence[Client]
     scales: Mapping[str, Scale]
 
 
@@ -405,7 +405,6 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
 
 
 def _commits(made: Provenance) -> str:
-    """Return the commits of all parts of a run."""
     return "commit " + ", then ".join((each or "unknown")[:10] for each in made.every_commit)
 
 
@@ -449,7 +448,6 @@ def _charts(
 
 
 def _value(name: str, record: RoundRecord) -> float:
-    """Return what was measured on the validation parts."""
     if name in (ACCURACY, LOSS):
         return float(getattr(record.validation, name))
     return _metrics(record).get(name, math.nan)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.report.effects import LEAST, REMEMBERED, Effects, effects_of
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord
 
 DISTRUSTED, DOUBTED = 0.25, 0.75
 """A client of a smaller part of its FedAvg weight is distrusted, or trusted in part."""
@@ -65,7 +65,7 @@ def verdicts_of(
     records: Sequence[RoundRecord], effects: Sequence[Effects | None]
 ) -> Iterator[list[Verdict]]:
     """Yield the verdicts on the clients of each round from the first on, in the record's order."""
-    streaks: dict[int | str, _Streak] = {}
+    streaks: dict[Client, _Streak] = {}
     for record, seen in zip(records, effects, strict=True):
         verdicts = []
         for i, client in enumerate(record.clients):

@@ -23,6 +23,7 @@ from fedcrf.data import (
 )
 from fedcrf.errors import FedcrfError
 from fedcrf.simulation.randomness import Stream, generator
+from fedcrf.simulation.records import Client
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Federation:
     set_aside: PooledExamples | None = None
     names: tuple[str, ...] | None = None
 
-    def called(self, clients: Iterable[int]) -> list[int | str]:
+    def called(self, clients: Iterable[int]) -> list[Client]:
         """Return the clients' names in records."""
         return [client if self.names is None else self.names[client] for client in clients]
 
@@ -178,9 +179,7 @@ def check_participation(clients_per_round: int | None, num_clients: int) -> None
 
 
 def build_federation(
-    dataset: ImageDataset,
-    splits: Sequence[ClientSplit],
-    device: torch.device | None = None,
+    dataset: ImageDataset, splits: Sequence[ClientSplit], device: torch.device | None = None
 ) -> Federation:
     """Put every client's part on the device, normalised by the union of the training parts.
 

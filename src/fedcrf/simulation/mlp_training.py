@@ -22,11 +22,7 @@ from fedcrf.simulation.task import CLASSIFICATION, Task
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
-    """Return the linear layers of a float32 network flatten-(linear-ReLU)*-linear on the CPU.
-
-    Returns:
-        None for any other model.
-    """
+    """Return the linear layers of a float32 flatten-(linear-ReLU)*-linear on the CPU; else None."""
     if type(model) is not nn.Sequential or len(model) < 2 or len(model) % 2:
         return None
     flatten, *rest = model
@@ -47,25 +43,15 @@ def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Buffers for one batch of n examples; transposed from the last layer on.
+    """Buffers for one batch of n examples; transposed from the last layer on."""
 
-    Attributes:
-        inputs: (n, d) images.
-        labels: (1, n) labels.
-        outputs: (n, units) outputs of each hidden layer.
-        deltas: (n, units) gradients of the summed loss at these outputs.
-        logits: (classes, n) outputs of the last layer; softmax is fastest along columns.
-        last_delta: (classes, n) log-probabilities, then the gradient at the logits.
-        ones: (n,) ones.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    outputs: list[Tensor]
-    deltas: list[Tensor]
-    logits: Tensor
-    last_delta: Tensor
-    ones: Tensor
+    inputs: Tensor  # (n, d) images
+    labels: Tensor  # (1, n) labels
+    outputs: list[Tensor]  # (n, units) outputs of each hidden layer
+    deltas: list[Tensor]  # (n, units) gradients of the summed loss at these outputs
+    logits: Tensor  # (classes, n) outputs of the last layer; softmax is fastest along columns
+    last_delta: Tensor  # (classes, n) log-probabilities, then the gradient at the logits
+    ones: Tensor  # (n,) ones
 
     @classmethod
     def of(cls, widths: Sequence[int], size: int) -> _Batch:
@@ -176,13 +162,7 @@ Trainer = Callable[[Examples, Objective, Iterable[Pass], list[Tensor] | None, in
 
 
 def trainer(network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICATION) -> Trainer:
-    """Return a function that trains ``network`` in place, client after client.
-
-    Args:
-        network: The network.
-        settings: Step size, momentum, batches.
-        task: The loss, and the optimizer.
-    """
+    """Return a function that trains ``network`` in place, client after client."""
     layers = linear_layers(network)
     default = task.loss is None and task.optimizer is None and settings.precision == "float32"
     if layers is not None and default:

@@ -22,28 +22,14 @@ from fedcrf.extensions import failing
 from fedcrf.files import atomic_write
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
-from fedcrf.rules import (
-    LABEL_DIVERGENCE,
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    State,
-)
+from fedcrf.rules import LABEL_DIVERGENCE, AggregationResult, ClientReport, Memory, Rule, State
 from fedcrf.rules.base import num_examples
 from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.records import (
-    ClientMetrics,
-    RoundRecord,
-    Seconds,
-    Totals,
-    brief,
-    decided,
-)
+from fedcrf.simulation.records import ClientMetrics, RoundRecord, Seconds, Totals, brief, decided
 from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
 from fedcrf.simulation.task import (
     CLASSIFICATION,
@@ -69,8 +55,8 @@ class RunState:
         memory: What the rule keeps from round to round.
         attack_memory: What the attackers keep from round to round.
         lost_rounds: See `fedcrf.simulation.stopping.lost_rounds`.
-        personal: By name the tensors that clients keep without sending them, a row for each client;
-            their momenta too.
+        personal: By name the tensors that clients keep without sending them, a row a client; their
+            momenta too.
         totals: What the rounds since the last record came to; None right after a record.
     """
 
@@ -174,11 +160,7 @@ class Simulation(Settings):
         """Return the state before the first round: the seed's initial model."""
         model = state_of(self.task.shared_tensors(self._work.network()))
         return RunState(
-            round=0,
-            model=model,
-            best_model=model,
-            stopping=self.stopping,
-            memory=self.rule.begin(),
+            round=0, model=model, best_model=model, stopping=self.stopping, memory=self.rule.begin()
         )
 
     def finished(self, state: RunState) -> bool:
@@ -186,13 +168,7 @@ class Simulation(Settings):
         return state.stopping.stopped or state.round >= self.max_rounds
 
     def rounds(self, state: RunState, workers: int = 1) -> Iterator[tuple[RunState, RoundRecord]]:
-        """Run the rounds after ``state``, to the end; yield state and record of the recorded ones.
-
-        For the arguments see `steps`.
-
-        Raises:
-            FedcrfError: A worker process died, or training diverged; the last state shows that too.
-        """
+        """Run the rounds after ``state``, to the end, as `steps`; yield those that are recorded."""
         for after, record in self.steps(state, workers):
             if record is not None:
                 yield after, record
@@ -202,9 +178,7 @@ class Simulation(Settings):
     ) -> Iterator[tuple[RunState, RoundRecord | None]]:
         """Run the rounds after ``state``, to the end; yield each round's state and record, if any.
 
-        Args:
-            state: The state after the last round.
-            workers: Processes that train the clients; the results do not depend on it.
+        The results do not depend on ``workers``, the number of processes that train the clients.
 
         Raises:
             FedcrfError: A worker process died, or training diverged; the last state shows that too.
@@ -218,7 +192,6 @@ class Simulation(Settings):
                 self._check_converging(state)
 
     def _check_converging(self, state: RunState) -> None:
-        """Raise a `FedcrfError` if the clients' training has diverged."""
         diverged = divergence(state.lost_rounds, state.round, self.finished(state))
         if diverged is not None:
             mend = (
@@ -342,7 +315,6 @@ class Simulation(Settings):
     def _attacked(
         self, number: int, state: RunState, reports: list[ClientReport], rule: Rule
     ) -> tuple[list[ClientReport], list[int] | None, Memory]:
-        """Return the clients' reports, the attackers, and their memory."""
         if self.adversary is None:
             return reports, None, {}
         scene = self.adversary.scene(
@@ -377,11 +349,7 @@ def save_checkpoint(path: Path, state: RunState) -> None:
 
 
 def load_checkpoint(path: Path) -> RunState:
-    """Read the state of a run.
-
-    Raises:
-        FedcrfError: The file is not a checkpoint, or damaged.
-    """
+    """Read the state of a run."""
     mend = "delete its folder to run that cell anew"
     try:
         whole = path.read_bytes()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fedcrf.attacks import Threat
 from fedcrf.checks import Settings
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord
 
 DIVERGED = 3
 """Rounds in a row without a finite update after which a run has diverged."""
@@ -52,23 +52,13 @@ class EarlyStopping(Settings):
 
 
 def lost_rounds(
-    before: int,
-    number: int,
-    honest: Set[int | str],
-    excluded: Set[int | str],
-    threat: Threat | None,
+    before: int, number: int, honest: Set[Client], excluded: Set[Client], threat: Threat | None
 ) -> int:
     """Return how many rounds in a row, up to this one, no honest client had a finite update.
 
     The outcome of an attack is a result, not divergence: rounds count only if nobody had attacked
-    before the first of them.
-
-    Args:
-        before: This number for the round before; 0 for the first.
-        number: The round.
-        honest: The clients of the round that did not attack in it.
-        excluded: Those whose update was not finite.
-        threat: The attack on the run.
+    before the first of them. ``before`` is this number for the round before, 0 for the first;
+    ``honest`` are those who did not attack in it, ``excluded`` those whose update was not finite.
     """
     if not honest:
         return before
@@ -89,11 +79,7 @@ def lost_so_far(before: int, record: RoundRecord, threat: Threat | None) -> int:
 def divergence(lost: int, done: int, ended: bool) -> str | None:
     """Return the message that the clients' training has diverged; None if it has not.
 
-    Args:
-        lost: `lost_rounds` of the last round.
-        done: Rounds done.
-        ended: Whether the run ends here. If it never had a finite update, it diverged, however few
-            its rounds.
+    It has after `DIVERGED` lost rounds, or in a run that ends and never had a finite update.
     """
     if lost < DIVERGED and not (lost and lost == done and ended):
         return None

@@ -84,18 +84,13 @@ CLASSIFICATION = Task()
 
 @dataclass(frozen=True)
 class Scores:
-    """A model's scores on every example; in a user's task each client's scores as a whole.
-
-    Attributes:
-        losses: (n,) float32 cross-entropies, or the task's losses.
-        correct: (n,) float32; 1 if classified correctly, else 0. In a user's task its accuracy, or
-            NaN.
-        others: By name the task's other metrics, (n,) float32.
-    """
+    """A model's scores on every example; in a user's task each client's scores as a whole."""
 
     behaviour: ClassVar[int] = 1
-    losses: Tensor
+    losses: Tensor  # (n,) float32 cross-entropies, or the task's losses
+    # (n,) float32; 1 if classified correctly, else 0. In a user's task its accuracy, or NaN
     correct: Tensor
+    # By name the task's other metrics, (n,) float32
     others: Mapping[str, Tensor] = field(default_factory=dict)
 
     def fill(self, where: slice, found: Scores) -> None:

@@ -197,23 +197,15 @@ MOMENTUM = "worker momentum"
 
 @dataclass(frozen=True)
 class RoundMemory:
-    """The global model, the models of a round's clients and the scores, used again every round.
-
-    Attributes:
-        model: The global model.
-        layout: Where a client's tensors lie in its row.
-        clients: One row for each client of a round, the numbers of its floating-point tensors.
-        others: By name of any other tensor, one row for each client of a round.
-        scores: By name of a set, every example's score.
-        personal: By name of a tensor that clients keep to themselves, and for `MOMENTUM`, one row
-            for each client of the federation.
-    """
+    """The global model, the models of a round's clients and the scores, used again every round."""
 
     model: Mapping[str, Tensor]
-    layout: Layout
-    clients: Tensor
-    others: Mapping[str, Tensor]
-    scores: Mapping[str, Scores]
+    layout: Layout  # where a client's tensors lie in its row
+    clients: Tensor  # one row for each client of a round, the numbers of its floating-point tensors
+    others: Mapping[str, Tensor]  # by name of any other tensor, one row for each client of a round
+    scores: Mapping[str, Scores]  # by name of a set, every example's score
+    # By name of a tensor that clients keep to themselves, and for `MOMENTUM`, one row for each
+    # client of the federation
     personal: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -282,12 +274,7 @@ class RoundMemory:
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of a client's local training, besides its model.
-
-    Attributes:
-        loss: Mean loss over the steps.
-        evidence: The evidence that the client reports.
-    """
+    """A client's mean loss over the steps of a round, and the evidence that it reports."""
 
     loss: float
     evidence: Mapping[str, float]
@@ -310,15 +297,7 @@ class Worker:
         ]
 
     def train(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
-        """Train clients from the published model, each into its slot of the memory.
-
-        Args:
-            clients: Slot and number of each client.
-            number: The round.
-
-        Returns:
-            Each client's loss and evidence.
-        """
+        """Train clients, by slot of the memory and number, from the published model."""
         work, trained = self._work, []
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
@@ -360,14 +339,12 @@ class Worker:
         return evidence
 
     def _load(self, client: int | None = None) -> None:
-        """Load the published model into the network, and a client's personal tensors."""
         torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
         if client is not None and self._work.task.personal:
             for name, tensor in self._work.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
 
     def _keep(self, client: int) -> None:
-        """Store a client's personal tensors from the network."""
         if not self._work.task.personal:
             return
         for name, tensor in self._work.task.personal_tensors(self._network).items():
@@ -386,7 +363,6 @@ class Worker:
         return list(self._work.task.shared_tensors(self._network).values())
 
     def _slot(self, slot: int) -> list[Tensor]:
-        """Return where the tensors of one client of the round go."""
         if slot not in self._slots:
             self._slots[slot] = self.memory.client(slot)
         return self._slots[slot]
@@ -402,9 +378,7 @@ def _no_momentum(work: Work, network: nn.Module) -> list[tuple[str, Tensor]]:
 def label_divergence(labels: Tensor, num_classes: int) -> float:
     """Return Σ p_c log(C p_c), the divergence of label shares p from uniform ones, in nats.
 
-    Args:
-        labels: (n,) labels from 0 to C − 1.
-        num_classes: C.
+    The labels are (n,), from 0 to C − 1.
     """
     shares = torch.bincount(labels, minlength=num_classes).double() / len(labels)
     return float(torch.xlogy(shares, num_classes * shares).sum())

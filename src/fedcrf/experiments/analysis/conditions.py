@@ -344,9 +344,7 @@ def cost_ranks(places: Sequence[Place]) -> Table:
 
 
 def _ranked(
-    title: str,
-    places: Sequence[Place],
-    measure: Callable[[Place, str], Estimate | None],
+    title: str, places: Sequence[Place], measure: Callable[[Place, str], Estimate | None]
 ) -> Table:
     """Return a table of methods by places: a measure of which more is better, and ranks by it."""
     import pandas as pd

@@ -19,7 +19,7 @@ from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
-from fedcrf.simulation.records import RoundRecord, in_order
+from fedcrf.simulation.records import Client, RoundRecord, in_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,7 +227,7 @@ def _ends(rounds: Sequence[RoundRecord]) -> tuple[float, float]:
     return first - half, last + half
 
 
-def _log_ratio(rounds: Sequence[RoundRecord], clients: Sequence[int | str]) -> NDArray[np.float64]:
+def _log_ratio(rounds: Sequence[RoundRecord], clients: Sequence[Client]) -> NDArray[np.float64]:
     """Return log2 of weight over FedAvg weight, clients by rounds; NaN for one with no weight."""
     rows = {client: row for row, client in enumerate(clients)}
     grid = np.full((len(clients), len(rounds)), np.nan)

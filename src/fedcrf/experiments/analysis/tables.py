@@ -145,10 +145,7 @@ def _results_shown(page: str) -> int:
 
 
 def results_table(
-    title: str,
-    cells: pd.DataFrame,
-    published: Mapping[str, Published],
-    note: str = "",
+    title: str, cells: pd.DataFrame, published: Mapping[str, Published], note: str = ""
 ) -> Table:
     """Return who won and by how much: test accuracy and the paired difference to FedAvg.
 
