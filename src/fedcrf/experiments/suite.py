@@ -6,13 +6,21 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from fedcrf.checks import check_whole
@@ -39,6 +47,9 @@ PROTOCOLS = ("byzfl", "karimireddy", "flpoison", "honest-sites", "hospitals")
 
 SUITES = ("attacks", "noise", *PROTOCOLS)
 """The suites that come with the package; beside them is ``paper``, of the paper's tables."""
+
+NOT_IN_FILES = {"name", "dataset", "settings"}
+"""Fields of a suite that its file does not say."""
 
 FOLDER_NAME = re.compile(r"\w[\w.\-]{0,99}")
 """What partitions and conditions may be called, as their cells have folders of these names."""
@@ -79,15 +90,31 @@ class Quick(BaseModel):
     conditions: list[str] | None = None  # names of conditions, or titles of their groups
 
 
-@dataclass(frozen=True)
+def _by_name(conditions: Any) -> Any:
+    """Return a file's conditions by their names."""
+    if not isinstance(conditions, list):
+        return conditions
+    try:
+        found = TypeAdapter(list[Condition]).validate_python(conditions)
+    except ValidationError as error:
+        raise FedcrfError(_mend(error.errors()[0], "conditions.")) from None
+    if len({each.name for each in found}) < len(found) or not found:
+        raise FedcrfError(
+            " has no conditions or two of one name: give each a name of its own, the first to the "
+            "one in which nobody is wrong"
+        )
+    return {each.name: each for each in found}
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Suite:
     """Methods × seeds × partitions × conditions on one data set.
 
     Attributes:
         title: What it shows.
         dataset: Which of its data sets.
+        run: What all runs share, as for `resolve`; over it is what those of a data set share.
         last_rounds: The score is the mean test accuracy of so many rounds, the last ones.
-        layers: What all runs share, as for `resolve`.
         partitions: By name, the section of a run file.
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
@@ -96,21 +123,30 @@ class Suite:
         additional: Whether they come in addition to the clients that hold the data; see
             `Schedule`. Where nobody attacks there are none.
         quick: The suite at its small size; None if it has none.
+        settings: What was chosen of runs; it wins over the others.
     """
 
     name: str
-    title: str
     dataset: str
+    title: str
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
-    last_rounds: int
-    layers: tuple[Mapping[str, Any], ...]
-    partitions: Mapping[str, Mapping[str, Any]]
-    conditions: Mapping[str, Condition]
-    groups: Mapping[str, tuple[str, ...]]
-    attackers: int | None = None
+    run: dict[str, Any]
+    datasets: dict[str, dict[str, Any]]
+    partitions: dict[str, dict[str, Any]]
+    conditions: Annotated[dict[str, Condition], BeforeValidator(_by_name)]
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    last_rounds: PositiveInt = LAST_ROUNDS
+    attackers: PositiveInt | None = None
     additional: bool | None = None
     quick: Quick | None = None
+    told: Any = None  # of older files: rules are informed of how many attack anyway
+    settings: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def layers(self) -> tuple[Mapping[str, Any], ...]:
+        """What all runs share, as for `resolve`."""
+        return (self.run, self.datasets[self.dataset], *self.settings)
 
     def with_parts_of(self, complete: Suite) -> Suite:
         """Return what was chosen of a suite with all of its partitions and conditions."""
@@ -255,7 +291,7 @@ class Suite:
             seeds=self.seeds if seeds is None else tuple(seeds),
             partitions=chosen,
             conditions=kept,
-            layers=(*self.layers, small.run, numbers, *settings),
+            settings=(*self.settings, small.run, numbers, *settings),
             attackers=self.attackers if attackers is None else attackers,
         )
         if settings:
@@ -302,49 +338,16 @@ class Suite:
             )
 
 
-class _SuiteFile(BaseModel):
-    """A suite as its TOML file has it, with the sections of `shared.toml` that it leaves out."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    title: str
-    methods: list[str]
-    seeds: list[int]
-    last_rounds: PositiveInt = LAST_ROUNDS
-    attackers: PositiveInt | None = None
-    additional: bool | None = None
-    quick: Quick | None = None
-    told: dict[str, Any] = {}  # of older files: rules are informed of how many attack anyway
-    run: dict[str, Any]
-    datasets: dict[str, dict[str, Any]]
-    partitions: dict[str, dict[str, Any]]
-    groups: dict[str, list[str]] = {}
-    conditions: list[Condition]
-
-
 def read_suite(name: str, dataset: str | None = None) -> Suite:
     """Return a suite of the package, or of a TOML file, on one of its data sets, else the first."""
-    file = _parsed(name)
-    _check_sections(name, file)
+    suite = _parsed(name)
+    _check_sections(name, suite)
     if dataset is None:
-        dataset = next(iter(file.datasets))
-    if dataset not in file.datasets:
-        raise unknown_name(f"data set of suite {name}", dataset, file.datasets)
-    return Suite(
-        name=Path(name).stem,
-        title=file.title,
-        dataset=dataset,
-        methods=tuple(file.methods),
-        seeds=tuple(file.seeds),
-        last_rounds=file.last_rounds,
-        layers=(file.run, file.datasets[dataset]),
-        partitions=file.partitions,
-        conditions=_conditions(name, file),
-        groups={title: tuple(names) for title, names in file.groups.items()},
-        attackers=file.attackers,
-        additional=file.additional,
-        quick=file.quick,
-    )
+        dataset = next(iter(suite.datasets))
+    if dataset not in suite.datasets:
+        raise unknown_name(f"data set of suite {name}", dataset, suite.datasets)
+    _check_conditions(name, suite)
+    return replace(suite, dataset=dataset)
 
 
 def datasets_of(name: str) -> tuple[str, ...]:
@@ -363,7 +366,7 @@ def default_folder(suite: Suite, chosen: Suite) -> Path:
     return Path("runs") / "robustness" / name
 
 
-def _parsed(name: str) -> _SuiteFile:
+def _parsed(name: str) -> Suite:
     """Return the content of a suite's file, over what all suites share."""
     if name in (*SUITES, "paper"):
         text = _packaged(name)
@@ -375,15 +378,18 @@ def _parsed(name: str) -> _SuiteFile:
     else:
         raise unknown_name("suite", name, SUITES)
     try:
-        shared = tomllib.loads(_packaged("shared"))
-        return _SuiteFile.model_validate({**shared, **tomllib.loads(text)})
+        said = tomllib.loads(text)
+        whole = {**tomllib.loads(_packaged("shared")), **said, "name": Path(name).stem}
+        for key in NOT_IN_FILES & said.keys():
+            raise FedcrfError(f"suite {name}: unknown key '{key}': leave it out")
+        return TypeAdapter(Suite).validate_python({**whole, "dataset": ""})
     except tomllib.TOMLDecodeError as error:
         raise FedcrfError(f"suite {name} is not valid TOML: {error}") from None
     except ValidationError as error:
-        raise FedcrfError(f"suite {name}: {_mend(error.errors()[0])}") from None
+        raise FedcrfError(f"suite {name}{_mend(error.errors()[0])}") from None
 
 
-def _check_sections(name: str, file: _SuiteFile) -> None:
+def _check_sections(name: str, file: Suite) -> None:
     """Raise a `FedcrfError` where a section or a name cannot be one of a suite."""
     shared_by_runs = {"run": file.run} | {f"datasets.{k}": v for k, v in file.datasets.items()}
     if file.quick is not None:
@@ -396,7 +402,7 @@ def _check_sections(name: str, file: _SuiteFile) -> None:
         if not given:
             sections = kind.partition(".")[0]
             raise FedcrfError(f"suite {name} has no {sections}: name one, such as [{kind}]")
-    for each in (*file.partitions, *(condition.name for condition in file.conditions)):
+    for each in (*file.partitions, *file.conditions):
         if not FOLDER_NAME.fullmatch(each):
             raise FedcrfError(
                 f"suite {name}: '{each}' is to name a folder: give at most 100 letters, "
@@ -404,37 +410,30 @@ def _check_sections(name: str, file: _SuiteFile) -> None:
             )
 
 
-def _conditions(name: str, file: _SuiteFile) -> Mapping[str, Condition]:
-    """Return the conditions by name, checked against each other and the groups."""
-    conditions = {each.name: each for each in file.conditions}
-    if len(conditions) < len(file.conditions) or not conditions:
-        raise FedcrfError(
-            f"suite {name} has no conditions or two of one name: give each a name of its own, the "
-            "first to the one in which nobody is wrong"
-        )
+def _check_conditions(name: str, file: Suite) -> None:
+    """Raise a `FedcrfError` where conditions do not fit each other or the groups."""
+    conditions = file.conditions
     for each in [name for names in file.groups.values() for name in names]:
         if each not in conditions:
             raise unknown_name(f"condition of suite {name}", each, conditions)
-    quiet = file.conditions[0].name
-    for condition in file.conditions:
+    for condition in conditions.values():
         ideal = condition.ideal
         if ideal is None:
             continue
         if ideal not in conditions:
             raise unknown_name(f"condition of suite {name}", ideal, conditions)
-        if ideal in (condition.name, quiet) or conditions[ideal].ideal is not None:
+        if ideal in (condition.name, file.quiet) or conditions[ideal].ideal is not None:
             raise FedcrfError(
                 f"suite {name}: '{ideal}' cannot be what is ideal for '{condition.name}': give a "
                 "condition of its own, in which the wrong clients are left out"
             )
-    for condition in file.conditions:
+    for condition in conditions.values():
         for attack in condition.attacks:
             if short_name(attack) != short_name(condition.attack.get("name", "")):
                 raise FedcrfError(
                     f"suite {name}: condition '{condition.name}' has settings of '{attack}', which "
                     "is not its attack: leave them out"
                 )
-    return conditions
 
 
 def _packaged(name: str) -> str:
@@ -442,15 +441,17 @@ def _packaged(name: str) -> str:
     return place.read_text(encoding="utf-8")
 
 
-def _mend(error: ErrorDetails) -> str:
+def _mend(error: ErrorDetails, within: str = "") -> str:
     """Return in a line what is wrong with a suite's file, and what to give."""
-    place, kind = ".".join(map(str, error["loc"])), error["type"]
+    place, kind = within + ".".join(map(str, error["loc"])), error["type"]
+    if isinstance(cause := error.get("ctx", {}).get("error"), FedcrfError):
+        return str(cause)
     if kind == "missing":
-        return f"{place} is missing: give it"
-    if kind == "extra_forbidden":
-        fields = Condition.model_fields if len(error["loc"]) > 1 else _SuiteFile.model_fields
-        return str(unknown_name("key", place, fields))
-    return f"{place} is {error['input']!r}: give {wanted(error)}"
+        return f": {place} is missing: give it"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        known = Condition.model_fields if "." in place else {each.name for each in fields(Suite)}
+        return f": {unknown_name('key', place, {*known} - NOT_IN_FILES)}"
+    return f": {place} is {error['input']!r}: give {wanted(error)}"
 
 
 def _either(numbers: set[int]) -> str:

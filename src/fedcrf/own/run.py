@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -65,83 +66,61 @@ def _naming_arguments() -> Iterator[None]:
 
 
 @_naming_arguments()
-def run(
-    *,
-    model: Any,
-    sites: Any,
-    rule: Any,
-    rounds: int,
-    local_epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    seed: int,
-    loss: Any,
-    metrics: Any,
-    optimizer: Any,
-    validation: Any,
-    test: Any,
-    attack: Any,
-    attackers: Any,
-    clients_per_round: int | None,
-    judge: Patterns | None,
-    share: Patterns | None,
-    record_to: str | Path | None,
-    progress: bool,
-) -> SimulationResult:
-    """Carry out what `fedcrf.simulate` says."""
-    check_whole("rounds", rounds, least=1)
-    check_whole("seed", seed, least=0)
-    if not isinstance(record_to, str | Path | None):
-        raise FedcrfError(f"record_to is a {type(record_to).__name__}: give the path of a folder")
-    training = LocalTraining(learning_rate, 0.9, batch_size, local_epochs)
-    if isinstance(sites, str | Path):
-        sites = read_site_files(Path(sites)).sites
-    held = read_sites(sites)
+def run(given: SimpleNamespace) -> SimulationResult:
+    """Carry out what `fedcrf.simulate` was called with."""
+    check_whole("rounds", given.rounds, least=1)
+    check_whole("seed", given.seed, least=0)
+    if not isinstance(given.record_to, str | Path | None):
+        kind = type(given.record_to).__name__
+        raise FedcrfError(f"record_to is a {kind}: give the path of a folder")
+    training = LocalTraining(given.learning_rate, 0.9, given.batch_size, given.local_epochs)
+    from_files = isinstance(given.sites, str | Path)
+    held = read_sites(read_site_files(Path(given.sites)).sites if from_files else given.sites)
     servers = {
-        "validation": _servers(validation, held, "validation"),
-        "test": _servers(test, held, "test"),
+        "validation": _servers(given.validation, held, "validation"),
+        "test": _servers(given.test, held, "test"),
     }
-    plan = Factory.of(model)
-    network = plan.seeded(seed, held.examples[0].labels.device)
-    task = task_of(network, held, loss, metrics, optimizer, share)
-    tried = Tried.of(network, held, servers, task, batch_size)
+    plan = Factory.of(given.model)
+    network = plan.seeded(given.seed, held.examples[0].labels.device)
+    task = task_of(network, held, given.loss, given.metrics, given.optimizer, given.share)
+    tried = Tried.of(network, held, servers, task, given.batch_size)
     if task.personal and any(isinstance(each, Examples) for each in servers.values()):
         raise FedcrfError(
             "share= leaves tensors to the sites, which the server does not have: leave "
             "validation= and test= to the sites, or share all"
         )
-    threat, named = _threat(attack, attackers, held, tried.num_classes)
-    check_participation(clients_per_round, len(held.examples))
-    server_rule, objective = _rule(rule, len(held.examples), clients_per_round, threat, seed)
+    threat, named = _threat(given.attack, given.attackers, held, tried.num_classes)
+    check_participation(given.clients_per_round, len(held.examples))
+    rule, objective = _rule(given, len(held.examples), threat)
     simulation = Simulation(
-        federation=federation_of(held, **servers, seed=seed, num_classes=tried.num_classes),
+        federation=federation_of(held, **servers, seed=given.seed, num_classes=tried.num_classes),
         model=plan,
         objective=objective,
-        rule=server_rule if judge is None else _judged(server_rule, judge, network, task),
+        rule=rule if given.judge is None else _judged(rule, given.judge, network, task),
         training=training,
         stopping=EarlyStopping(patience=NEVER),
-        max_rounds=rounds,
-        seed=seed,
-        clients_per_round=clients_per_round,
+        max_rounds=given.rounds,
+        seed=given.seed,
+        clients_per_round=given.clients_per_round,
         threat=threat,
         attackers=named,
         task=task,
     )
     start = simulation.start()
     _check_seeded(network, start)
-    title = method_title(rule) if isinstance(rule, str) else server_rule.name
+    title = method_title(given.rule) if isinstance(given.rule, str) else rule.name
     description = description_of(simulation, held, title, network, tried.optimizer)
     with contextlib.ExitStack() as opened:
         if held.examples[0].labels.device.type == "cpu":
             opened.enter_context(one_thread())  # the bits depend on how many
         folder, state = None, start
         records: list[RoundRecord] = []
-        if record_to is not None:
+        if given.record_to is not None:
             parts = made_of(simulation, held, network, tried.numbers)
             description = description.model_copy(update={"made_of": parts})
-            folder = opened.enter_context(RunFolder.opened(Path(record_to), description))
-            state, records = folder.resume(start, rounds)
-        for after, record in _shown(simulation, state, progress):
+            folder = opened.enter_context(RunFolder.opened(Path(given.record_to), description))
+            state, records = folder.resume(start, given.rounds)
+        for after, record in _shown(simulation, state, given.progress):
             state = after
             records.append(record)
             if folder is not None:
@@ -217,26 +196,24 @@ def _threat(
     return Threat(made, replace(schedule, attackers=len(names))), places
 
 
-def _rule(
-    rule: Any, num_sites: int, clients_per_round: int | None, threat: Threat | None, seed: int
-) -> tuple[Rule, Objective]:
+def _rule(given: SimpleNamespace, num_sites: int, threat: Threat | None) -> tuple[Rule, Objective]:
     """Return the rule, informed if it asks to be, and the objective that goes with its name."""
-    made, objective, optimizer = rule, find_objective("plain")(), None
-    if isinstance(rule, str):
-        method = find_method(rule)
+    made, objective, optimizer = given.rule, find_objective("plain")(), None
+    if isinstance(made, str):
+        method = find_method(made)
         made, objective = find_rule(method.rule)(), find_objective(method.objective)()
         if method.server_optimizer:
             optimizer = SERVER_OPTIMIZERS[method.server_optimizer]()
-    elif isinstance(rule, type) and issubclass(rule, Rule):
-        made = rule()
+    elif isinstance(made, type) and issubclass(made, Rule):
+        made = made()
     if not isinstance(made, Rule):
         raise FedcrfError(
-            f"rule is a {type(rule).__name__}: give a method's name, as of 'fedcrf methods', or a "
-            "fedcrf.rules.Rule"
+            f"rule is a {type(given.rule).__name__}: give a method's name, as of 'fedcrf methods', "
+            "or a fedcrf.rules.Rule"
         )
-    drawn = clients_per_round or num_sites
+    drawn = given.clients_per_round or num_sites
     count = 0 if threat is None else threat.schedule.count_among(drawn, num_sites)
-    made = made.informed(count, drawn, seed)
+    made = made.informed(count, drawn, given.seed)
     return (made if optimizer is None else Optimized(made, optimizer)), objective
 
 
