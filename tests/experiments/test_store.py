@@ -24,8 +24,7 @@ from fedcrf.report.lookup import find_round, find_rounds
 from fedcrf.report.page import render
 from fedcrf.report.reading import read_report
 from fedcrf.simulation.federation import build_federation, client_splits
-from fedcrf.simulation.rounds import Simulation
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping, Simulation
 from fedcrf.simulation.task import evaluation_of, score
 from simulation.small import same_state, without_seconds
 

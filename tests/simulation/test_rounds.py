@@ -20,8 +20,7 @@ from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import LocalTraining, epochs, train_client
 from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.rounds import load_checkpoint, save_checkpoint
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping, load_checkpoint, save_checkpoint
 from fedcrf.simulation.task import client_evaluation_of, evaluation_of, score
 from simulation.small import (
     Asking,

@@ -111,32 +111,21 @@ def _store(dataset: ImageDataset, entry: Path) -> None:
         # A folder inside, since the temporary one itself is closed to other users.
         new = Path(scratch) / "entry"
         new.mkdir()
-        _write(dataset, new)
-        _put_in_place(new, entry, Path(scratch) / "damaged")
-
-
-def _write(dataset: ImageDataset, folder: Path) -> None:
-    for part, images in (("train", dataset.train), ("held_out", dataset.held_out)):
-        if images is None:
-            continue
-        for field in fields(LabelledImages):
-            np.save(folder / f"{part}_{field.name}.npy", getattr(images, field.name))
-    description = {
-        "name": dataset.name,
-        "class_names": dataset.class_names,
-        "fingerprint": dataset.fingerprint,
-        "has_held_out": dataset.held_out is not None,
-    }
-    (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2), encoding="utf-8")
-
-
-def _put_in_place(new: Path, entry: Path, aside: Path) -> None:
-    try:
-        new.rename(entry)
-    except OSError:
-        if not entry.exists():
-            raise
-        if _load(entry.name, entry) is not None:
-            return  # Another process was first, with the same arrays.
-        entry.rename(aside)
-        new.rename(entry)
+        for part, images in (("train", dataset.train), ("held_out", dataset.held_out)):
+            for field in fields(LabelledImages) if images is not None else ():
+                np.save(new / f"{part}_{field.name}.npy", getattr(images, field.name))
+        description = {
+            "name": dataset.name,
+            "class_names": dataset.class_names,
+            "fingerprint": dataset.fingerprint,
+            "has_held_out": dataset.held_out is not None,
+        }
+        (new / _DESCRIPTION).write_text(json.dumps(description, indent=2), encoding="utf-8")
+        try:
+            new.rename(entry)
+        except OSError:
+            if not entry.exists():
+                raise
+            if _load(entry.name, entry) is None:  # else another process was first
+                entry.rename(Path(scratch) / "damaged")
+                new.rename(entry)

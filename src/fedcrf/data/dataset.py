@@ -80,7 +80,9 @@ class LabelledImages:
 
         ``indices`` are integer positions or a boolean mask; all images by default, one at least.
         """
-        chosen = slice(None) if indices is None else _as_index(indices)
+        chosen: Any = slice(None) if indices is None else np.asarray(indices)
+        if isinstance(chosen, np.ndarray) and chosen.dtype != np.bool_:
+            chosen = chosen.astype(np.int64)
         sums, square_sums = self.pixel_sums[chosen], self.pixel_square_sums[chosen]
         count = len(sums) * math.prod(self.images.shape[2:])
         if count == 0:
@@ -90,12 +92,13 @@ class LabelledImages:
             constant = values.max(axis=(0, 2, 3)) == values.min(axis=(0, 2, 3))
             std = np.where(constant, 1.0, values.std(axis=(0, 2, 3)))
             return Normalisation(mean=values.mean(axis=(0, 2, 3)), std=std)
-        moments = [
-            _exact_moments(count, int(total), int(square_total))
-            for total, square_total in zip(sums.sum(axis=0), square_sums.sum(axis=0), strict=True)
+        # Python's integers do not overflow, and the subtraction cancels nothing while all is whole.
+        totals, squares = ([*map(int, each.sum(axis=0))] for each in (sums, square_sums))
+        scaled = [
+            count * square - total * total for total, square in zip(totals, squares, strict=True)
         ]
-        mean, std = np.array(moments, dtype=np.float64).T
-        return Normalisation(mean=mean, std=std)
+        mean = np.array([total / count for total in totals])
+        return Normalisation(mean, np.array([math.sqrt(each) / count or 1.0 for each in scaled]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,17 +176,6 @@ def _thinned(images: LabelledImages, count: int) -> LabelledImages:
 def _blocks(length: int) -> Iterator[slice]:
     for start in range(0, length, _BLOCK):
         yield slice(start, start + _BLOCK)
-
-
-def _as_index(indices: ArrayLike) -> NDArray[np.int64] | NDArray[np.bool_]:
-    index = np.asarray(indices)
-    return index if index.dtype == np.bool_ else index.astype(np.int64)
-
-
-def _exact_moments(count: int, total: int, square_total: int) -> tuple[float, float]:
-    # Python's integers do not overflow, and the subtraction cancels nothing while all is whole.
-    scaled_variance = count * square_total - total * total
-    return total / count, math.sqrt(scaled_variance) / count or 1.0
 
 
 def _fingerprint(train: LabelledImages, held_out: LabelledImages | None) -> str:

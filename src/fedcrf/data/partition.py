@@ -110,19 +110,12 @@ Assign = Callable[[Labels, PartitionSettings, Generator], list[Indices]]
 
 @dataclass(frozen=True)
 class PartitionScheme:
-    """One way to cut a training set.
+    """One way to cut a training set."""
 
-    Attributes:
-        description: One line for a list of schemes.
-        assign: Returns each client's indices, in any order.
-        ignores: The settings that it does not use.
-        behaviour: Its behaviour number; None for a scheme that no longer exists.
-    """
-
-    description: str
-    assign: Assign
-    ignores: frozenset[str] = frozenset()
-    behaviour: int | None = 1
+    description: str  # one line for a list of schemes
+    assign: Assign  # returns each client's indices, in any order
+    ignores: frozenset[str] = frozenset()  # the settings that it does not use
+    behaviour: int | None = 1  # its behaviour number; None for a scheme that no longer exists
 
 
 _GIVEN = frozenset({"gamma", "sizes"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ TARGETS = ("label", "labels", "target", "targets", "y")
 
 INPUTS, TARGET = "x", "y"
 """Arrays of an NPZ file; behind the site's name and an underscore where it holds all sites."""
+
+SUFFIXES = (".csv", ".parquet", ".npz")
+"""Of files that are read as a site."""
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
@@ -46,7 +49,7 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
     """
     if path.is_dir():
         files = sorted(
-            (each for each in path.iterdir() if each.suffix.lower() in READERS and each.is_file()),
+            (each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file()),
             key=lambda each: _natural(each.stem),
         )
         held: dict[str, Pair] = {}
@@ -55,7 +58,7 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
             if file.stem in held:
                 raise FedcrfError(f"{path}: site '{file.stem}' is there twice: keep one file of it")
             try:
-                held[file.stem] = READERS[file.suffix.lower()](file, label_column, columns)
+                held[file.stem] = _one_site(file, label_column, columns)
             except FedcrfError:
                 raise
             except Exception as error:  # whatever a reader of files raises
@@ -99,31 +102,18 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _one_site(path: Path, label_column: str | None, columns: list[str]) -> Pair:
+    """Return what a site's file holds, of which tables have the columns of the first one."""
+    suffix = path.suffix.lower()
+    if suffix != ".npz":
+        import pandas as pd
+
+        table = pd.read_csv(path, comment=None) if suffix == ".csv" else pd.read_parquet(path)
+        return _table(path, table, label_column, columns)
     arrays = _arrays(path)
     if not {INPUTS, TARGET} <= set(arrays):
         there = ", ".join(arrays) or "nothing"
         raise FedcrfError(f"{path} holds {there}: give it two arrays, x and y")
     return arrays[INPUTS], arrays[TARGET]
-
-
-def _csv(path: Path, label_column: str | None, columns: list[str]) -> Pair:
-    import pandas as pd
-
-    return _table(path, pd.read_csv(path, comment=None), label_column, columns)
-
-
-def _parquet(path: Path, label_column: str | None, columns: list[str]) -> Pair:
-    import pandas as pd
-
-    return _table(path, pd.read_parquet(path), label_column, columns)
-
-
-READERS: Mapping[str, Callable[[Path, str | None, list[str]], Pair]] = {
-    ".csv": _csv,
-    ".parquet": _parquet,
-    ".npz": _one_site,
-}
-"""By suffix what reads a site, of which tables have the columns of the first one."""
 
 
 def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: list[str]) -> Pair:

@@ -20,7 +20,6 @@ from fedcrf.data.cache import cached_dataset
 from fedcrf.data.dataset import ImageDataset, LabelledImages
 from fedcrf.data.site_files import read_site_files
 from fedcrf.data.tables import (
-    RawSplits,
     RawTable,
     ReadOptions,
     decode_splits,
@@ -46,11 +45,8 @@ _HELD_OUT_SPLITS = ("test", "validation", "valid", "val")
 class EmbeddedSource:
     """A data set that comes with an installed library.
 
-    Attributes:
-        description: One line for a list of data sets.
-        read: Returns grey images ``(n, H, W)`` uint8 and labels ``(n,)`` int64.
-        num_held_out: How many of the last images are the held-out ones.
-        class_names: The names of the classes, in the labels' order.
+    ``read`` returns grey images ``(n, H, W)`` uint8 and labels ``(n,)`` int64, of which the last
+    are held out; the class names are in the labels' order.
     """
 
     description: str
@@ -85,12 +81,9 @@ class EmbeddedSource:
 
 @dataclass(frozen=True)
 class HubSource:
-    """A data set of the Hugging Face hub, or a local copy of its Parquet files.
+    """A data set of the Hugging Face hub, ``"owner/name"``, or a local copy of its Parquet files.
 
-    Attributes:
-        description: One line for a list of data sets.
-        hub_name: ``"owner/name"``.
-        label_column: The label column to take where the data set has several.
+    ``label_column`` is the one to take where the data set has several.
     """
 
     description: str
@@ -111,8 +104,8 @@ class HubSource:
                 f"{', '.join(tables)}; choose another data set."
             )
         held_out = next((tables[split] for split in _HELD_OUT_SPLITS if split in tables), None)
-        splits = RawSplits([tables["train"]], [] if held_out is None else [held_out])
-        return decode_splits(name, splits, options, self.label_column)
+        rest = [] if held_out is None else [held_out]
+        return decode_splits(name, [tables["train"]], rest, options, self.label_column)
 
     def _fetch(self, name: str) -> Mapping[str, RawTable]:
         import datasets
@@ -146,11 +139,8 @@ class _LocalSource:
 
     def decode(self, name: str, options: ReadOptions) -> ImageDataset:
         """Read the files whole, and decode them."""
-        splits = RawSplits(
-            train=[_read_parquet(path) for path in self.train],
-            held_out=[_read_parquet(path) for path in self.held_out],
-        )
-        return decode_splits(name, splits, options, self.label_column)
+        train, held_out = ([*map(_read_parquet, paths)] for paths in (self.train, self.held_out))
+        return decode_splits(name, train, held_out, options, self.label_column)
 
 
 DatasetSource = EmbeddedSource | HubSource
@@ -290,23 +280,17 @@ def _find(name: str, data_dir: Path | None) -> DatasetSource | _LocalSource:
         raise FedcrfError(
             f"the data folder '{folder}' does not exist; mend --data-dir or {DATA_VARIABLE}."
         )
-    if source is None:
-        source = _unlisted(name, folder)
+    if source is None and not _HUB_NAME.fullmatch(name):
+        if "/" in name:
+            raise FedcrfError(
+                f"'{name}' is not a data set's name: a hub name has the form owner/name, and a "
+                f"folder is given by --data-dir or {DATA_VARIABLE}."
+            )
+        folders = [path.name for path in folder.iterdir() if path.is_dir()] if folder else []
+        if name not in folders:
+            raise unknown_name("data set", name, {*DATASETS, *folders})
+    source = source or HubSource("", hub_name=name)
     return source if folder is None else _local_source(name, folder, source)
-
-
-def _unlisted(name: str, folder: Path | None) -> HubSource:
-    if _HUB_NAME.fullmatch(name):
-        return HubSource("", hub_name=name)
-    if "/" in name:
-        raise FedcrfError(
-            f"'{name}' is not a data set's name: a hub name has the form owner/name, and a folder "
-            f"is given by --data-dir or {DATA_VARIABLE}."
-        )
-    folders = [path.name for path in folder.iterdir() if path.is_dir()] if folder else []
-    if name not in folders:
-        raise unknown_name("data set", name, {*DATASETS, *folders})
-    return HubSource("", hub_name=name)
 
 
 def _local_source(name: str, data_dir: Path, source: HubSource) -> _LocalSource:
@@ -411,16 +395,9 @@ def _reason(error: BaseException) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the Hugging Face libraries' log of failures off stderr: their error says the same."""
-    # Both set their loggers' levels when they are imported.
-    import datasets  # noqa: F401
-    import huggingface_hub  # noqa: F401
-
-    loggers = [logging.getLogger(library) for library in ("datasets", "huggingface_hub")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)

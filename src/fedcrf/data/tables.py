@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,51 +36,47 @@ class ReadOptions:
             raise FedcrfError(f"--image-size must be at least 1, not {self.image_size}.")
 
 
-@dataclass(frozen=True)
-class RawSplits:
-    """The encoded rows of a data set's two parts; ``held_out`` is empty where it has none."""
-
-    train: Sequence[RawTable]
-    held_out: Sequence[RawTable]
-
-
-@dataclass(frozen=True)
-class _Classes:
-    names: tuple[str, ...]
-    numbers: Mapping[int | str, int]
-
-
 def decode_splits(
-    name: str, splits: RawSplits, options: ReadOptions, preferred_label: str | None
+    name: str,
+    train: Sequence[RawTable],
+    held_out: Sequence[RawTable],
+    options: ReadOptions,
+    preferred_label: str | None,
 ) -> ImageDataset:
-    """Find the columns, number the classes and decode the images.
+    """Find the columns, number the classes and decode the images of a data set's two parts.
 
     Labels that are plain integers or strings become classes in sorted order. A held-out part counts
     as absent if none of its labels is published (all are -1 or empty). ``preferred_label`` is the
     label column where there are several.
     """
-    features = splits.train[0].rows.features
+    features = train[0].rows.features
     image = _image_column(name, features, options.image_column)
     label = _label_column(name, features, options.label_column, preferred_label)
-    _check_same_columns(image, label, [*splits.train, *splits.held_out])
+    _check_same_columns(image, label, [*train, *held_out])
 
-    train_values = _label_values(splits.train, label)
-    held_out_values = _label_values(splits.held_out, label)
+    train_values, held_out_values = (_label_values(part, label) for part in (train, held_out))
     _check_train_labels(name, train_values)
-    parts = [(splits.train, train_values)]
+    parts = [(train, train_values)]
     if _are_published(name, held_out_values):
-        parts.append((splits.held_out, held_out_values))
+        parts.append((held_out, held_out_values))
 
-    classes = _classes(features[label], [v for _, values in parts for v in values])
+    names, numbers = _classes(features[label], [v for _, values in parts for v in values])
     images = match_channels(
         name, [decode_images(name, tables, image, options.image_size) for tables, _ in parts]
     )
-    labelled = [
-        LabelledImages.from_arrays(block, _numbered(name, values, classes))
-        for block, (_, values) in zip(images, parts, strict=True)
-    ]
-    train, held_out = labelled if len(labelled) == 2 else (labelled[0], None)
-    return ImageDataset.from_parts(name, train, held_out, classes.names)
+    labelled: list[LabelledImages | None] = []
+    for block, (_, values) in zip(images, parts, strict=True):
+        try:
+            labels = np.array([numbers[value] for value in values], dtype=np.int64)
+        except KeyError as error:
+            raise FedcrfError(
+                f"data set '{name}' has the label {error} but only {len(names)} class names; "
+                "mend its files, or name another column with --label-column."
+            ) from None
+        labelled.append(LabelledImages.from_arrays(block, labels))
+    first, second = [*labelled, None][:2]
+    assert first is not None
+    return ImageDataset.from_parts(name, first, second, names)
 
 
 def _image_column(name: str, features: Features, wanted: str | None) -> str:
@@ -181,24 +177,17 @@ def _are_published(name: str, values: Sequence[int | str]) -> bool:
     return hidden < len(values)
 
 
-def _classes(feature: Any, values: Sequence[int | str]) -> _Classes:
+def _classes(
+    feature: Any, values: Sequence[int | str]
+) -> tuple[tuple[str, ...], Mapping[int | str, int]]:
+    """Return the names of the classes, and the number of each label."""
     from datasets import ClassLabel
 
     if isinstance(feature, ClassLabel):
-        return _Classes(tuple(feature.names), {n: n for n in range(feature.num_classes)})
+        return tuple(feature.names), {n: n for n in range(feature.num_classes)}
     # One column holds one type, so the values compare.
     ordered = sorted(set(values))
-    return _Classes(tuple(map(str, ordered)), {value: n for n, value in enumerate(ordered)})
-
-
-def _numbered(name: str, values: Sequence[int | str], classes: _Classes) -> NDArray[np.int64]:
-    try:
-        return np.array([classes.numbers[value] for value in values], dtype=np.int64)
-    except KeyError as error:
-        raise FedcrfError(
-            f"data set '{name}' has the label {error} but only {len(classes.names)} class names; "
-            "mend its files, or name another column with --label-column."
-        ) from None
+    return tuple(map(str, ordered)), {value: n for n, value in enumerate(ordered)}
 
 
 _GREY_MODES = ("1", "L")
@@ -232,12 +221,15 @@ def image_block(image: Image.Image, size: int | None) -> Pixels:
 
 def decode_images(name: str, tables: Iterable[RawTable], column: str, size: int | None) -> Pixels:
     """Decode every image of some tables, in order: ``(n, C, H, W)`` uint8, C = 3 with colours."""
-    return join_blocks(
-        name,
-        # One thread on purpose: for images this small Pillow spends its time under the lock, and a
-        # pool of threads made CIFAR-10 slower.
-        [block for table in tables for block in _decoded_blocks(name, table, column, size)],
-    )
+    # One thread on purpose: for images this small Pillow spends its time under the lock, and a
+    # pool of threads made CIFAR-10 slower.
+    blocks = []
+    for table in tables:
+        encoded = _encoded(name, table, column)
+        for start in range(0, len(encoded), _READ_AT_ONCE):
+            rows = enumerate(encoded[start : start + _READ_AT_ONCE][column], start=start)
+            blocks.append(join_blocks(name, [_decode(cell, size, n, table) for n, cell in rows]))
+    return join_blocks(name, blocks)
 
 
 def join_blocks(name: str, blocks: Sequence[Pixels]) -> Pixels:
@@ -247,31 +239,18 @@ def join_blocks(name: str, blocks: Sequence[Pixels]) -> Pixels:
 
 def match_channels(name: str, blocks: Sequence[Pixels]) -> list[Pixels]:
     """Give all blocks ``(n_i, C_i, H, W)`` as many channels as one has; grey becomes R = G = B."""
-    first = blocks[0].shape[2:]
-    for block in blocks:
-        if block.shape[2:] != first:
+    sizes = [f"{width}x{height}" for *_, height, width in (block.shape for block in blocks)]
+    for size in sizes:
+        if size != sizes[0]:
             raise FedcrfError(
-                f"the images of data set '{name}' are not of one size: {_size_text(first)} and "
-                f"{_size_text(block.shape[2:])} pixels (width x height); resize them all with "
-                "--image-size N."
+                f"the images of data set '{name}' are not of one size: {sizes[0]} and "
+                f"{size} pixels (width x height); resize them all with --image-size N."
             )
     channels = max(block.shape[1] for block in blocks)
     return [
         block if block.shape[1] == channels else np.repeat(block, channels, axis=1)
         for block in blocks
     ]
-
-
-def _size_text(height_width: tuple[int, ...]) -> str:
-    return f"{height_width[1]}x{height_width[0]}"
-
-
-def _decoded_blocks(name: str, table: RawTable, column: str, size: int | None) -> Iterator[Pixels]:
-    encoded = _encoded(name, table, column)
-    for start in range(0, len(encoded), _READ_AT_ONCE):
-        cells = encoded[start : start + _READ_AT_ONCE][column]
-        rows = enumerate(cells, start=start)
-        yield join_blocks(name, [_decode(cell, size, row, table) for row, cell in rows])
 
 
 def _encoded(name: str, table: RawTable, column: str) -> Any:
@@ -288,16 +267,12 @@ def _encoded(name: str, table: RawTable, column: str) -> Any:
 
 def _decode(cell: dict[str, Any] | None, size: int | None, row: int, table: RawTable) -> Pixels:
     try:
-        with Image.open(_file_of(cell)) as image:
+        if cell is None or (cell["bytes"] is None and cell["path"] is None):
+            raise ValueError("the cell is empty")
+        encoded = None if cell["bytes"] is None else io.BytesIO(cell["bytes"])
+        with Image.open(encoded or cell["path"]) as image:
             return image_block(image, size)
     except Exception as error:  # Pillow's readers raise almost anything on damaged bytes.
         raise FedcrfError(
             f"image {row} of {table.origin} does not decode ({error}); {table.mend}."
         ) from error
-
-
-def _file_of(cell: dict[str, Any] | None) -> io.BytesIO | str:
-    """Return what Pillow can read of a cell: its bytes, or the path of its file."""
-    if cell is None or (cell["bytes"] is None and cell["path"] is None):
-        raise ValueError("the cell is empty")
-    return io.BytesIO(cell["bytes"]) if cell["bytes"] is not None else cell["path"]

@@ -36,8 +36,7 @@ from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import Client, RoundRecord, reported_round, rounds_of
-from fedcrf.simulation.rounds import Simulation
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping, Simulation
 
 WORTH_PROCESSES = 10_000
 """Training images a round from which processes for the clients repay their start."""
@@ -187,7 +186,9 @@ def run_grids(
         if workplace.executor is not None:
             _run_on(workplace.executor, pending, workplace, tell)
         elif num_workers <= 1:
-            _run_here(pending, workplace, tell)
+            with one_thread():
+                for job in pending:
+                    _attempt(job, workplace, tell)
         else:
             # Cores that the cells leave over go to the clients within them.
             within = replace(workplace, jobs=workplace.jobs // num_workers)
@@ -333,12 +334,6 @@ def _summarise(
         fingerprint=dataset.fingerprint,
         provenance=begun.provenance,
     )
-
-
-def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> None:
-    with one_thread():
-        for job in jobs:
-            _attempt(job, workplace, observer)
 
 
 def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:

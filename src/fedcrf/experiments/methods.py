@@ -93,7 +93,8 @@ def find_method(name: str, *, known: bool = True) -> Method:
         first, last = name, ""
     if last in SERVER_OPTIMIZERS:
         return with_server_optimizer(find_method(first, known=known), last)
-    if not last and known and not (first.startswith(PREFIX) or _is_from_outside(first)):
+    outside = first.startswith(PREFIX) or is_outside(first) or first in installed("rule")
+    if not last and known and not outside:
         raise unknown_name("method", name, [*METHODS, *installed("rule")])
     if known and last not in ("", *OBJECTIVES, *installed("objective")) and not is_outside(last):
         raise unknown_name("objective or server optimizer", last, (*OBJECTIVES, *SERVER_OPTIMIZERS))
@@ -101,10 +102,6 @@ def find_method(name: str, *, known: bool = True) -> Method:
         find_rule(first)
     title = "+".join(short_name(part) for part in (first, last) if part)
     return Method(name, rule=first, objective=last or "plain", title=title)
-
-
-def _is_from_outside(rule: str) -> bool:
-    return is_outside(rule) or rule in installed("rule")
 
 
 def averaging_method(name: str) -> str:

@@ -87,19 +87,14 @@ def numbers(cell: CellSpec, device: str) -> dict[str, int]:
 
     A part that is gone has none; a GPU trains a perceptron by other code.
     """
-    found = {
-        part: getattr(of, "behaviour", FIRST) for part, (_, of) in _parts(cell, device).items()
-    }
-    return {part: number for part, number in found.items() if number is not None}
+    return {part: number for part, (_, number) in _parts(cell, device).items()}
 
 
 def changes(cell: CellSpec, kept: Mapping[str, int], device: str) -> list[str]:
     """Return a line for each part whose number is not what was kept, `FIRST` where nothing was."""
-    now = numbers(cell, device)
-    names = {part: name for part, (name, _) in _parts(cell, device).items()}
     return [
-        f"{names[part]} has behaviour {number} now and had {kept.get(part, FIRST)}"
-        for part, number in now.items()
+        f"{name} has behaviour {number} now and had {kept.get(part, FIRST)}"
+        for part, (name, number) in _parts(cell, device).items()
         if kept.get(part, FIRST) != number
     ]
 
@@ -140,8 +135,8 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, Any]]:
-    """Return by part how it is called, and what has its number."""
+def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, int]]:
+    """Return by part how it is called, and its number."""
     method = cell.method
     perceptron = isinstance(cell.model, MLP) and cell.training.precision == "float32"
     parts: dict[str, tuple[str, Any]] = {
@@ -162,4 +157,5 @@ def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, Any]]:
         parts["server_optimizer"] = (name, cell.server_optimizer)
     if cell.threat is not None:
         parts["attack"] = (f"attack {cell.attack_name}", cell.threat.attack)
-    return parts
+    found = {part: (name, getattr(of, "behaviour", FIRST)) for part, (name, of) in parts.items()}
+    return {part: (name, number) for part, (name, number) in found.items() if number is not None}

@@ -85,10 +85,12 @@ class LaterEvaluation(Record):
 
     def added_to(self, record: RoundRecord) -> RoundRecord:
         """Return the round's record with what was measured."""
-        found = {"validation": self.validation, "held_out": self.held_out}
         seconds = record.seconds.model_copy(update={"evaluation": self.seconds})
-        given = {name: metrics for name, metrics in found.items() if metrics is not None}
-        return record.model_copy(update={**given, "seconds": seconds})
+        found = {
+            "validation": self.validation or record.validation,
+            "held_out": self.held_out or record.held_out,
+        }
+        return record.model_copy(update={**found, "seconds": seconds})
 
 
 @dataclass(frozen=True)

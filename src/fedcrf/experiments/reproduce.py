@@ -18,12 +18,11 @@ from fedcrf.experiments.analysis.paper import (
     of_column,
     paper_table,
 )
-from fedcrf.experiments.analysis.tables import Table, check_not_emptier
+from fedcrf.experiments.analysis.tables import Table, write_page
 from fedcrf.experiments.cell import check_folder, check_free
 from fedcrf.experiments.methods import folder_name
 from fedcrf.experiments.results import frame, read_results, run_rows, stale_line
 from fedcrf.experiments.store import Store
-from fedcrf.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,8 +112,4 @@ def write_tables(folder: Path, cells: pd.DataFrame) -> list[Path]:
         sections.append(f"## {results.title}\n\n{results.as_markdown()}")
         sections += [table.as_markdown() for table in others]
     texts["tables.md"] = "\n".join(sections)
-    check_not_emptier(folder / "tables.md", texts["tables.md"], cells)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    return [folder / name for name in texts]
+    return write_page(folder, "tables.md", texts, cells)

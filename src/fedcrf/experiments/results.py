@@ -31,7 +31,7 @@ from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
 from fedcrf.extensions import short_name
 from fedcrf.simulation.records import RoundRecord, reported_round, rounds_of
-from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_so_far
+from fedcrf.simulation.rounds import EarlyStopping, divergence, lost_so_far
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from fedcrf.experiments.analysis.conditions import (
     place_title,
     tables_of,
 )
-from fedcrf.experiments.analysis.tables import check_not_emptier
+from fedcrf.experiments.analysis.tables import write_page
 from fedcrf.experiments.grid import CellFailed, CellFinished, Event, Observer, Workplace, run_grids
 from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.provenance import FIRST
@@ -28,7 +28,6 @@ from fedcrf.experiments.settings import differences
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
 from fedcrf.experiments.store import Score, Store, digest
 from fedcrf.experiments.suite import Suite
-from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord
 
 if TYPE_CHECKING:
@@ -62,7 +61,9 @@ def judged(
         elif isinstance(cell, FedcrfError):
             other = f" of settings that there are no longer ({cell})"
         elif cell != wanted[score.key]:
-            other = f" of other settings ({_differences(cell, wanted[score.key])})"
+            found = differences(wanted[score.key].describe(), cell.describe())
+            said = "; ".join(f"{key} is {theirs}, not {ours}" for key, ours, theirs in found)
+            other = f" of other settings ({said})"
         if other:
             row |= {"other": other, "stale": "", "complete": False}
         machine = f"{score.provenance.processor}, torch {score.provenance.torch}"
@@ -138,32 +139,24 @@ def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
     """Write the tables as Markdown and CSV, and heat maps, unless the tables there show more."""
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
-    texts = [f"# {suite.title}: {suite.dataset}\n", made_with(suite, cells)]
+    sections = [f"# {suite.title}: {suite.dataset}\n", made_with(suite, cells)]
     overview = overview_table(suite, cells)
     if len(suite.partitions) > 1 and overview.rows:
-        texts.append(overview.as_markdown())
+        sections.append(overview.as_markdown())
+    texts = {}
     for partition in suite.partitions:
-        texts.append(f"## {partition}\n")
+        sections.append(f"## {partition}\n")
         tables = tables_of(suite, cells, partition)
-        texts += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
-    page = "\n".join(texts)
-    check_not_emptier(folder / "tables.md", page, cells)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
+        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
+        accuracies = accuracy_table(suite, cells, partition)
+        texts[f"accuracy-{partition}.csv"] = accuracies.as_csv()
+    texts["tables.md"] = "\n".join(sections)
+    paths = write_page(folder, "tables.md", texts, cells)
     for partition in suite.partitions:
-        paths.append(folder / f"accuracy-{partition}.csv")
-        write_text(paths[-1], accuracy_table(suite, cells, partition).as_csv())
         title = f"{suite.title}: mean test accuracy\n{place_title(suite, partition)}"
         figure = heat_map_figure(heat_map_grid(suite, cells, partition), title)
         paths += save(figure, folder / f"heat-map-{partition}")
-    paths.append(folder / "tables.md")
-    write_text(paths[-1], page)
     return paths
-
-
-def _differences(there: CellSpec, cell: CellSpec) -> str:
-    found = differences(cell.describe(), there.describe())
-    return "; ".join(f"{key} is {theirs}, not {ours}" for key, ours, theirs in found)
 
 
 def run_suite(

@@ -249,7 +249,9 @@ class Suite:
                 nothing that a chosen part says itself or no method or condition uses.
             quick: Whether what is not chosen is that of the suite's small size.
         """
-        small = self._small() if quick else Quick()
+        if quick and self.quick is None:
+            raise FedcrfError(f"suite {self.name} has no small size: leave --quick out")
+        small = (self.quick if quick else None) or Quick()
         methods = small.methods if methods is None else methods
         seeds = small.seeds if seeds is None else seeds
         partitions = small.partitions if partitions is None else partitions
@@ -298,11 +300,6 @@ class Suite:
             check_used(settings, [spec for _, spec in replace(suite, seeds=(0,)).study.points])
         return suite
 
-    def _small(self) -> Quick:
-        if self.quick is None:
-            raise FedcrfError(f"suite {self.name} has no small size: leave --quick out")
-        return self.quick
-
     def _named(self, name: str) -> Sequence[str]:
         """Return the condition of a name, or those of the group of a title."""
         if name in self.conditions:
@@ -348,11 +345,6 @@ def read_suite(name: str, dataset: str | None = None) -> Suite:
         raise unknown_name(f"data set of suite {name}", dataset, suite.datasets)
     _check_conditions(name, suite)
     return replace(suite, dataset=dataset)
-
-
-def datasets_of(name: str) -> tuple[str, ...]:
-    """Return the data sets of a suite, by its name or that of its file."""
-    return tuple(_parsed(name).datasets)
 
 
 def default_folder(suite: Suite, chosen: Suite) -> Path:

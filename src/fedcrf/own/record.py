@@ -10,19 +10,16 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from fedcrf._version import __version__
@@ -30,7 +27,6 @@ from fedcrf.errors import FedcrfError, listed
 from fedcrf.experiments.cell import CellStore, check_free, folder_lock
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
-from fedcrf.files import atomic_write
 from fedcrf.own.sites import Sites
 from fedcrf.rules.judged import Judged
 from fedcrf.simulation.records import RoundRecord
@@ -49,51 +45,32 @@ FIRST = ("sites", "seed", "training", "model", "outputs")
 """Parts that decide what loss, metrics and optimizer compute."""
 
 
-@dataclass(frozen=True)
-class RunFolder:
-    """The record of one simulation, in a folder that is held for writing."""
+@contextmanager
+def opened(path: Path, description: Description) -> Iterator[CellStore]:
+    """Hold the folder of this run, and begin the record where it is empty.
 
-    path: Path
+    The rounds and what goes on from them lie as those of a cell do.
+    """
+    run = RecordedRun(path)
+    if run.exists():
+        _check_same(path, run.description(), description)
+    else:
+        check_free(path, "description.json", "such run")
+    with folder_lock(path):
+        if not run.exists():
+            run.describe(description, datetime.now(UTC))
+        yield CellStore(path)
 
-    @classmethod
-    @contextmanager
-    def opened(cls, path: Path, description: Description) -> Iterator[RunFolder]:
-        """Hold the folder of this run, and begin the record where it is empty."""
-        run = RecordedRun(path)
-        if run.exists():
-            _check_same(path, run.description(), description)
-        else:
-            check_free(path, "description.json", "such run")
-        with folder_lock(path):
-            if not run.exists():
-                run.describe(description, datetime.now(UTC))
-            yield cls(path)
 
-    def resume(self, start: RunState, rounds: int) -> tuple[RunState, list[RoundRecord]]:
-        """Return the state to go on from, and the rounds before it, no more than are asked for."""
-        state = self._rounds.resume() or start
-        if state.round > rounds:
-            raise FedcrfError(
-                f"{self.path} holds {state.round} rounds: give rounds={state.round} or more, or "
-                "another folder as record_to"
-            )
-        return state, self._rounds.records()
-
-    def append(self, state: RunState, record: RoundRecord) -> None:
-        """Keep one more round: its record first, then the state that makes it count."""
-        self._rounds.append(state, record)
-
-    def finish(self, model: dict[str, Tensor]) -> None:
-        """Keep the model, whole."""
-        content = io.BytesIO()  # torch says nothing of a disk that is full
-        torch.save(model, content)
-        with atomic_write(self.path / "model.pt") as file:
-            file.write(content.getbuffer())
-
-    @property
-    def _rounds(self) -> CellStore:
-        """Its rounds and what goes on from them, which lie as those of a cell do."""
-        return CellStore(self.path)
+def resumed(store: CellStore, start: RunState, rounds: int) -> tuple[RunState, list[RoundRecord]]:
+    """Return the state to go on from, and the rounds before it, no more than are asked for."""
+    state = store.resume() or start
+    if state.round > rounds:
+        raise FedcrfError(
+            f"{store.path} holds {state.round} rounds: give rounds={state.round} or more, or "
+            "another folder as record_to"
+        )
+    return state, store.records()
 
 
 def _check_same(path: Path, kept: Description, asked: Description) -> None:

@@ -20,8 +20,6 @@ from fedcrf.simulation.records import RoundRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedcrf.report.lookup import Explained
-
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
@@ -106,9 +104,10 @@ class SimulationResult:
         """
         from rich.console import Console
 
-        from fedcrf.report.lookup import find_round, in_words
+        from fedcrf.report.lookup import Explained, attackers_of, find_round, in_words
 
-        found = self._explained()
+        title, rule = self.description.title, self.description.known_rule
+        found = Explained(title, self.records, rule, attackers_of(self.records, None))
         client = None if site is None else self._site(site)
         said = in_words(found, find_round(found, number, client), client)
         text = io.StringIO()
@@ -169,13 +168,3 @@ class SimulationResult:
         if str(site) not in by_name:
             raise unknown_name("site", str(site), by_name)
         return by_name[str(site)]
-
-    def _explained(self) -> Explained:
-        from fedcrf.report.lookup import Explained, attackers_of
-
-        return Explained(
-            title=self.description.title,
-            records=self.records,
-            rule=self.description.known_rule,
-            attackers=attackers_of(self.records, None),
-        )

@@ -19,7 +19,7 @@ from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError, in_a_line, unknown_name
 from fedcrf.experiments.methods import find_method, method_title
 from fedcrf.objectives import Objective, find_objective
-from fedcrf.own.record import RunFolder, description_of, made_of
+from fedcrf.own.record import description_of, made_of, opened, resumed
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_alike, federation_of, read_examples, read_sites
 from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
@@ -29,8 +29,7 @@ from fedcrf.rules.judged import Judged
 from fedcrf.simulation.federation import Examples, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.rounds import RunState, Simulation
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation, save_model
 from fedcrf.simulation.task import Task
 
 NEVER = 2**31
@@ -110,16 +109,16 @@ def run(given: SimpleNamespace) -> SimulationResult:
     _check_seeded(network, start)
     title = method_title(given.rule) if isinstance(given.rule, str) else rule.name
     description = description_of(simulation, held, title, network, tried.optimizer)
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         if held.examples[0].labels.device.type == "cpu":
-            opened.enter_context(one_thread())  # the bits depend on how many
+            stack.enter_context(one_thread())  # the bits depend on how many
         folder, state = None, start
         records: list[RoundRecord] = []
         if given.record_to is not None:
             parts = made_of(simulation, held, network, tried.numbers)
             description = description.model_copy(update={"made_of": parts})
-            folder = opened.enter_context(RunFolder.opened(Path(given.record_to), description))
-            state, records = folder.resume(start, given.rounds)
+            folder = stack.enter_context(opened(Path(given.record_to), description))
+            state, records = resumed(folder, start, given.rounds)
         for after, record in _shown(simulation, state, given.progress):
             state = after
             records.append(record)
@@ -127,7 +126,7 @@ def run(given: SimpleNamespace) -> SimulationResult:
                 folder.append(state, record)
         whole = _whole_model(network, state.model)
         if folder is not None:
-            folder.finish(whole)
+            save_model(folder.path / "model.pt", whole)
     names = simulation.federation.called(range(len(held.examples)))
     personal = {
         name: {tensor: torch.from_numpy(rows[i].copy()) for tensor, rows in state.personal.items()}

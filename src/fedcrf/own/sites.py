@@ -156,12 +156,13 @@ def federation_of(
                 f"{called} has {len(each)} examples, and none is left to train on: give it more, "
                 "or smaller shares (validation=, test=)"
             )
-    pooled = [
-        _held_by_server(held, len(parts))
-        if isinstance(held, Examples)
-        else _pooled(sites, [getattr(part, name) for part in parts])
-        for name, held in (("validation", validation), ("test", test))
-    ]
+    pooled = []
+    for name, held in (("validation", validation), ("test", test)):
+        if isinstance(held, Examples):  # of an owner behind the last client
+            owners = torch.full((len(held),), len(parts), device=held.labels.device)
+            pooled.append(PooledExamples(held.images, held.labels, owners))
+        else:
+            pooled.append(_pooled(sites, [getattr(part, name) for part in parts]))
     if not len(pooled[0]):
         raise FedcrfError(
             "the sites hold too few examples to validate on: give validation=(inputs, targets), "
@@ -254,9 +255,3 @@ def _pooled(sites: Sites, parts: Sequence[Any]) -> PooledExamples:
         labels,
         torch.from_numpy(owners).to(labels.device),
     )
-
-
-def _held_by_server(examples: Examples, num_clients: int) -> PooledExamples:
-    """Return examples of an owner behind the last client."""
-    owners = torch.full((len(examples),), num_clients, device=examples.labels.device)
-    return PooledExamples(examples.images, examples.labels, owners)

@@ -98,7 +98,11 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
     if reasons is None or not reasons.trust:
         return None
     rule, scored = plain_rule(rule), bool(reasons.reliability)
-    values = _of_the_paper(reasons, rule) if scored else _of_another(record, reasons, rule)
+    values = _of_the_paper(reasons, rule) if scored else {EXPECTED: reasons.trust, **reasons.causes}
+    if isinstance(rule, RobustCRF) and not scored:
+        counted = counted_parts(np.asarray(record.base_weight), rule.count_cap)
+        if (counted < 1.0).any():
+            values[COUNTED] = brief(counted)
     usable = [client not in record.excluded for client in record.clients]
     medians = {name: _median(np.asarray(seen)[usable]) for name, seen in values.items()}
     factors = {} if scored or reasons.fell_back else _factors(values, rule)
@@ -132,16 +136,6 @@ def _of_the_paper(reasons: Reasons, rule: object) -> dict[str, Sequence[float]]:
         "own_trust": own,
         EXPECTED: reasons.trust,
     }
-
-
-def _of_another(record: RoundRecord, reasons: Reasons, rule: object) -> dict[str, Sequence[float]]:
-    values: dict[str, Sequence[float]] = {EXPECTED: reasons.trust, **reasons.causes}
-    if isinstance(rule, RobustCRF):
-        base = np.asarray(record.base_weight)
-        counted = counted_parts(base, rule.count_cap)
-        if (counted < 1.0).any():
-            values[COUNTED] = brief(counted)
-    return values
 
 
 def _factors(values: Mapping[str, Sequence[float]], rule: object) -> dict[str, list[float]]:

@@ -101,6 +101,11 @@ class ClientCauses:
         values = self.effects.values if self.effects else {}
         return values[cause][self.place] if cause in values else math.nan
 
+    def value(self, name: str) -> float:
+        """Return what the client got, by its field, or what was seen of a cause."""
+        got = name in ("weight", "base_weight", "multiple")
+        return float(getattr(self, name)) if got else self.seen(name)
+
     def median(self, cause: str) -> float:
         """Return the median of a cause over the round's clients; NaN where that is not known."""
         return self.effects.medians.get(cause, math.nan) if self.effects else math.nan
@@ -190,7 +195,7 @@ def round_line(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
 
 def weight_lines(causes: ClientCauses) -> list[str]:
     """Return what a client of a round got and why, with its numbers, a line each."""
-    numbers = {name: _value(causes, name) for name in WORDS["decimals"]}
+    numbers = {name: causes.value(name) for name in WORDS["decimals"]}
     values = {name: _number(numbers[name], digits) for name, digits in WORDS["decimals"].items()}
     for cause, choices in WORDS["causes"].items():
         values[cause] = wording(choices, numbers[cause]).replace("{}", values[cause])
@@ -201,12 +206,6 @@ def weight_lines(causes: ClientCauses) -> list[str]:
         else:
             lines.append(line.format(**values))
     return lines
-
-
-def _value(causes: ClientCauses, name: str) -> float:
-    if name in ("weight", "base_weight", "multiple"):
-        return float(getattr(causes, name))
-    return causes.seen(name)
 
 
 def client_name(causes: ClientCauses) -> str:
@@ -266,7 +265,15 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
     """Return the weights of a round and their causes, a row for each client."""
     columns = columns_of(causes)
     header = tuple(title_of(name).column for name in columns)
-    rows = tuple(tuple(_written(each, name) for name in columns) for each in causes)
+
+    def written(causes: ClientCauses, name: str) -> str:
+        if name in ("client", WORDS["node_column"], "num_examples"):
+            return str(getattr(causes, name))
+        if name == WORDS["attacker_column"]:
+            return "attacks" if causes.attacks else "not now" if causes.attacker else ""
+        return _number(causes.value(name), title_of(name).digits)
+
+    rows = tuple(tuple(written(each, name) for name in columns) for each in causes)
     return Table("every client of the round", header, rows)
 
 
@@ -295,61 +302,35 @@ def _shown(effects: Effects | None) -> list[str]:
     return [name for name in seen if name not in WORDS["particulars"]]
 
 
-def _written(causes: ClientCauses, name: str) -> str:
-    if name in ("client", WORDS["node_column"], "num_examples"):
-        return str(getattr(causes, name))
-    if name == WORDS["attacker_column"]:
-        return "attacks" if causes.attacks else "not now" if causes.attacker else ""
-    return _number(_value(causes, name), title_of(name).digits)
-
-
 def causes_table(causes: ClientCauses) -> Table:
     """Return one client's causes beside the medians over the round's clients, and their effect.
 
     A cause of the paper's field adds to the score of the reliability; one of another field
     multiplies the weight. Without a row where the causes are not known.
     """
-    if causes.effects is None or causes.excluded:
+    effects = causes.effects
+    if effects is None or causes.excluded:
         return Table("", (), ())
-    if causes.effects.scored:
-        return _terms_table(causes)
-    return _factors_table(causes, causes.effects)
-
-
-def _terms_table(causes: ClientCauses) -> Table:
-    """Return what each cause of the paper's field adds to the score of the reliability."""
-    rows = [
-        (
-            title_of(cause).name,
-            _number(causes.seen(cause), 2),
-            _number(causes.median(cause), 2),
-            _signed(causes.term(cause)),
-        )
-        for cause in SCORE_TERMS
-    ]
-    rows.append(("score", "", "", _signed(sum(causes.term(cause) for cause in SCORE_TERMS))))
-    rows.append(("reliability = σ(score)", _number(causes.seen("reliability"), 3), "", ""))
-    header = ("cause", "value", "median", "adds to the score")
-    return Table("what makes its reliability", header, tuple(rows))
-
-
-def _factors_table(causes: ClientCauses, effects: Effects) -> Table:
-    """Return what each cause of a field past the paper's made of one client's weight."""
-    rows = [
-        (
-            title_of(name).name,
-            _number(causes.seen(name), 2),
-            _number(causes.median(name), 2),
-            "" if math.isnan(causes.factor(name)) else f"× {_factor(causes.factor(name))}",
-        )
-        for name in _shown(effects)
-        if name != EXPECTED
-    ]
-    if effects.factors:
+    if effects.scored:
+        title, last = "what makes its reliability", "adds to the score"
+        made = {name: _signed(causes.term(name)) for name in SCORE_TERMS}
+        reliability = _number(causes.seen("reliability"), 3)
+        whole = [
+            ("score", "", "", _signed(sum(map(causes.term, SCORE_TERMS)))),
+            ("reliability = σ(score)", reliability, "", ""),
+        ]
+    else:
+        title, last = "what makes its weight", "makes of the weight"
+        factors = {name: causes.factor(name) for name in _shown(effects) if name != EXPECTED}
+        made = {n: "" if math.isnan(each) else f"× {_factor(each)}" for n, each in factors.items()}
         of_weight = [causes.factor(name) for name in effects.factors if name != CLIP]
-        rows.append(("all but the clipping", "", "", f"× {_factor(math.prod(of_weight))}"))
-    header = ("cause", "value", "median", "makes of the weight")
-    return Table("what makes its weight", header, tuple(rows))
+        product = f"× {_factor(math.prod(of_weight))}"
+        whole = [("all but the clipping", "", "", product)] if effects.factors else []
+    rows = [
+        (title_of(name).name, _number(causes.seen(name), 2), _number(causes.median(name), 2), text)
+        for name, text in made.items()
+    ]
+    return Table(title, ("cause", "value", "median", last), (*rows, *whole))
 
 
 def neighbours_table(causes: ClientCauses) -> Table:

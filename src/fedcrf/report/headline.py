@@ -100,7 +100,12 @@ def recorded_headline(
     last = records[-1]
     tiles, said = [], [f"{title} has done {last.round} rounds"]
     beside = next((each for each in fedavg if each.round == last.round), None)
-    result = _result_of(last)
+    results = (
+        _Result(of, what, getattr(getattr(last, of), what))
+        for of in ("test", "validation")
+        for what in (ACCURACY, "loss")
+    )
+    result = next((each for each in results if math.isfinite(each.value)), None)
     if result is not None:
         about = [f"{title}, in round {last.round}"]
         others = (last.metrics or {}).get(result.of, {})
@@ -138,16 +143,6 @@ class _Result:
     def in_round(self, record: RoundRecord) -> float:
         """Return the same of another round."""
         return float(getattr(getattr(record, self.of), self.what))
-
-
-def _result_of(record: RoundRecord) -> _Result | None:
-    """Return what a round came to; None if nothing of it is known."""
-    for of in ("test", "validation"):
-        for what in (ACCURACY, "loss"):
-            value = getattr(getattr(record, of), what)
-            if math.isfinite(value):
-                return _Result(of, what, value)
-    return None
 
 
 def distrusted_tile(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.cell import CellStore, CellSummary, StaleCellError
+from fedcrf.experiments.cell import CellSummary, StaleCellError
 from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
 from fedcrf.experiments.results import damage_line
 from fedcrf.experiments.spec import CellSpec, RunSpec
@@ -57,9 +58,18 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
     cell = find_cell(store.read(), method, seed)
     place = store.cell(cell)
     records, damage = place.sound_records()
-    attackers = attackers_of(records, _summary(place))
+    summary, stale = None, None
+    with suppress(FedcrfError):  # the rounds are shown without it
+        summary = place.summary()
+    try:
+        place.check_current(cell)
+    except StaleCellError as error:
+        stale = str(error)
+    except FedcrfError:
+        pass  # likewise
+    attackers = attackers_of(records, summary)
     title = f"{cell.method.title}, seed {cell.seed}"
-    return _sound(Explained(title, records, cell.rule, attackers, damage, _stale(place, cell)))
+    return _sound(Explained(title, records, cell.rule, attackers, damage, stale))
 
 
 def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Explained:
@@ -81,25 +91,6 @@ def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) ->
     if summary is not None:
         return summary.attackers or []
     return in_order(client for record in records for client in record.attackers or ())
-
-
-def _summary(place: CellStore) -> CellSummary | None:
-    """Return a cell's result where it can be read; its rounds are shown without it."""
-    try:
-        return place.summary()
-    except FedcrfError:
-        return None
-
-
-def _stale(place: CellStore, cell: CellSpec) -> str | None:
-    """Return what does something else than when a cell was run; None where nothing does."""
-    try:
-        place.check_current(cell)
-    except StaleCellError as error:
-        return str(error)
-    except FedcrfError:
-        pass  # its rounds are shown without it
-    return None
 
 
 def _sound(found: Explained) -> Explained:

@@ -141,11 +141,6 @@ class Report:
         return [*self.notices, *of_runs]
 
     @property
-    def has_results(self) -> bool:
-        """Whether a cell of a run is finished. Runs that a framework carried out have no cells."""
-        return any(run.results.rows and run.details for run in self.runs)
-
-    @property
     def measured(self) -> list[str]:
         """Names of what was measured in any run, each once; a regression has no accuracy."""
         return list(dict.fromkeys(each.name for run in self.runs for each in run.charts.measured))
@@ -155,16 +150,6 @@ class Report:
         """Whether a curve is a mean over several seeds."""
         measured = (each for run in self.runs for each in run.charts.measured)
         return any(curve.seeds > 1 for each in measured for curve in each.curves)
-
-    @property
-    def has_cells(self) -> bool:
-        """Whether the page has room for who was trusted in a cell."""
-        return any(run.charts.cells for run in self.runs)
-
-    @property
-    def has_holdings(self) -> bool:
-        """Whether it is known what the clients of a run hold."""
-        return any(run.charts.holdings for run in self.runs)
 
     @property
     def damaged(self) -> bool:
@@ -444,7 +429,12 @@ def _charts(
         Measured(each, _curves(records, partial(_value, each)))
         for each in (ACCURACY, LOSS, *others)
     ]
-    return Charts(name, [each for each in measured if _is_known(each)], holdings, cells)
+    known = [
+        each
+        for each in measured
+        if any(math.isfinite(value) for curve in each.curves for value in curve.mean)
+    ]
+    return Charts(name, known, holdings, cells)
 
 
 def _value(name: str, record: RoundRecord) -> float:
@@ -456,10 +446,6 @@ def _value(name: str, record: RoundRecord) -> float:
 def _metrics(record: RoundRecord) -> Mapping[str, float]:
     """Return the metrics of the user's on the validation parts."""
     return (record.metrics or {}).get("validation", {})
-
-
-def _is_known(measured: Measured) -> bool:
-    return any(math.isfinite(value) for curve in measured.curves for value in curve.mean)
 
 
 def _curves(

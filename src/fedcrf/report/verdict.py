@@ -23,8 +23,8 @@ class Verdict(NamedTuple):
     Attributes:
         kind: ``unjudged`` where the rule keeps no reasons, or trusted nobody; ``weightless`` where
             it does not weigh clients.
-        since: The first round of all those up to this one, among those that the client took part
-            in, with this verdict; a client that is distrusted may have been excluded meanwhile.
+        since: The first round of all those up to this one in which the client took part with this
+            verdict; a client that is distrusted may have been excluded meanwhile.
         reason: The cause that spoke most against it in these rounds; None where none did, or where
             it is not known.
     """

@@ -108,7 +108,13 @@ class LocalTraining(Settings):
                 check_whole(name, getattr(self, name), least=1)
         if self.weight_decay is not None:
             check_not_negative(self, "weight_decay")
-        self._check_schedule()
+        milestones, decay = self.milestones, self.learning_rate_decay
+        if (milestones is None) != (decay is None):
+            raise FedcrfError("milestones and learning_rate_decay: give both, or neither")
+        for milestone in milestones or ():
+            check_whole("milestones", milestone, least=1)
+        if decay is not None and not (is_number(decay) and 0 < decay <= 1):
+            raise FedcrfError(f"learning_rate_decay {decay}: give a number in (0, 1]")
 
     def _fill_in(self, name: str, other: str, default: float) -> None:
         """Give a setting its default if the one in its place is not given."""
@@ -119,15 +125,6 @@ class LocalTraining(Settings):
             raise FedcrfError(
                 f"{name} {getattr(self, name)} and {other} {getattr(self, other)}: give one of them"
             )
-
-    def _check_schedule(self) -> None:
-        milestones, decay = self.milestones, self.learning_rate_decay
-        if (milestones is None) != (decay is None):
-            raise FedcrfError("milestones and learning_rate_decay: give both, or neither")
-        for milestone in milestones or ():
-            check_whole("milestones", milestone, least=1)
-        if decay is not None and not (is_number(decay) and 0 < decay <= 1):
-            raise FedcrfError(f"learning_rate_decay {decay}: give a number in (0, 1]")
 
     @property
     def beta(self) -> float:
@@ -160,9 +157,7 @@ class LocalTraining(Settings):
     def steps(self, num_examples: int, fewest: int = 1) -> list[int]:
         """Return how many examples each step of an epoch has.
 
-        Args:
-            num_examples: The client's number of examples.
-            fewest: A last step of fewer joins the one before it.
+        A last step of fewer than ``fewest`` joins the one before it.
         """
         whole, rest = divmod(num_examples, self.batch_size)
         sizes = [self.batch_size] * whole
@@ -251,11 +246,8 @@ def fewest_in_a_step(network: nn.Module, inputs: Tensor) -> int:
     """Return how many examples a training step of a network needs: 1, or 2 because of batch norm.
 
     Batch norm needs two values of a channel. If one of its layers gets a single value from an
-    example, as behind a linear layer, a step needs two examples.
-
-    Args:
-        network: The network; a forward pass changes its running statistics.
-        inputs: (2, ...), two examples.
+    example, as behind a linear layer, a step needs two examples. ``inputs`` are two, (2, ...); a
+    forward pass changes the network's running statistics.
     """
     norms = [each for each in network.modules() if isinstance(each, _BatchNorm)]
     values: list[int] = []
@@ -345,12 +337,7 @@ def trained(network: nn.Module) -> list[nn.Parameter]:
 
 
 def momentum_of(row: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return views of a client's row, each with the shape and the strides of a parameter.
-
-    Args:
-        row: (d,) float32, d the size of all parameters.
-        parameters: What is trained.
-    """
+    """Return views of a client's row, (d,) float32, as its parameters: shapes and strides."""
     parts = torch.split(row, [parameter.numel() for parameter in parameters])
     return [
         part.as_strided(parameter.shape, parameter.stride(), part.storage_offset())

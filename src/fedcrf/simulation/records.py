@@ -82,7 +82,7 @@ class Totals(Record):
 
     The lists run over ``clients``, who took part in any of these rounds: in how many, the sum of
     their weights, and how often their updates were excluded. ``kept_model`` counts the rounds in
-    which the model stayed as it was; ``lost_rounds`` are of the last, see `stopping.lost_rounds`.
+    which the model stayed as it was; ``lost_rounds`` are of the last, see `rounds.lost_rounds`.
     """
 
     rounds: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -22,15 +22,22 @@ from fedcrf.extensions import failing
 from fedcrf.files import atomic_write
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
-from fedcrf.rules import LABEL_DIVERGENCE, AggregationResult, ClientReport, Memory, Rule, State
+from fedcrf.rules import LABEL_DIVERGENCE, AggregationResult, Memory, Rule, State
 from fedcrf.rules.base import num_examples
 from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.records import ClientMetrics, RoundRecord, Seconds, Totals, brief, decided
-from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
+from fedcrf.simulation.records import (
+    Client,
+    ClientMetrics,
+    RoundRecord,
+    Seconds,
+    Totals,
+    brief,
+    decided,
+)
 from fedcrf.simulation.task import (
     CLASSIFICATION,
     Scores,
@@ -41,6 +48,83 @@ from fedcrf.simulation.task import (
     metrics_of,
 )
 from fedcrf.simulation.worker import TRIGGERED, Work, check_evidence, state_of
+
+DIVERGED = 3
+"""Rounds in a row without a finite update after which a run has diverged."""
+
+
+@dataclass(frozen=True)
+class EarlyStopping(Settings):
+    """Stops after ``patience`` rounds in a row without an improvement; a value, not an object.
+
+    An improvement is a loss more than ``min_improvement`` below that of the last improvement; NaN
+    is never one. The best round is the one with the lowest loss, by any difference.
+
+    Attributes:
+        patience: Rounds without improvement before the run stops.
+        min_improvement: The least improvement, in units of the loss.
+        reference_loss: The loss of the last improvement.
+        rounds_without: Rounds since then.
+        best_loss: The lowest loss so far.
+        best_round: Its round, from 1; 0 before any finite loss.
+    """
+
+    patience: int = 5
+    min_improvement: float = 1e-4
+    reference_loss: float = float("inf")
+    rounds_without: int = 0
+    best_loss: float = float("inf")
+    best_round: int = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run should end here."""
+        return self.rounds_without >= self.patience
+
+    def observe(self, round_number: int, loss: float) -> EarlyStopping:
+        """Return the state after the validation loss of one more round."""
+        after = self
+        if loss < self.best_loss:
+            after = replace(after, best_loss=loss, best_round=round_number)
+        if self.reference_loss - loss > self.min_improvement:
+            return replace(after, reference_loss=loss, rounds_without=0)
+        return replace(after, rounds_without=self.rounds_without + 1)
+
+
+def lost_rounds(
+    before: int, number: int, honest: Set[Client], excluded: Set[Client], threat: Threat | None
+) -> int:
+    """Return how many rounds in a row, up to this one, no honest client had a finite update.
+
+    The outcome of an attack is a result, not divergence: rounds count only if nobody had attacked
+    before the first of them. ``before`` is this number for the round before, 0 for the first;
+    ``honest`` are those who did not attack in it, ``excluded`` those whose update was not finite.
+    """
+    if not honest:
+        return before
+    if not honest <= excluded:
+        return 0
+    attacked = threat is not None and any(map(threat.schedule.active, range(1, number)))
+    return 0 if attacked and not before else before + 1
+
+
+def lost_so_far(before: int, record: RoundRecord, threat: Threat | None) -> int:
+    """Return `lost_rounds` from the record of a round, ``before`` that of the record before."""
+    if record.totals is not None:
+        return record.totals.lost_rounds
+    honest = set(record.clients) - set(record.attackers or ())
+    return lost_rounds(before, record.round, honest, set(record.excluded), threat)
+
+
+def divergence(lost: int, done: int, ended: bool) -> str | None:
+    """Return the message that the clients' training has diverged; None if it has not.
+
+    It has after `DIVERGED` lost rounds, or in a run that ends and never had a finite update.
+    """
+    if lost < DIVERGED and not (lost and lost == done and ended):
+        return None
+    rounds = "a round" if lost == 1 else f"{lost} rounds in a row"
+    return f"training diverged by round {done}: no client's update was finite for {rounds}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +138,7 @@ class RunState:
         stopping: The state of early stopping.
         memory: What the rule keeps from round to round.
         attack_memory: What the attackers keep from round to round.
-        lost_rounds: See `fedcrf.simulation.stopping.lost_rounds`.
+        lost_rounds: See the function of this name.
         personal: By name the tensors that clients keep without sending them, a row a client; their
             momenta too.
         totals: What the rounds since the last record came to; None right after a record.
@@ -230,7 +314,12 @@ class Simulation(Settings):
         if rule.server_examples:
             rule = rule.with_server_model(engine.train_server(number))
         trained = time.perf_counter()
-        reports, attackers, attack_memory = self._attacked(number, state, trained_reports, rule)
+        reports, attackers = trained_reports, None
+        attack_memory: Memory = {}
+        if self.adversary is not None:
+            memories = state.memory, state.attack_memory
+            scene = self.adversary.scene(number, state.model, reports, rule, *memories)
+            reports, attackers, attack_memory = self.adversary.act(scene)
         attacked = time.perf_counter()
         with failing("rule", self.rule.name, f" in round {number}"):
             result = rule.aggregate(state.memory, state.model, reports)
@@ -312,16 +401,6 @@ class Simulation(Settings):
         owners = torch.cat([test.owners, set_aside.owners])
         return client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
 
-    def _attacked(
-        self, number: int, state: RunState, reports: list[ClientReport], rule: Rule
-    ) -> tuple[list[ClientReport], list[int] | None, Memory]:
-        if self.adversary is None:
-            return reports, None, {}
-        scene = self.adversary.scene(
-            number, state.model, reports, rule, state.memory, state.attack_memory
-        )
-        return self.adversary.act(scene)
-
 
 DIGEST_SIZE = 32
 
@@ -373,7 +452,7 @@ def load_checkpoint(path: Path) -> RunState:
     )
 
 
-def save_model(path: Path, state: State) -> None:
+def save_model(path: Path, state: Mapping[str, Any]) -> None:
     """Write a model as a torch ``state_dict``, atomically."""
     content = io.BytesIO()  # torch raises no error on a full disk
     torch.save(_tensors(state), content)
@@ -385,8 +464,11 @@ def _digest(content: bytes | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=DIGEST_SIZE).digest()
 
 
-def _tensors(state: State) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(np.asarray(array)) for name, array in state.items()}
+def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {
+        name: each if isinstance(each, torch.Tensor) else torch.from_numpy(np.asarray(each))
+        for name, each in state.items()
+    }
 
 
 def _arrays(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -35,15 +35,10 @@ ACCURACY = "accuracy"
 class Task:
     """The loss and metrics of a model; cross-entropy and accuracy by default.
 
-    Attributes:
-        loss: The loss of outputs and targets; None for the cross-entropy of logits and labels,
-            which is measured example by example together with the accuracy.
-        metrics: Metrics by name, where ``loss`` is given. They and the loss are measured over each
-            client's examples as a whole; numbers over all clients are means by examples.
-        optimizer: Makes a client's optimizer; None for SGD with momentum.
-        shared: Names of the tensors that clients send and the server averages; None for all.
-        personal: Names of the tensors that each client keeps from round to round without sending
-            them. Tensors in neither keep their initial values.
+    With a loss of the user's, loss and metrics are measured over each client's examples as a whole,
+    and numbers over all clients are means by examples; else example by example. Without an
+    optimizer it is SGD with momentum. Clients send the ``shared`` tensors, all if there is None,
+    and keep the ``personal`` ones from round to round; those in neither keep their initial values.
     """
 
     loss: Loss | None = None
@@ -70,7 +65,7 @@ class Task:
 
     def personal_tensors(self, network: nn.Module) -> dict[str, Tensor]:
         """Return the tensors that a client keeps, by name in the network's order."""
-        state = network.state_dict()
+        state = network.state_dict() if self.personal else {}
         return {name: state[name] for name in state if name in self.personal}
 
     def shares(self, name: str) -> bool:

@@ -211,7 +211,12 @@ class RoundMemory:
     @classmethod
     def of(cls, work: Work, shared: bool = False) -> RoundMemory:
         """Return the memory for so much work; other processes see it where it is shared."""
-        place = _in_shared_memory if shared else _as_it_is
+
+        def place(tensor: Tensor) -> Tensor:
+            if shared:  # it is freed with the last process that sees it
+                tensor.share_memory_()  # type: ignore[no-untyped-call]
+            return tensor
+
         network, task = work.network(), work.task
         state = state_of(task.shared_tensors(network))
         tensors = {name: torch.from_numpy(array) for name, array in state.items()}
@@ -308,8 +313,11 @@ class Worker:
                 passes = self._batches.of(client, number, len(examples))
                 momenta = self._momenta[client] if self._momenta else None
                 loss = self._trainer(examples, work.objective, passes, momenta, number)
-                torch._foreach_copy_(self._slot(slot), self._tensors())
-                self._keep(client)
+                if slot not in self._slots:
+                    self._slots[slot] = self.memory.client(slot)
+                torch._foreach_copy_(self._slots[slot], self._tensors())
+                for name, tensor in work.task.personal_tensors(self._network).items():
+                    self.memory.personal[name][client] = tensor
                 trained.append(Trained(loss, self._evidence(examples)))
         return trained
 
@@ -344,12 +352,6 @@ class Worker:
             for name, tensor in self._work.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
 
-    def _keep(self, client: int) -> None:
-        if not self._work.task.personal:
-            return
-        for name, tensor in self._work.task.personal_tensors(self._network).items():
-            self.memory.personal[name][client] = tensor
-
     def _seed(self, seed: int) -> None:
         # torch.manual_seed keeps a note for every device there might be, a trace of the stack each.
         torch.default_generator.manual_seed(seed)
@@ -361,11 +363,6 @@ class Worker:
         if self._fixed is not None:
             return self._fixed
         return list(self._work.task.shared_tensors(self._network).values())
-
-    def _slot(self, slot: int) -> list[Tensor]:
-        if slot not in self._slots:
-            self._slots[slot] = self.memory.client(slot)
-        return self._slots[slot]
 
 
 def _no_momentum(work: Work, network: nn.Module) -> list[tuple[str, Tensor]]:
@@ -390,13 +387,3 @@ def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
         name: as_numpy(tensor.float() if tensor.dtype == torch.bfloat16 else tensor).copy()
         for name, tensor in tensors.items()
     }
-
-
-def _in_shared_memory(tensor: Tensor) -> Tensor:
-    """Move a tensor to memory that other processes see; it is freed with the last of them."""
-    tensor.share_memory_()  # type: ignore[no-untyped-call]
-    return tensor
-
-
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor

@@ -78,13 +78,9 @@ def loss_figure(records: Records, title: str) -> Figure:
     axis = figure.axes[0]
     axis.set_yscale("log")
     for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-        formatter(FuncFormatter(_sparse))
+        # Ticks are named at 1, 2, 3 and 5 times a power of ten: more would overlap.
+        formatter(FuncFormatter(lambda loss, _: f"{loss:g}" if f"{loss:e}"[0] in "1235" else ""))
     return figure
-
-
-def _sparse(loss: float, _: int | None) -> str:
-    """Name only the ticks at 1, 2, 3 and 5 times a power of ten: more would overlap."""
-    return f"{loss:g}" if f"{loss:e}"[0] in "1235" else ""
 
 
 def trust_figure(records: Records, title: str) -> Figure | None:

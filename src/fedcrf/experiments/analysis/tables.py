@@ -107,6 +107,17 @@ class Table:
         return text.getvalue()
 
 
+def write_page(
+    folder: Path, page: str, texts: Mapping[str, str], cells: pd.DataFrame
+) -> list[Path]:
+    """Write files of a folder by name, unless the tables of its page show less than before."""
+    check_not_emptier(folder / page, texts[page], cells)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts]
+
+
 def check_not_emptier(path: Path, page: str, cells: pd.DataFrame) -> None:
     """Raise a `FedcrfError` where the tables of a page show less than those of the file at a path.
 
