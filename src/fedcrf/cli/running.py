@@ -247,8 +247,7 @@ def sweep(
     workplace = _workplace(data_dir, place)
     from fedcrf.experiments.results import table
     from fedcrf.experiments.settings import read_run_file, setting
-    from fedcrf.experiments.study import Study, parse_axis
-    from fedcrf.experiments.sweep import sweep_table, write_sweep
+    from fedcrf.experiments.study import Study, parse_axis, sweep_table, write_sweep
 
     flags = {
         "methods": names_if_given("--methods", methods),

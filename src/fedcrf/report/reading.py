@@ -22,13 +22,13 @@ from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
 from fedcrf.experiments.results import RunResults, damage_line, find, read_results
 from fedcrf.experiments.store import PartitionRecord, Store
-from fedcrf.report.effects import Effects, Scale, effects_of, scales_of
+from fedcrf.report.effects import Effects, effects_of, scales_of
 from fedcrf.report.explanation import WORDS
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.report.lookup import attackers_of
 from fedcrf.report.verdict import Verdict, verdicts_of
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.records import Client, RoundRecord
+from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.task import ACCURACY
 
 Series = Sequence[float]
@@ -56,53 +56,13 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class RoundTrust:
-    """Who was trusted in one round; the lists run over ``clients``. NaN is ``null`` in the page."""
-
-    round: int
-    clients: Sequence[Client]
-    nodes: Sequence[str] | None  # as text: not every whole number is one in the page
-    examples: Sequence[float]
-    weight: Series
-    base_weight: Series
-    excluded: Sequence[Client]
-    overflowed: Sequence[Client]  # finite, but too large to be squared
-    excluded_nodes: Sequence[str]  # why other nodes have no part in the round
-    stayed: str | None  # why the model stayed as it was
-    attackers: Sequence[Client]  # in this round
-    causes: Effects | None  # why they got their weights
-    verdicts: Sequence[Verdict]
-
-
-@dataclass(frozen=True)
-class CellTrust:
-    """Who was trusted in the rounds of one cell, and who attacks in it."""
-
-    method: str
-    seed: int
-    rounds: Sequence[RoundTrust]
-    attackers: Sequence[Client]
-    scales: Mapping[str, Scale]
-
-
-@dataclass(frozen=True)
 class Charts:
-    """What the page draws of one run."""
+    """What the page draws of one run; of each cell who was trusted, as `_cell_trust` has it."""
 
     name: str
     measured: Sequence[Measured]
     holdings: Sequence[PartitionRecord]
-    cells: Sequence[CellTrust]
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What the page's program gets: the charts of every run, and the words for a weight."""
-
-    runs: Sequence[Charts]
-    measured: Sequence[str]  # names of what was measured in any of them; each has a figure
-    words: Mapping[str, Any]
-    terms: Mapping[str, float]  # what each cause counts in the score of the reliability
+    cells: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -157,9 +117,11 @@ class Report:
         return bool(self.notices) or any(run.damaged for run in self.runs)
 
     @property
-    def drawn(self) -> Drawn:
-        """What the page's program draws and says."""
-        return Drawn([run.charts for run in self.runs], self.measured, WORDS, SCORE_TERMS)
+    def drawn(self) -> dict[str, Any]:
+        """What the page's program draws and says; each of what was measured has a figure."""
+        charts = [run.charts for run in self.runs]
+        words = {"words": WORDS, "terms": SCORE_TERMS}  # what each cause counts in the score
+        return {"runs": charts, "measured": self.measured, **words}
 
 
 def _curves_table(measured: Measured) -> Table:
@@ -421,7 +383,7 @@ def _charts(
     name: str,
     records: Mapping[str, Sequence[Sequence[RoundRecord]]],
     holdings: Sequence[PartitionRecord],
-    cells: Sequence[CellTrust],
+    cells: Sequence[Mapping[str, Any]],
 ) -> Charts:
     rounds = [record for seeds in records.values() for each in seeds for record in each]
     others = dict.fromkeys(name for each in rounds for name in _metrics(each))
@@ -467,39 +429,40 @@ def _cell_trust(
     records: Sequence[RoundRecord],
     rule: object,
     summary: CellSummary | None = None,
-) -> CellTrust:
+) -> dict[str, Any]:
+    """Return who was trusted in the rounds of one cell, as the page's program reads it."""
     effects = [effects_of(record, rule) for record in records]
     verdicts = verdicts_of(records, effects)
-    return CellTrust(
-        method=method,
-        seed=seed,
-        rounds=[_round_trust(*each) for each in zip(records, effects, verdicts, strict=True)],
-        attackers=attackers_of(records, summary),
-        scales=scales_of(rule),
-    )
+    return {
+        "method": method,
+        "seed": seed,
+        "rounds": [_round_trust(*each) for each in zip(records, effects, verdicts, strict=True)],
+        "attackers": attackers_of(records, summary),
+        "scales": scales_of(rule),
+    }
 
 
 def _round_trust(
     record: RoundRecord, effects: Effects | None, verdicts: Sequence[Verdict]
-) -> RoundTrust:
+) -> dict[str, Any]:
+    """Return who was trusted in one round and why; its lists run over the clients."""
     if effects is not None and effects.affinities is not None:
         short = [_series(row, digits=2) for row in effects.affinities]
         effects = replace(effects, affinities=short)
-    return RoundTrust(
-        round=record.round,
-        clients=record.clients,
-        nodes=None if record.nodes is None else [str(node) for node in record.nodes],
-        examples=record.num_examples,
-        weight=record.weight,
-        base_weight=record.base_weight,
-        excluded=record.excluded,
-        overflowed=record.overflowed or [],
-        excluded_nodes=[f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()],
-        stayed=record.stayed,
-        attackers=record.attackers or [],
-        causes=effects,
-        verdicts=verdicts,
-    )
+    excluded_nodes = [f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()]
+    kept = {"round", "clients", "weight", "base_weight", "excluded"}
+    return {
+        **record.model_dump(include=kept),
+        "examples": record.num_examples,
+        # As text: not every whole number is one in the page.
+        "nodes": None if record.nodes is None else [str(node) for node in record.nodes],
+        "overflowed": record.overflowed or [],
+        "excluded_nodes": excluded_nodes,
+        "stayed": record.stayed,
+        "attackers": record.attackers or [],
+        "causes": effects,
+        "verdicts": verdicts,
+    }
 
 
 def _series(values: Iterable[float], digits: int = 6) -> list[float]:
