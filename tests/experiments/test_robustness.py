@@ -47,7 +47,7 @@ from fedcrf.experiments.robustness import (
     write_suite,
 )
 from fedcrf.experiments.spec import CellKey, RunSpec, resolve
-from fedcrf.experiments.store import Score, Store, digest
+from fedcrf.experiments.store import Score, Store, name_of, unseeded
 from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
 from fedcrf.simulation.records import RoundRecord
 
@@ -699,7 +699,7 @@ def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Pa
                 {
                     **place_of(key),
                     "accuracy": 0.5,
-                    "description": digest(cell),
+                    "description": name_of(unseeded(cell)),
                     "fingerprint": "f",
                     "provenance": PROVENANCE,
                 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -28,9 +27,10 @@ from fedcrf.experiments.grid import (
     Observer,
     PartitionMade,
     RoundFinished,
+    Runs,
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import PartitionRecord, Store
+from fedcrf.experiments.store import PartitionRecord
 from fedcrf.simulation.records import Client, RoundRecord
 
 SMALL_CLIENT = 10
@@ -47,7 +47,7 @@ class RunDisplay:
 
     def __init__(
         self,
-        runs: Sequence[tuple[RunSpec, Store]],
+        runs: Runs,
         console: Console,
         *,
         brief: bool = False,
@@ -82,12 +82,7 @@ class RunDisplay:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def __call__(self, event: Event) -> None:

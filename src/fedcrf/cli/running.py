@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,8 +39,7 @@ from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
     from fedcrf.cli.display import RunDisplay
-    from fedcrf.experiments.grid import CellFailed, Workplace
-    from fedcrf.experiments.spec import RunSpec
+    from fedcrf.experiments.grid import CellFailed, Runs, Workplace
     from fedcrf.experiments.store import Store
     from fedcrf.loggers import MakeLogger
 
@@ -339,11 +338,7 @@ def robustness(
 
 
 def _carry_out(
-    runs: Sequence[tuple[RunSpec, Store]],
-    workplace: Workplace,
-    log: str | None,
-    *,
-    brief: bool = False,
+    runs: Runs, workplace: Workplace, log: str | None, *, brief: bool = False
 ) -> tuple[list[CellFailed], RunDisplay]:
     """Run what is missing of some runs; return the cells that failed, and what was shown."""
     from fedcrf.experiments.grid import run_grids
@@ -352,9 +347,7 @@ def _carry_out(
         return run_grids(runs, workplace, display), display
 
 
-def _display(
-    runs: Sequence[tuple[RunSpec, Store]], log: str | None, *, brief: bool = False
-) -> RunDisplay:
+def _display(runs: Runs, log: str | None, *, brief: bool = False) -> RunDisplay:
     """Return what shows every event, and passes it to the loggers that are asked for."""
     from fedcrf.cli.display import RunDisplay
 

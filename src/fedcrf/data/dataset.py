@@ -145,13 +145,7 @@ class ImageDataset:
         return channels, height, width
 
     def limited(self, count: int) -> Self:
-        """Return the data set with at most ``count`` training and as many held-out images.
-
-        They are spread evenly over the whole.
-
-        Raises:
-            FedcrfError: If ``count`` is 0, or more than there are training images.
-        """
+        """Return ``count`` of the training images, evenly spread, and at most as many held out."""
         if not 0 < count <= len(self.train):
             raise FedcrfError(
                 f"--limit {count}: {self.name} has {len(self.train)} training images, "

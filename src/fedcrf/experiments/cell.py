@@ -27,7 +27,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
-from fedcrf.simulation.records import Client, Number, Record, RoundRecord, rounds_of
+from fedcrf.simulation.records import Client, Number, Record, RoundRecord, Rounds, rounds_of
 from fedcrf.simulation.rounds import RunState, load_checkpoint, save_checkpoint, save_model
 
 R = TypeVar("R")
@@ -54,7 +54,7 @@ def check_free(folder: Path, file: str, what: str) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
-    """Hold a folder for writing, made where there is none; wait so long for another process."""
+    """Hold a folder for writing, made where there is none; give up after ``timeout`` seconds."""
     check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
 class DamagedRecordsError(FedcrfError):
     """A line that is no round's record, and the sound rounds before it."""
 
-    def __init__(self, damage: str, sound: Sequence[RoundRecord]) -> None:
+    def __init__(self, damage: str, sound: Rounds) -> None:
         super().__init__(damage)
         self.sound = sound
 

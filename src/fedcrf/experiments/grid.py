@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from fedcrf.attacks import DataAttack
-from fedcrf.data import ClientSplit, ImageDataset, load_dataset
+from fedcrf.data import ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.cell import Begun, CellStore, CellSummary, StaleCellError
 from fedcrf.experiments.provenance import provenance
@@ -35,7 +35,7 @@ from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
-from fedcrf.simulation.records import Client, RoundRecord, reported_round, rounds_of
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, reported_round, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
 
 WORTH_PROCESSES = 10_000
@@ -145,6 +145,9 @@ class CellFailed:
 Event = PartitionMade | CellStarted | RoundFinished | CellFinished | CellFailed
 Observer = Callable[[Event], None]
 
+Runs = Sequence[tuple[RunSpec, Store]]
+"""What is run, and where the results go."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -155,9 +158,7 @@ class Job:
     fingerprint: str
 
 
-def run_grids(
-    runs: Sequence[tuple[RunSpec, Store]], workplace: Workplace, observer: Observer
-) -> list[CellFailed]:
+def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[CellFailed]:
     """Run every cell of the grids that is not finished yet, or is stale; return those that failed.
 
     Args:
@@ -169,11 +170,11 @@ def run_grids(
         FedcrfError: Anything the user can mend; nothing is run in that case.
     """
     workplace.torch_device()
-    checked = [_check(spec, store, workplace) for spec, store in runs]
+    made = [_check(spec, store, workplace) for spec, store in runs]
     with ExitStack() as held:
         held.callback(_dataset.cache_clear)
-        for each in checked:
-            held.enter_context(each.store.locked())
+        for _, store in runs:
+            held.enter_context(store.locked())
         failed: list[CellFailed] = []
 
         def tell(event: Event) -> None:
@@ -181,7 +182,8 @@ def run_grids(
                 failed.append(event)
             observer(event)
 
-        pending = [job for each in checked for job in _claim(each, tell)]
+        claimed = (_claim(*run, each, tell) for run, each in zip(runs, made, strict=True))
+        pending = [job for jobs in claimed for job in jobs]
         num_workers = min(workplace.jobs, len(pending))
         if workplace.executor is not None:
             _run_on(workplace.executor, pending, workplace, tell)
@@ -196,18 +198,8 @@ def run_grids(
         return failed
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """A grid that fits its data and its folder."""
-
-    spec: RunSpec
-    store: Store
-    dataset: ImageDataset
-    splits: Mapping[int, Sequence[ClientSplit]]
-
-
-def _check(spec: RunSpec, store: Store, workplace: Workplace) -> _Checked:
-    """Look at everything that can be wrong before anything is written."""
+def _check(spec: RunSpec, store: Store, workplace: Workplace) -> list[PartitionRecord]:
+    """Look at all that can be wrong before anything is written; return what clients will hold."""
     dataset = workplace.load(spec.data)
     store.check(spec)
     store.check_data(spec.seeds, dataset.fingerprint)
@@ -219,27 +211,27 @@ def _check(spec: RunSpec, store: Store, workplace: Workplace) -> _Checked:
         threat.attack.check_data(dataset.image_shape, dataset.num_classes)
     if any(isinstance(cell.rule, ByzFLRule) for cell in cells):
         check_installed("byzfl")
-    splits = {
-        seed: client_splits(dataset.train.labels, spec.partition, seed) for seed in spec.seeds
-    }
-    for each in splits.values():
-        check_splits(each)
-    return _Checked(spec, store, dataset, splits)
-
-
-def _claim(checked: _Checked, observer: Observer) -> list[Job]:
-    """Write the description into the folder, which is locked, and return the cells to run."""
-    spec, store, dataset = checked.spec, checked.store, checked.dataset
-    store.write(store.check(spec))
+    made = []
     for seed in spec.seeds:
-        made = partition_record(seed, checked.splits[seed], dataset)
-        store.write_partition(made)
-        observer(PartitionMade(made))
+        splits = client_splits(dataset.train.labels, spec.partition, seed)
+        check_splits(splits)
+        made.append(partition_record(seed, splits, dataset))
+    return made
+
+
+def _claim(
+    spec: RunSpec, store: Store, made: Sequence[PartitionRecord], observer: Observer
+) -> list[Job]:
+    """Write the description into the folder, which is locked, and return the cells to run."""
+    store.write(store.check(spec))
+    for each in made:
+        store.write_partition(each)
+        observer(PartitionMade(each))
     pending = []
     for cell in spec.cells():
-        job = Job(cell, store.cell(cell), dataset.fingerprint)
+        job = Job(cell, store.cell(cell), made[0].fingerprint)
         try:
-            _, summary = job.store.read(cell, dataset.fingerprint)
+            _, summary = job.store.read(cell, job.fingerprint)
         except StaleCellError:
             summary = None
         except FedcrfError as error:  # its files are left alone, and the other cells still run
@@ -301,7 +293,7 @@ def run_cell(
 
 def _summarise(
     cell: CellSpec,
-    records: Sequence[RoundRecord],
+    records: Rounds,
     dataset: ImageDataset,
     begun: Begun,
     attackers: list[Client] | None,

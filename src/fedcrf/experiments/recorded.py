@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
 from fedcrf.rules.optimized import BEHIND
-from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, reported_round
+from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, Rounds, reported_round
 
 T = TypeVar("T")
 
@@ -302,7 +302,7 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     return Table(title, header, tuple(rows))
 
 
-def evaluated(records: Sequence[RoundRecord]) -> list[RoundRecord]:
+def evaluated(records: Rounds) -> list[RoundRecord]:
     """Return a run's rounds with the server's evaluation as validation, if no client evaluated."""
     measured = [value for each in records for value in each.validation.model_dump().values()]
     if any(map(math.isfinite, measured)):

@@ -30,7 +30,7 @@ from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
 from fedcrf.extensions import short_name
-from fedcrf.simulation.records import RoundRecord, reported_round, rounds_of
+from fedcrf.simulation.records import Rounds, reported_round, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, divergence, lost_so_far
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class CellResult:
     """
 
     cell: CellSpec
-    records: Sequence[RoundRecord]
+    records: Rounds
     summary: CellSummary | None
     damage: str | None = None
     stale: str | None = None
@@ -122,7 +122,7 @@ class CellResult:
         return self.diverged or so_far
 
 
-def damage_line(damage: str, records: Sequence[RoundRecord]) -> str:
+def damage_line(damage: str, records: Rounds) -> str:
     """Return what is wrong with some records, and how far they are shown all the same."""
     shown = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
     return f"{shown}: {damage}"
@@ -177,7 +177,7 @@ class RunResults:
         note = "" if self.spec.threat is None else UNDER_ATTACK
         return results_table(self.title, self.table, published, note), details_table(self.table)
 
-    def records(self) -> dict[str, list[Sequence[RoundRecord]]]:
+    def records(self) -> dict[str, list[Rounds]]:
         """Return the rounds of every cell by method, seed by seed."""
         return {
             method: [each.records for each in self.cells if each.cell.method.name == method]

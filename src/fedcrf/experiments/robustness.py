@@ -20,15 +20,23 @@ from fedcrf.experiments.analysis.conditions import (
     tables_of,
 )
 from fedcrf.experiments.analysis.tables import write_page
-from fedcrf.experiments.grid import CellFailed, CellFinished, Event, Observer, Workplace, run_grids
+from fedcrf.experiments.grid import (
+    CellFailed,
+    CellFinished,
+    Event,
+    Observer,
+    Runs,
+    Workplace,
+    run_grids,
+)
 from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.provenance import FIRST
 from fedcrf.experiments.results import counted, frame, suite_rows
 from fedcrf.experiments.settings import differences
-from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
-from fedcrf.experiments.store import Score, Store, digest
+from fedcrf.experiments.spec import CellKey, CellSpec
+from fedcrf.experiments.store import Score, Store, name_of, unseeded
 from fedcrf.experiments.suite import Suite
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, Rounds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +46,6 @@ T = TypeVar("T")
 AXES = ["partition", "condition", "method", "seed"]
 """Columns that say of a suite's cell which it is."""
 
-Runs = Sequence[tuple[RunSpec, Store]]
 ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 
 
@@ -218,9 +225,7 @@ def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Run
     return runs
 
 
-def _score(
-    suite: Suite, key: CellKey, finished: CellFinished, records: Sequence[RoundRecord]
-) -> Score:
+def _score(suite: Suite, key: CellKey, finished: CellFinished, records: Rounds) -> Score:
     partition, condition, method, seed = key
     last = records[-suite.last_rounds :]
     everyone = [record.everyone or record.test for record in last]
@@ -242,7 +247,7 @@ def _score(
         separation=[round(each, 4) for each in separations if each is not None]
         if inferred
         else None,
-        description=digest(finished.cell),
+        description=name_of(unseeded(finished.cell)),
         behaviour={
             part: number for part, number in finished.summary.behaviour.items() if number != FIRST
         }

@@ -293,7 +293,7 @@ class Store:
     def describe(self, cells: Iterable[CellSpec]) -> None:
         """Keep what cells are, before the first of them is finished."""
         known = self.descriptions()
-        wanted = {name_of(each): each for each in map(_unseeded, cells)}
+        wanted = {name_of(each): each for each in map(unseeded, cells)}
         if not wanted.items() <= known.items():
             write_text(self._descriptions, json.dumps(known | wanted, indent=1) + "\n")
 
@@ -367,19 +367,13 @@ def partition_file(seed: int) -> str:
     return f"partitions/seed-{seed}.json"
 
 
-def _unseeded(cell: CellSpec) -> dict[str, Any]:
-    description = cell.describe()
-    del description["seed"]
-    return description
-
-
-def digest(cell: CellSpec) -> str:
-    """Return the name under which a suite keeps what a cell is, the same for all its seeds."""
-    return name_of(_unseeded(cell))
+def unseeded(cell: CellSpec) -> dict[str, Any]:
+    """Return what a cell is, the same for all its seeds."""
+    return {key: value for key, value in cell.describe().items() if key != "seed"}
 
 
 def name_of(description: Mapping[str, Any]) -> str:
-    """Return the name of a description, by which a damaged one is known."""
+    """Return the name under which a suite keeps a description; a damaged one is known by it."""
     text = json.dumps(description, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

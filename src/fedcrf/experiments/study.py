@@ -233,7 +233,7 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
 
 
 def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the table, and for two settings a heat map a method, but no emptier table."""
+    """Write the table, and of two settings a heat map a method; see `check_not_emptier`."""
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
     table = sweep_table(study, results)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.recorded import Description, RecordedRun
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, Rounds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ class SimulationResult:
 
     model: Mapping[str, Tensor]
     sites: Sequence[int | str]
-    records: Sequence[RoundRecord]
+    records: Rounds
     description: Description
     personal: Mapping[int | str, Mapping[str, Tensor]] = field(default_factory=dict)
 

@@ -217,22 +217,22 @@ def client_name(causes: ClientCauses) -> str:
 
 def phrases(causes: ClientCauses) -> list[str]:
     """Return the causes of a client's weight in words, the most effective first."""
-    return [_phrase(causes, cause) for cause in causes.named]
-
-
-def _phrase(causes: ClientCauses, cause: str) -> str:
-    kind, _, name = cause.partition(" ")
-    value, scale = causes.seen(cause), causes.scales.get(cause, Scale())
-    known = WORDS["phrases"]
-    chosen = wording(known.get(cause) or known.get(kind, WORDS["unknown_phrase"]), value)
-    number = _signed if cause in WORDS["signed"] else _number
-    return chosen.format(
-        cause=cause,
-        value=number(scale.measured(value), 2) + (WORDS["or_more"] if value >= scale.limit else ""),
-        median=number(causes.median(cause), 2),
-        name=name.replace("_", " "),
-        factor=_factor(causes.factor(cause)),
-    )
+    known, lines = WORDS["phrases"], []
+    for cause in causes.named:
+        kind, _, name = cause.partition(" ")
+        value, scale = causes.seen(cause), causes.scales.get(cause, Scale())
+        chosen = wording(known.get(cause) or known.get(kind, WORDS["unknown_phrase"]), value)
+        number = _signed if cause in WORDS["signed"] else _number
+        more = WORDS["or_more"] if value >= scale.limit else ""
+        said = chosen.format(
+            cause=cause,
+            value=number(scale.measured(value), 2) + more,
+            median=number(causes.median(cause), 2),
+            name=name.replace("_", " "),
+            factor=_factor(causes.factor(cause)),
+        )
+        lines.append(said)
+    return lines
 
 
 def _template(causes: ClientCauses) -> str:

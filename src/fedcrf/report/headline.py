@@ -12,7 +12,7 @@ from fedcrf.experiments.analysis.tables import estimate_text, interval_text
 from fedcrf.experiments.results import RunResults
 from fedcrf.report.lookup import attackers_of, find_cell
 from fedcrf.report.verdict import last_verdicts
-from fedcrf.simulation.records import Client, RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord, Rounds
 from fedcrf.simulation.task import ACCURACY
 
 LASTING = 3
@@ -88,9 +88,7 @@ def headline_of(run: RunResults) -> Headline:
     return Headline(f"{'; '.join(said)}.", tiles)
 
 
-def recorded_headline(
-    title: str, records: Sequence[RoundRecord], rule: object, fedavg: Sequence[RoundRecord] = ()
-) -> Headline:
+def recorded_headline(title: str, records: Rounds, rule: object, fedavg: Rounds = ()) -> Headline:
     """Return what happened in a run that another framework, or `fedcrf.simulate`, carried out.
 
     ``fedavg`` has the rounds of the same run with FedAvg, if there is one.
@@ -145,9 +143,7 @@ class _Result:
         return float(getattr(getattr(record, self.of), self.what))
 
 
-def distrusted_tile(
-    records: Sequence[RoundRecord], rule: object, attackers: Collection[Client]
-) -> Tile | None:
+def distrusted_tile(records: Rounds, rule: object, attackers: Collection[Client]) -> Tile | None:
     """Return who has been distrusted for some rounds up to the last, and since when.
 
     None where the rule judges nobody.

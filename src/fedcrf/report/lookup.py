@@ -30,7 +30,7 @@ from fedcrf.report.explanation import (
 )
 from fedcrf.report.verdict import last_verdicts
 from fedcrf.rules import plain_rule
-from fedcrf.simulation.records import Client, RoundRecord, in_order
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Explained:
     """What is to be explained of a run."""
 
     title: str  # of the run, or its cell
-    records: Sequence[RoundRecord]  # its rounds; those before the damage, where there is some
+    records: Rounds  # its rounds; those before the damage, where there is some
     rule: object  # that made them; None where it is not known
     attackers: Collection[Client] = ()  # of the run
     damage: str | None = None  # what is wrong with the records
@@ -86,7 +86,7 @@ def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Expla
     return Explained(title, records, run.rule(), attackers, damage, unread=unread)
 
 
-def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[Client]:
+def attackers_of(records: Rounds, summary: CellSummary | None) -> list[Client]:
     """Return who attacks in a cell: whom its summary names, else who has attacked so far."""
     if summary is not None:
         return summary.attackers or []

@@ -28,7 +28,7 @@ from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.report.lookup import attackers_of
 from fedcrf.report.verdict import Verdict, verdicts_of
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, Rounds
 from fedcrf.simulation.task import ACCURACY
 
 Series = Sequence[float]
@@ -185,7 +185,7 @@ class _Room:
 
     left: int
 
-    def take(self, records: Sequence[RoundRecord]) -> bool:
+    def take(self, records: Rounds) -> bool:
         needed = sum(_numbers(record) for record in records)
         if needed > self.left:
             return False
@@ -237,7 +237,7 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
     )
 
 
-def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Sequence[RoundRecord]:
+def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Rounds:
     """Return the rounds of the same simulation with FedAvg, if it is one of some runs."""
     described = run.description()
     if described.made_of is None or described.rule == FedAvg.__name__:
@@ -251,9 +251,7 @@ def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Sequence[Roun
     return []
 
 
-def _recorded_content(
-    name: str, run: RecordedRun, room: _Room, fedavg: Sequence[RoundRecord]
-) -> RunContent:
+def _recorded_content(name: str, run: RecordedRun, room: _Room, fedavg: Rounds) -> RunContent:
     """Return what is shown of a run that another framework carried out, beside FedAvg's rounds."""
     description, (sound, damage) = run.description(), run.sound_records()
     records = evaluated(sound)
@@ -381,7 +379,7 @@ def _too_large(cells: Iterable[str] = ()) -> str:
 
 def _charts(
     name: str,
-    records: Mapping[str, Sequence[Sequence[RoundRecord]]],
+    records: Mapping[str, Sequence[Rounds]],
     holdings: Sequence[PartitionRecord],
     cells: Sequence[Mapping[str, Any]],
 ) -> Charts:
@@ -411,7 +409,7 @@ def _metrics(record: RoundRecord) -> Mapping[str, float]:
 
 
 def _curves(
-    records: Mapping[str, Sequence[Sequence[RoundRecord]]], value: Callable[[RoundRecord], float]
+    records: Mapping[str, Sequence[Rounds]], value: Callable[[RoundRecord], float]
 ) -> list[Curve]:
     curves = []
     for name, seeds in records.items():
@@ -424,11 +422,7 @@ def _curves(
 
 
 def _cell_trust(
-    method: str,
-    seed: int,
-    records: Sequence[RoundRecord],
-    rule: object,
-    summary: CellSummary | None = None,
+    method: str, seed: int, records: Rounds, rule: object, summary: CellSummary | None = None
 ) -> dict[str, Any]:
     """Return who was trusted in the rounds of one cell, as the page's program reads it."""
     effects = [effects_of(record, rule) for record in records]

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.report.effects import LEAST, REMEMBERED, Effects, effects_of
-from fedcrf.simulation.records import Client, RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord, Rounds
 
 DISTRUSTED, DOUBTED = 0.25, 0.75
 """A client of a smaller part of its FedAvg weight is distrusted, or trusted in part."""
@@ -61,9 +61,7 @@ class _Streak:
         return max(named, key=lambda name: (name != REMEMBERED, self.against[name]), default=None)
 
 
-def verdicts_of(
-    records: Sequence[RoundRecord], effects: Sequence[Effects | None]
-) -> Iterator[list[Verdict]]:
+def verdicts_of(records: Rounds, effects: Sequence[Effects | None]) -> Iterator[list[Verdict]]:
     """Yield the verdicts on the clients of each round from the first on, in the record's order."""
     streaks: dict[Client, _Streak] = {}
     for record, seen in zip(records, effects, strict=True):
@@ -89,7 +87,7 @@ def verdicts_of(
         yield verdicts
 
 
-def last_verdicts(records: Sequence[RoundRecord], rule: object) -> list[Verdict]:
+def last_verdicts(records: Rounds, rule: object) -> list[Verdict]:
     """Return the verdicts on the clients of the last of some rounds of a rule."""
     *_, last = verdicts_of(records, [effects_of(record, rule) for record in records])
     return last

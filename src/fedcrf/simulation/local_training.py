@@ -337,7 +337,7 @@ def trained(network: nn.Module) -> list[nn.Parameter]:
 
 
 def momentum_of(row: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return views of a client's row, (d,) float32, as its parameters: shapes and strides."""
+    """Return views of a client's row, (d,) float32, shaped and strided as parameters."""
     parts = torch.split(row, [parameter.numel() for parameter in parameters])
     return [
         part.as_strided(parameter.shape, parameter.stride(), part.storage_offset())

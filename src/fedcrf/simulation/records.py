@@ -285,17 +285,21 @@ def _are_affinities(
     )
 
 
+Rounds = Sequence[RoundRecord]
+"""Of one run, in their order."""
+
+
 def in_order(clients: Iterable[Client]) -> list[Client]:
     """Return each client once: sorted numbers, then sorted names."""
     return sorted(set(clients), key=lambda client: (isinstance(client, str), client))
 
 
-def rounds_of(records: Sequence[RoundRecord]) -> int:
+def rounds_of(records: Rounds) -> int:
     """Return how many rounds the records of a run are of."""
     return records[-1].round if records else 0
 
 
-def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
+def reported_round(records: Rounds) -> RoundRecord:
     """Return the round with the lowest validation loss, whose model is reported; else the last."""
     finite = [record for record in records if math.isfinite(record.validation.loss)]
     return min(finite, key=lambda record: record.validation.loss) if finite else records[-1]

@@ -19,7 +19,7 @@ from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
-from fedcrf.simulation.records import Client, RoundRecord, in_order
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 STYLES = ("-", "--", "-.", ":")
 
-Records = Mapping[str, Sequence[Sequence[RoundRecord]]]
+Records = Mapping[str, Sequence[Rounds]]
 """By method, the records of each of its seeds."""
 
 
@@ -56,13 +56,12 @@ def save_run_figures(
     accuracies, losses = (
         np.isfinite([getattr(each, what) for each in every]).any() for what in ("accuracy", "loss")
     )
-    figures = {
-        "accuracy": accuracy_figure(records, title) if accuracies or not losses else None,
-        "loss": loss_figure(records, title),
-        "trust": trust_figure(records, trust_title or title),
-    }
-    drawn = {name: figure for name, figure in figures.items() if figure is not None}
-    return [path for name, figure in drawn.items() for path in save(figure, folder / name)]
+    figures = {"loss": loss_figure(records, title)}
+    if accuracies or not losses:
+        figures = {"accuracy": accuracy_figure(records, title), **figures}
+    if (trust := trust_figure(records, trust_title or title)) is not None:
+        figures["trust"] = trust
+    return [path for name, figure in figures.items() for path in save(figure, folder / name)]
 
 
 def accuracy_figure(records: Records, title: str) -> Figure:
@@ -216,14 +215,14 @@ def _progress(
     return figure
 
 
-def _ends(rounds: Sequence[RoundRecord]) -> tuple[float, float]:
+def _ends(rounds: Rounds) -> tuple[float, float]:
     """Return where a picture of so many records, as wide as they are apart, begins and ends."""
     first, last = rounds[0].round, rounds[-1].round
     half = (last - first) / max(len(rounds) - 1, 1) / 2 or 0.5
     return first - half, last + half
 
 
-def _log_ratio(rounds: Sequence[RoundRecord], clients: Sequence[Client]) -> NDArray[np.float64]:
+def _log_ratio(rounds: Rounds, clients: Sequence[Client]) -> NDArray[np.float64]:
     """Return log2 of weight over FedAvg weight, clients by rounds; NaN for one with no weight."""
     rows = {client: row for row, client in enumerate(clients)}
     grid = np.full((len(clients), len(rounds)), np.nan)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.simulation.records import RoundRecord, reported_round
+from fedcrf.simulation.records import RoundRecord, Rounds, reported_round
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +144,7 @@ def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
 
 
 def mean_curve(
-    seeds: Sequence[Sequence[RoundRecord]], value: Callable[[RoundRecord], float]
+    seeds: Sequence[Rounds], value: Callable[[RoundRecord], float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and standard deviation over seeds, record by record; the latter NaN for one seed.
 
@@ -162,7 +162,7 @@ def mean_curve(
         return curves.mean(axis=0), sd
 
 
-def curve_rounds(seeds: Sequence[Sequence[RoundRecord]]) -> list[int]:
+def curve_rounds(seeds: Sequence[Rounds]) -> list[int]:
     """Return the round of each value of `mean_curve`: those of the run that went on longest."""
     return [record.round for record in max(seeds, key=len)]
 

@@ -129,20 +129,15 @@ def column_table(cells: pd.DataFrame, column: Column) -> Table:
         name, said = method_title(method), NO_NUMBER if paper is None else str(paper)
         if ours is not None:
             difference = difference_text(method_difference(cells, method))
-            within = _within(ours, paper)
+            within = NO_NUMBER
+            if paper is not None:
+                inside = abs(ours.mean - paper.mean) <= 2 * paper.sd
+                within = f"{'within' if inside else 'outside'} ± {2 * paper.sd:.3f}"
             rows.append((name, str(ours.seeds), estimate_text(ours), said, within, difference))
         elif paper is not None:
             rows.append((name, "0", NOT_RUN, said, NO_NUMBER, NO_NUMBER))
     header = ("method", "n", "ours", "paper", "± 2 sd", "Δ to FedAvg [95 %]")
     return Table(column.title, header, tuple(rows))
-
-
-def _within(ours: Estimate, published: Published | None) -> str:
-    if published is None:
-        return NO_NUMBER
-    width = 2 * published.sd
-    inside = abs(ours.mean - published.mean) <= width
-    return f"{'within' if inside else 'outside'} ± {width:.3f}"
 
 
 def differences_table(title: str, cells: pd.DataFrame) -> Table:
