@@ -43,7 +43,7 @@ def check_folder(path: Path, mend: str = "choose another with --output") -> None
 
 
 def check_free(folder: Path, file: str, what: str) -> None:
-    """Raise a `FedcrfError` where a folder without its ``file`` holds what is no ``what``."""
+    """Raise a `FedcrfError` where a folder lacks ``file`` and holds others: it is no ``what``."""
     ours = (LOCK_NAME, f".{file}.")  # and what a kill left half-written
     if folder.is_dir() and any(not entry.name.startswith(ours) for entry in folder.iterdir()):
         raise FedcrfError(

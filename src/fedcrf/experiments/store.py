@@ -244,7 +244,7 @@ class Store:
         return self._scores.is_file()
 
     def check_suite(self, *, begun: bool = False) -> None:
-        """Raise a `FedcrfError` unless the folder is a suite's, or free for one and need not be."""
+        """Raise a `FedcrfError` unless the folder is a suite's, or free for one not yet begun."""
         check_folder(self.path)
         if begun and not self._scores.exists():
             raise FedcrfError(
