@@ -1,4 +1,4 @@
-"""From a table's columns to images, labels and class names."""
+"""From a table's columns to class names, labels and decoded images."""
 
 from __future__ import annotations
 

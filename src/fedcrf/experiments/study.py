@@ -1,4 +1,4 @@
-"""A study: a base run and named axes. Its runs are the product of the axes' values."""
+"""A study: a base run and named axes, whose values make its runs; and what settings do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a run is to be explained: a cell of it, a round, a client."""
+"""What of a run is to be explained, a cell, a round or a client, and that round in words."""
 
 from __future__ import annotations
 

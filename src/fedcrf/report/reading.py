@@ -1,4 +1,4 @@
-"""Runs read from their folders, as what a report shows of them."""
+"""What a report shows, as plain values, read from the folders of runs."""
 
 from __future__ import annotations
 

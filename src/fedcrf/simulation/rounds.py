@@ -1,4 +1,4 @@
-"""The federated loop: broadcast, local training, aggregation, evaluation, stopping."""
+"""The federated loop, when it ends, and its state between two rounds, also on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task: the loss that clients minimise, and the metrics of a model."""
+"""A task: the loss that clients minimise, and the scores and metrics of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process at work: it trains clients and scores models, in memory that it may share."""
+"""What a round is of, and one process at it: it trains clients and scores models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The paper's own numbers, and ours beside them: test accuracies, mean and sd over seeds."""
+"""The paper's numbers and claims, and ours beside them: a claim is held against paired seeds.
+
+It is supported where the 95 % interval of its paired difference lies on the claimed side of zero,
+contradicted where it lies on the other, and undecided where it contains zero or the seeds are too
+few. Variances are compared by a test for paired samples at the same level. Rounds to an accuracy
+that some run never reached are compared by counting the seeds.
+"""
 
 from __future__ import annotations
 
