@@ -15,8 +15,7 @@ from fedcrf.models import MLP
 from fedcrf.objectives import Plain
 from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
-from fedcrf.simulation.local_training import LocalTraining, epochs
-from fedcrf.simulation.mlp_training import trainer
+from fedcrf.simulation.local_training import LocalTraining, epochs, trainer
 from fedcrf.simulation.worker import Work, state_of
 
 OURS, CRF, BFLOAT16, SLICES = "fedcrf", "fedcrf, CRF rule", "fedcrf, bfloat16", "tensor slices"

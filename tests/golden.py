@@ -45,8 +45,7 @@ from fedcrf.rules import (
     find_rule,
 )
 from fedcrf.rules.byzfl import AGGREGATORS, PRE_AGGREGATORS
-from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.mlp_training import MLPTraining
+from fedcrf.simulation.local_training import LocalTraining, MLPTraining
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
 from fedcrf.simulation.task import Scores, client_evaluation_of, evaluation_of, score
 from simulation import small

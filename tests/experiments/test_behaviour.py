@@ -33,8 +33,7 @@ from fedcrf.objectives import Plain
 from fedcrf.report.reading import read_report
 from fedcrf.rules import CRF, FedAvg, Krum, Rule
 from fedcrf.rules.server_optimizers import Adam
-from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.mlp_training import MLPTraining
+from fedcrf.simulation.local_training import LocalTraining, MLPTraining
 from fedcrf.simulation.rounds import Simulation
 from fedcrf.simulation.task import Scores
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedcrf.data.cache import cached_dataset
-from fedcrf.data.dataset import ImageDataset, LabelledImages
+from fedcrf.data.dataset import ImageDataset, LabelledImages, cached_dataset
 from fedcrf.data.site_files import read_site_files
 from fedcrf.data.tables import RawTable, ReadOptions, decode_splits, image_block, join_blocks
 from fedcrf.errors import FedcrfError, unknown_name

@@ -22,11 +22,12 @@ from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.local_training import (
     Batches,
     LocalTraining,
+    MLPTraining,
     fewest_in_a_step,
     momentum_of,
     trained,
+    trainer,
 )
-from fedcrf.simulation.mlp_training import MLPTraining, trainer
 from fedcrf.simulation.randomness import Stream, generator, torch_seed
 from fedcrf.simulation.task import ACCURACY, CLASSIFICATION, Scores, Task, evaluation_of, score
 from fedcrf.statistics import as_numpy
