@@ -306,7 +306,14 @@ def _fewer(found: Estimate, seeds: int) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """One partition of a suite, and how tables over several suites call it."""
+    """One partition of a suite, for tables over several suites.
+
+    Attributes:
+        title: How the tables call it.
+        suite: The suite.
+        cells: The table of its cells.
+        partition: The partition's name.
+    """
 
     title: str
     suite: Suite
@@ -317,7 +324,8 @@ class Place:
 def worst_case_ranks(places: Sequence[Place]) -> Table:
     """Return a row a method: its worst mean accuracy over all attacks in each place, and its rank.
 
-    Methods are in the order of their mean rank; 1 is the best, a method that is not run has none.
+    Methods are in the order of their mean rank. Rank 1 is the best; where a method is not run, it
+    has no rank.
     """
 
     def worst(place: Place, method: str) -> Estimate | None:
@@ -344,25 +352,31 @@ def cost_ranks(places: Sequence[Place]) -> Table:
 
 
 def _ranked(
-    title: str, places: Sequence[Place], measure: Callable[[Place, str], Estimate | None]
+    title: str,
+    places: Sequence[Place],
+    measure: Callable[[Place, str], Estimate | None],
 ) -> Table:
     """Return a table of methods by places: a measure of which more is better, and ranks by it."""
-    import pandas as pd
-
     methods = dict.fromkeys(method for place in places for method in place.suite.methods)
-    found = [{method: measure(place, method) for method in methods} for place in places]
-    means = pd.DataFrame(
-        [{name: each.mean for name, each in of.items() if each is not None} for of in found],
-        columns=list(methods),
-        dtype=float,
-    )
-    ranks = means.rank(axis="columns", method="min", ascending=False)
-    rows = []
-    for method, mean in ranks.mean().sort_values(kind="stable").items():
-        texts = (
-            NO_NUMBER if each is None else f"{each.mean:.3f} {interval_text(each)} ({rank:.0f})"
-            for each, rank in zip((of[method] for of in found), ranks[method], strict=True)
+    ranks: dict[str, list[float]] = {method: [] for method in methods}
+    columns: list[dict[str, str]] = []
+    for place in places:
+        found = {method: measure(place, method) for method in methods}
+        known = {method: each for method, each in found.items() if each is not None}
+        texts = {}
+        for method, each in known.items():
+            rank = 1 + sum(other.mean > each.mean for other in known.values())
+            ranks[method].append(rank)
+            texts[method] = f"{each.mean:.3f} {interval_text(each)} ({rank})"
+        columns.append(texts)
+    mean = {method: float(np.mean(each)) if each else np.inf for method, each in ranks.items()}
+    rows = [
+        (
+            method_title(method),
+            f"{mean[method]:.1f}" if ranks[method] else NO_NUMBER,
+            *(texts.get(method, NO_NUMBER) for texts in columns),
         )
-        rows.append((method_title(method), NO_NUMBER if np.isnan(mean) else f"{mean:.1f}", *texts))
+        for method in sorted(methods, key=mean.__getitem__)
+    ]
     header = (title, "mean rank", *(place.title for place in places))
     return Table(title, header, tuple(rows))
