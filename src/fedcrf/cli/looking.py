@@ -237,7 +237,7 @@ def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str
     for name, kind in registry.items():
         where = section if section in ("model", "attack") else f"{section}.{name}"
         settings = [
-            f"\n      {where}.{field.name} = {_plain(field.default)}"
+            f"\n      {where}.{field.name} = {json.dumps(field.default)}"
             for field in dataclasses.fields(kind)
             if field.name not in ignored(kind)
         ]
@@ -251,7 +251,3 @@ def _part(entry: tuple[str, Part]) -> str:
         key if default is None else f"{key} = {default}" for key, default in part.settings.items()
     ]
     return f"{name} ({', '.join(settings)})" if settings else name
-
-
-def _plain(value: object) -> str:
-    return json.dumps(list(value) if isinstance(value, tuple) else value)

@@ -216,7 +216,10 @@ def cached_dataset(
         build: Reads and decodes the data set.
         cache_dir: The cache's folder; by default that of `fedcrf.files.cache_folder`.
     """
-    entry = (cache_dir or cache_folder()) / "datasets" / _entry_name(name, identity)
+    described = json.dumps({"format": _FORMAT_VERSION, **identity}, sort_keys=True)
+    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
+    folder = f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}"
+    entry = (cache_dir or cache_folder()) / "datasets" / folder
     cached = _load(name, entry)
     if cached is not None:
         return cached
@@ -235,12 +238,6 @@ def cached_dataset(
         return dataset
     # From the file, the images need no memory of their own.
     return _load(name, entry) or dataset
-
-
-def _entry_name(name: str, identity: Mapping[str, object]) -> str:
-    described = json.dumps({"format": _FORMAT_VERSION, **identity}, sort_keys=True)
-    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
-    return f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}"
 
 
 def _load(name: str, entry: Path) -> ImageDataset | None:

@@ -332,7 +332,10 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
     """Run one cell; an error ends only this cell."""
     try:
         dataset = _dataset(workplace, job.cell.data)
-        workers = workplace.jobs if _images_a_round(job.cell, dataset) >= WORTH_PROCESSES else 1
+        holders = job.cell.num_clients
+        drawn = job.cell.rounds.clients_per_round or holders
+        images = drawn * job.cell.training.images(len(dataset.train) / holders)
+        workers = workplace.jobs if images >= WORTH_PROCESSES else 1
         run_cell(job.cell, job.store, dataset, workplace.torch_device(), observer, workers)
     except FedcrfError as error:
         observer(CellFailed(job.cell, str(error)))
@@ -343,12 +346,6 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
     except Exception as error:
         logging.getLogger(__name__).debug("%s failed", job.cell.name, exc_info=True)
         observer(CellFailed(job.cell, f"{type(error).__name__}: {error}"))
-
-
-def _images_a_round(cell: CellSpec, dataset: ImageDataset) -> float:
-    num_clients = cell.num_clients
-    taking_part = (cell.rounds.clients_per_round or num_clients) / num_clients
-    return num_clients * taking_part * cell.training.images(len(dataset.train) / num_clients)
 
 
 def _run_on(

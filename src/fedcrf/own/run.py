@@ -249,15 +249,12 @@ def _shown(
             for after, record in simulation.rounds(state):
                 state = after
                 yield after, record
-                bar.update(shown, completed=after.round, description=_said(record, most))
+                accuracy = record.validation.accuracy
+                said = f"round {record.round} of {most}: "
+                said += f"validation loss {record.validation.loss:.4g}"
+                said += f", accuracy {accuracy:.3f}" if np.isfinite(accuracy) else ""
+                bar.update(shown, completed=after.round, description=said)
         except FedcrfError:
             raise
         except Exception as error:  # whatever model, loss, metrics or data raise
             raise FedcrfError(f"round {state.round + 1} failed ({in_a_line(error)})") from error
-
-
-def _said(record: RoundRecord, most: int) -> str:
-    said = f"round {record.round} of {most}: validation loss {record.validation.loss:.4g}"
-    if np.isfinite(record.validation.accuracy):
-        said += f", accuracy {record.validation.accuracy:.3f}"
-    return said

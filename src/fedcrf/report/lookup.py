@@ -122,7 +122,8 @@ def find_round(found: Explained, number: int | None, client: Client | None = Non
     if not records:
         raise FedcrfError(f"{title} has no rounds yet")
     for record in reversed(records):
-        if record.round == number or (number is None and _took_part(client, record)):
+        there = map(str, [*record.clients, *(record.nodes or ())])
+        if record.round == number or (number is None and (client is None or str(client) in there)):
             return record
         if number is not None and record.first <= number < record.round:
             raise FedcrfError(
@@ -136,10 +137,6 @@ def find_round(found: Explained, number: int | None, client: Client | None = Non
         f"{title} has no round {number}: choose from {records[0].round} to {records[-1].round}"
         + (f" ({found.damage})" if found.damage else "")
     )
-
-
-def _took_part(client: Client | None, record: RoundRecord) -> bool:
-    return client is None or str(client) in map(str, [*record.clients, *(record.nodes or ())])
 
 
 def notices(found: Explained) -> list[str]:

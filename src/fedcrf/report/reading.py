@@ -186,20 +186,18 @@ class _Room:
     left: int
 
     def take(self, records: Rounds) -> bool:
-        needed = sum(_numbers(record) for record in records)
+        needed = 0
+        for record in records:
+            m, reasons = len(record.clients), record.reasons
+            needed += 4 * m
+            if reasons is not None and reasons.causes:
+                needed += (1 + 2 * len(reasons.causes)) * m
+            elif reasons is not None:
+                needed += 6 * m + (m * (m - 1) // 2 if reasons.affinity is not None else 0)
         if needed > self.left:
             return False
         self.left -= needed
         return True
-
-
-def _numbers(record: RoundRecord) -> int:
-    m, reasons = len(record.clients), record.reasons
-    if reasons is None:
-        return 4 * m
-    if reasons.causes:
-        return (5 + 2 * len(reasons.causes)) * m
-    return 10 * m + (m * (m - 1) // 2 if reasons.affinity is not None else 0)
 
 
 def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunContent:

@@ -31,7 +31,6 @@ from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import (
     Client,
-    ClientMetrics,
     RoundRecord,
     Seconds,
     Totals,
@@ -359,15 +358,19 @@ class Simulation(Settings):
             after = replace(after, totals=totals)
         if not scores:
             return after, None
+        held, everyone = self._work.federation, None
+        if held.set_aside is not None:
+            owners = torch.cat([held.test.owners, held.set_aside.owners])
+            everyone = client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
         validation = evaluation_of(scores["validation"])
         stopping = state.stopping.observe(number, validation.loss)
         record = RoundRecord(
             round=number,
             training_loss=loss,
             validation=validation,
-            test=client_evaluation_of(scores["test"], self._work.federation.test.owners),
+            test=client_evaluation_of(scores["test"], held.test.owners),
             held_out=evaluation_of(scores["held_out"]) if "held_out" in scores else None,
-            everyone=self._everyone(scores),
+            everyone=everyone,
             metrics=metrics_of(scores),
             attack_success=evaluation_of(scores[TRIGGERED]).accuracy
             if TRIGGERED in scores
@@ -392,14 +395,6 @@ class Simulation(Settings):
         for name in self._work.trained_names:
             model[name][...] -= model[name].dtype.type(decay) * before[name]
         return model
-
-    def _everyone(self, scores: Mapping[str, Scores]) -> ClientMetrics | None:
-        """Return the scores on all clients' test parts; None if none are set aside."""
-        test, set_aside = self._work.federation.test, self._work.federation.set_aside
-        if set_aside is None:
-            return None
-        owners = torch.cat([test.owners, set_aside.owners])
-        return client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
 
 
 DIGEST_SIZE = 32

@@ -226,6 +226,10 @@ class RoundMemory:
         others = [name for name in task.metrics if name != ACCURACY]
         server = int(work.server_examples > 0)
         count, kept = work.most_participants + server, len(work.federation.clients) + server
+        personal = task.personal_tensors(network)
+        if work.training.worker_momentum:  # of a client that has not trained yet
+            size = sum(each.numel() for each in trained(network))
+            personal = {**personal, MOMENTUM: torch.zeros(size)}
         return cls(
             model={name: place(tensor) for name, tensor in tensors.items()},
             layout=layout,
@@ -245,10 +249,7 @@ class RoundMemory:
             },
             personal={
                 name: place(tensor.cpu().repeat(kept, *[1] * tensor.dim()))
-                for name, tensor in (
-                    *task.personal_tensors(network).items(),
-                    *_no_momentum(work, network),
-                )
+                for name, tensor in personal.items()
             },
         )
 
@@ -364,13 +365,6 @@ class Worker:
         if self._fixed is not None:
             return self._fixed
         return list(self._work.task.shared_tensors(self._network).values())
-
-
-def _no_momentum(work: Work, network: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return the momentum of a client that has not trained yet; nothing where none is kept."""
-    if not work.training.worker_momentum:
-        return []
-    return [(MOMENTUM, torch.zeros(sum(each.numel() for each in trained(network))))]
 
 
 def label_divergence(labels: Tensor, num_classes: int) -> float:

@@ -253,10 +253,11 @@ def _speed(pair: str, ours: pd.Series, theirs: pd.Series) -> tuple[str, ...]:
     from scipy.stats import binomtest
 
     targets = [REACHED * max(curve) for curve in theirs]
-    own, base = (
-        np.array([_rounds_to(*each) for each in zip(curves, targets, strict=True)])
-        for curves in (ours, theirs)
-    )
+
+    def rounds_to(curve: Sequence[float], target: float) -> float:
+        return next((n for n, each in enumerate(curve, start=1) if each >= target), math.inf)
+
+    own, base = (np.array([*map(rounds_to, curves, targets)]) for curves in (ours, theirs))
     claim = f"{pair}: converges at least as fast"
     measure = f"rounds to {REACHED:.0%} of the baseline's best validation accuracy on the same seed"
     if np.isfinite([own, base]).all():
@@ -274,11 +275,6 @@ def _speed(pair: str, ours: pd.Series, theirs: pd.Series) -> tuple[str, ...]:
     if p < 1 - CONFIDENCE:
         verdict = SUPPORTED if sooner > later else CONTRADICTED
     return claim, measure, value, verdict
-
-
-def _rounds_to(curve: Sequence[float], target: float) -> float:
-    """Return the first round of that accuracy; infinity where there is none."""
-    return next((number for number, each in enumerate(curve, start=1) if each >= target), math.inf)
 
 
 def _rounds_text(rounds: NDArray[np.float64], curves: pd.Series) -> str:
