@@ -15,10 +15,8 @@ from fedcrf.models import MLP
 from fedcrf.objectives import Plain
 from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
-from fedcrf.simulation.local_training import LocalTraining, epochs
-from fedcrf.simulation.mlp_training import trainer
-from fedcrf.simulation.work import Work
-from fedcrf.simulation.worker import state_of
+from fedcrf.simulation.local_training import LocalTraining, epochs, trainer
+from fedcrf.simulation.worker import Work, state_of
 
 OURS, CRF, BFLOAT16, SLICES = "fedcrf", "fedcrf, CRF rule", "fedcrf, bfloat16", "tensor slices"
 ours, crf = Entry(OURS, "ours"), Entry(CRF, "ours", options={"rule": "crf"})

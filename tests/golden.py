@@ -25,8 +25,7 @@ import torch
 
 from fedcrf.attacks import ATTACKS, Adaptive, DataAttack, Optimal, Scene, Schedule, Threat
 from fedcrf.data import PARTITIONS, PartitionSettings
-from fedcrf.data.partition import partition
-from fedcrf.data.split import ClientSplit, split_client
+from fedcrf.data.partition import ClientSplit, partition, split_client
 from fedcrf.models import MLP, MODELS
 from fedcrf.objectives import OBJECTIVES, Plain
 from fedcrf.processes import one_thread
@@ -46,11 +45,9 @@ from fedcrf.rules import (
     find_rule,
 )
 from fedcrf.rules.byzfl import AGGREGATORS, PRE_AGGREGATORS
-from fedcrf.simulation.evaluation import Scores, client_evaluation_of, evaluation_of, score
-from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.mlp_training import MLPTraining
-from fedcrf.simulation.rounds import Simulation
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.local_training import LocalTraining, MLPTraining
+from fedcrf.simulation.rounds import EarlyStopping, Simulation
+from fedcrf.simulation.task import Scores, client_evaluation_of, evaluation_of, score
 from simulation import small
 
 TABLE = Path(__file__).with_suffix(".json")

@@ -12,8 +12,7 @@ from fedcrf.objectives import Plain
 from fedcrf.rules import RULES
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.rounds import Simulation
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping, Simulation
 
 
 def prepare(

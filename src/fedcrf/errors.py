@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 class FedcrfError(ValueError):
     """A mistake the user can mend: one clear line that names the thing and the mend.
 
-    The command line prints the message without a traceback and exits with status 2.
+    The command line prints the message without a traceback and exits with status 2. What reads,
+    writes or checks may raise it; docstrings say so where it is not plain.
     """
 
 

@@ -19,13 +19,7 @@ import tomli_w
 
 from fedcrf.errors import unknown_name
 from fedcrf.experiments.cell import CellSummary
-from fedcrf.experiments.grid import (
-    CellFailed,
-    CellFinished,
-    CellStarted,
-    Event,
-    RoundFinished,
-)
+from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.extras import check_installed
@@ -36,17 +30,11 @@ CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
 
 @dataclass(frozen=True)
 class LoggedCell:
-    """The cell that a logger is made for.
+    """The cell that a logger is made for."""
 
-    Attributes:
-        folder: Of the run.
-        cell: What is run.
-        rounds_done: Rounds of an earlier execution, after which it goes on.
-    """
-
-    folder: Path
+    folder: Path  # of the run
     cell: CellSpec
-    rounds_done: int = 0
+    rounds_done: int = 0  # rounds of an earlier execution, after which it goes on
 
     @property
     def identity(self) -> str:
@@ -235,12 +223,8 @@ LOGGERS: Mapping[str, MakeLogger] = {
 class LoggingObserver:
     """An observer of the runner that logs every cell to some tools.
 
-    A tool that fails is named once and then left alone: no run ends because of its log.
-
-    Args:
-        makers: The loggers by name.
-        folders: The run's folder of each cell.
-        say: Takes a line for the user.
+    A tool that fails is named once and then left alone: no run ends because of its log. ``folders``
+    has the run's folder of each cell; ``say`` takes a line for the user.
     """
 
     def __init__(
@@ -279,11 +263,7 @@ class LoggingObserver:
 
 
 def find_loggers(names: Sequence[str], known: Mapping[str, MakeLogger]) -> dict[str, MakeLogger]:
-    """Return the loggers of those names.
-
-    Raises:
-        FedcrfError: No such logger, or its tool is not installed.
-    """
+    """Return the loggers of those names, whose tools must be installed."""
     for name in names:
         if name not in known:
             raise unknown_name("logger", name, known)

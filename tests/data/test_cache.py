@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedcrf.data import ImageDataset, LabelledImages, load_dataset
-from fedcrf.data.cache import cached_dataset
+from fedcrf.data.dataset import cached_dataset
 
 WriteParquet = Callable[..., Path]
 

@@ -19,7 +19,7 @@ from experiments.runs import Log, carry_out, small_spec, snapshot
 from fedcrf.attacks import Attack
 from fedcrf.cli import app
 from fedcrf.data import PARTITIONS, PartitionSettings
-from fedcrf.data.split import ClientSplit
+from fedcrf.data.partition import ClientSplit
 from fedcrf.experiments import provenance
 from fedcrf.experiments.cell import CellStore
 from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grids
@@ -33,10 +33,9 @@ from fedcrf.objectives import Plain
 from fedcrf.report.reading import read_report
 from fedcrf.rules import CRF, FedAvg, Krum, Rule
 from fedcrf.rules.server_optimizers import Adam
-from fedcrf.simulation.evaluation import Scores
-from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.mlp_training import MLPTraining
+from fedcrf.simulation.local_training import LocalTraining, MLPTraining
 from fedcrf.simulation.rounds import Simulation
+from fedcrf.simulation.task import Scores
 
 STALE = "rule crf has behaviour 2 now and had 1"
 
@@ -132,7 +131,7 @@ def test_a_stale_cell_is_told_and_left_out(finished: Path, raised: None) -> None
     assert not any(run.records()["crf-fedavg"][0]), "and in no figure"
     (told,) = read_report([finished]).runs
     assert [line for line in told.notices if line.startswith("crf-fedavg-seed-0: stale")]
-    assert {each.method for each in told.charts.cells} == {"FedAvg"}
+    assert {each["method"] for each in told.charts.cells} == {"FedAvg"}
 
 
 def test_the_command_line_calls_it_stale(finished: Path, raised: None) -> None:

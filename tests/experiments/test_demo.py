@@ -81,7 +81,7 @@ def test_the_command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    short = replace(SUITE, layers=(*SUITE.layers, {"rounds": {"maximum": 5}}))
+    short = replace(SUITE, settings=({"rounds": {"maximum": 5}},))
     monkeypatch.setattr(demo, "read_suite", lambda *_: short)
     monkeypatch.setattr(demo, "SEEDS", (20,))
     monkeypatch.chdir(tmp_path)

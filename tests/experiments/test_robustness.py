@@ -47,8 +47,8 @@ from fedcrf.experiments.robustness import (
     write_suite,
 )
 from fedcrf.experiments.spec import CellKey, RunSpec, resolve
-from fedcrf.experiments.store import Score, Store, digest
-from fedcrf.experiments.suite import SUITES, Suite, datasets_of, default_folder, read_suite
+from fedcrf.experiments.store import Score, Store, name_of, unseeded
+from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
 from fedcrf.simulation.records import RoundRecord
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
@@ -103,7 +103,7 @@ def finished(log: Log) -> list[str]:
     return [event.cell.name for event in log.events if isinstance(event, CellFinished)]
 
 
-DATASETS = [(name, dataset) for name in SUITES for dataset in datasets_of(name)]
+DATASETS = [(name, dataset) for name in SUITES for dataset in read_suite(name).datasets]
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -699,7 +699,7 @@ def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Pa
                 {
                     **place_of(key),
                     "accuracy": 0.5,
-                    "description": digest(cell),
+                    "description": name_of(unseeded(cell)),
                     "fingerprint": "f",
                     "provenance": PROVENANCE,
                 }

@@ -14,8 +14,7 @@ import torch
 from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.data import load_dataset
-from fedcrf.experiments.cell import CellStore
-from fedcrf.experiments.folders import LOCK_NAME
+from fedcrf.experiments.cell import LOCK_NAME, CellStore
 from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grids
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.results import read_results, table, write_results
@@ -24,10 +23,9 @@ from fedcrf.experiments.store import Store
 from fedcrf.report.lookup import find_round, find_rounds
 from fedcrf.report.page import render
 from fedcrf.report.reading import read_report
-from fedcrf.simulation.evaluation import evaluation_of, score
 from fedcrf.simulation.federation import build_federation, client_splits
-from fedcrf.simulation.rounds import Simulation
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping, Simulation
+from fedcrf.simulation.task import evaluation_of, score
 from simulation.small import same_state, without_seconds
 
 

@@ -229,7 +229,7 @@ def test_the_table_of_a_round_has_the_columns_of_the_terminal(
     more: tuple[str, ...],
 ) -> None:
     words = {**WORDS, "particulars": [*WORDS["particulars"], *more]}
-    for module in ("content", "explanation"):
+    for module in ("reading", "explanation"):
         monkeypatch.setattr(f"fedcrf.report.{module}.WORDS", words)
     write_page(read_report([attacked]), tmp_path / "report.html")
     chromium.open(tmp_path / "report.html")

@@ -26,11 +26,10 @@ from fedcrf.rules import (
     State,
     reported_evidence,
 )
-from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.rounds import RunState, Simulation
+from fedcrf.simulation.rounds import RunState, Simulation, load_checkpoint, save_checkpoint
 
 SHAPE = (1, 4, 4)
 CLASSES = 3

@@ -11,13 +11,13 @@ import torch
 
 from fedcrf import FedcrfError
 from fedcrf.files import atomic_write
-from fedcrf.simulation.checkpoint import (
+from fedcrf.simulation.rounds import (
+    EarlyStopping,
+    RunState,
     load_checkpoint,
     save_checkpoint,
     save_model,
 )
-from fedcrf.simulation.rounds import RunState
-from fedcrf.simulation.stopping import EarlyStopping
 from simulation.small import same_state
 
 

@@ -16,13 +16,12 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain, Proximal
 from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized, Rule
-from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint
-from fedcrf.simulation.evaluation import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import LocalTraining, epochs, train_client
 from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping, load_checkpoint, save_checkpoint
+from fedcrf.simulation.task import client_evaluation_of, evaluation_of, score
 from simulation.small import (
     Asking,
     BatchNormPlan,

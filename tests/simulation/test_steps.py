@@ -26,8 +26,7 @@ from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import Batches, LocalTraining
 from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import RoundRecord, rounds_of
-from fedcrf.simulation.rounds import RunState, Simulation
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation
 from fedcrf.simulation.worker import MOMENTUM
 from simulation.small import (
     BatchNormPlan,

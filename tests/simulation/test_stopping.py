@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping
 
 NAN, INF = math.nan, math.inf
 

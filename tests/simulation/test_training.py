@@ -19,8 +19,13 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import OBJECTIVES, Objective, Plain, Proximal
 from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.local_training import LocalTraining, epochs, fewest_in_a_step, train_client
-from fedcrf.simulation.mlp_training import trainer
+from fedcrf.simulation.local_training import (
+    LocalTraining,
+    epochs,
+    fewest_in_a_step,
+    train_client,
+    trainer,
+)
 from simulation.small import (
     CLASSES,
     SHAPE,

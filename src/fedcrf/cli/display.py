@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -28,10 +27,11 @@ from fedcrf.experiments.grid import (
     Observer,
     PartitionMade,
     RoundFinished,
+    Runs,
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import PartitionRecord, Store
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.experiments.store import PartitionRecord
+from fedcrf.simulation.records import Client, RoundRecord
 
 SMALL_CLIENT = 10
 """A client with fewer examples is named as small."""
@@ -40,17 +40,14 @@ SMALL_CLIENT = 10
 class RunDisplay:
     """Shows the events of a run; a context manager and an observer of the grid.
 
-    Args:
-        runs: What is run, and where the results go.
-        console: What to print on.
-        brief: Whether to print a line a cell, at its end, instead of a line a round.
-        also: Takes every event after it is shown, such as what logs them.
-        clock: Tells the time, in seconds.
+    If it is ``brief`` it prints a line a cell, at its end, instead of a line a round. ``also``
+    takes every event after it is shown, such as what logs them; ``clock`` tells the time, in
+    seconds.
     """
 
     def __init__(
         self,
-        runs: Sequence[tuple[RunSpec, Store]],
+        runs: Runs,
         console: Console,
         *,
         brief: bool = False,
@@ -85,12 +82,7 @@ class RunDisplay:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def __call__(self, event: Event) -> None:
@@ -254,7 +246,7 @@ def counts_table(partition: PartitionRecord) -> Table:
     return Table("", header, tuple(tuple(map(str, row)) for row in rows))
 
 
-def _clients(numbers: list[int | str]) -> str:
+def _clients(numbers: list[Client]) -> str:
     named = listed(numbers)
     return f"client {named} holds" if len(numbers) == 1 else f"clients {named} hold"
 

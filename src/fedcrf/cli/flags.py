@@ -89,11 +89,7 @@ def if_given(parse: Callable[[str], T], text: str | None) -> T | None:
 
 
 def parse_attackers(text: str) -> int | float:
-    """Return the number or fraction of ``3`` or ``0.3``.
-
-    Raises:
-        FedcrfError: Not of that form.
-    """
+    """Return the number or fraction of ``3`` or ``0.3``."""
     try:
         return float(text) if "." in text else int(text)
     except ValueError:
@@ -103,11 +99,7 @@ def parse_attackers(text: str) -> int | float:
 
 
 def parse_names(flag: str, text: str) -> list[str]:
-    """Return the names of ``fedavg, crf-fedavg``.
-
-    Raises:
-        FedcrfError: There is none.
-    """
+    """Return the names of ``fedavg, crf-fedavg``, one at least."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise FedcrfError(f"{flag} names nothing: give at least one name, or leave it out")
@@ -115,20 +107,12 @@ def parse_names(flag: str, text: str) -> list[str]:
 
 
 def names_if_given(flag: str, text: str | None) -> list[str] | None:
-    """Return the names of a flag; None where it was not given.
-
-    Raises:
-        FedcrfError: It was given, and names nothing.
-    """
+    """Return the names of a flag; None where it was not given."""
     return None if text is None else parse_names(flag, text)
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Return the seeds of ``0-2,7``.
-
-    Raises:
-        FedcrfError: Not of that form.
-    """
+    """Return the seeds of ``0-2,7``."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -184,11 +168,7 @@ class DataFlags:
     min_examples: Annotated[int | None, data_option("Fewest examples of a client.")] = None
 
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Return what they say in a run file, None where a flag was not given.
-
-        Raises:
-            FedcrfError: Both a data set and sites are given.
-        """
+        """Return what they say in a run file, None where a flag was not given."""
         if self.sites is not None and self.dataset is not None:
             raise FedcrfError("--sites and --dataset: give one of them")
         return {
@@ -228,11 +208,7 @@ class PlaceFlags:
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that takes the fields of its dataclasses of flags, each as an option.
-
-    Args:
-        command: Its parameters are keywords: options, and dataclasses of options with defaults.
-    """
+    """Return a command that takes the fields of its dataclasses of flags, each as an option."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     kind = inspect.Parameter.KEYWORD_ONLY

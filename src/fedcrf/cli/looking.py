@@ -19,14 +19,7 @@ from fedcrf.cli.flags import (
     where_option,
     with_flags,
 )
-from fedcrf.cli.output import (
-    TableForm,
-    list_entries,
-    list_files,
-    print_table,
-    print_tables,
-    say,
-)
+from fedcrf.cli.output import TableForm, list_entries, list_files, print_table, print_tables, say
 from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
@@ -72,7 +65,6 @@ def show(
 def _show_recorded(
     folder: Path, runs: Mapping[str, RecordedRun], form: TableForm, *, figures: bool
 ) -> None:
-    """Show runs that another framework carried out."""
     from fedcrf.experiments.recorded import readable, recorded_table, write_recorded_figures
 
     runs, lines = readable(runs)
@@ -127,8 +119,7 @@ def explain(
     seed: Annotated[int | None, what_option("The seed; else the run's first.")] = None,
 ) -> None:
     """Explain the clients' weights in one round: a verdict in words, then the numbers."""
-    from fedcrf.report.in_words import in_words
-    from fedcrf.report.lookup import find_round, find_rounds
+    from fedcrf.report.lookup import find_round, find_rounds, in_words
 
     found = find_rounds(folder, method, seed)
     said = in_words(found, find_round(found, number, client), client)
@@ -232,7 +223,6 @@ def models() -> None:
 
 
 def _installed(what: str) -> dict[str, str]:
-    """Return the names that installed packages give, and what each stands for."""
     from fedcrf.extensions import installed
 
     found = installed(what).items()
@@ -247,7 +237,7 @@ def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str
     for name, kind in registry.items():
         where = section if section in ("model", "attack") else f"{section}.{name}"
         settings = [
-            f"\n      {where}.{field.name} = {_plain(field.default)}"
+            f"\n      {where}.{field.name} = {json.dumps(field.default)}"
             for field in dataclasses.fields(kind)
             if field.name not in ignored(kind)
         ]
@@ -256,13 +246,8 @@ def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str
 
 
 def _part(entry: tuple[str, Part]) -> str:
-    """Return the name of a part of ByzFL, and its settings with their defaults."""
     name, part = entry
     settings = [
         key if default is None else f"{key} = {default}" for key, default in part.settings.items()
     ]
     return f"{name} ({', '.join(settings)})" if settings else name
-
-
-def _plain(value: object) -> str:
-    return json.dumps(list(value) if isinstance(value, tuple) else value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,8 +39,7 @@ from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
     from fedcrf.cli.display import RunDisplay
-    from fedcrf.experiments.grid import CellFailed, Workplace
-    from fedcrf.experiments.spec import RunSpec
+    from fedcrf.experiments.grid import CellFailed, Runs, Workplace
     from fedcrf.experiments.store import Store
     from fedcrf.loggers import MakeLogger
 
@@ -118,11 +117,7 @@ def run(
         "seeds": if_given(parse_seeds, seeds),
         "model": {"name": model},
         **data.sections(),
-        "rounds": {
-            "maximum": rounds,
-            "patience": patience,
-            "clients_per_round": clients_per_round,
-        },
+        "rounds": {"maximum": rounds, "patience": patience, "clients_per_round": clients_per_round},
         "training": {
             "learning_rate": learning_rate,
             "batch_size": batch_size,
@@ -155,10 +150,7 @@ def run(
         list_files(write_results(store))
 
 
-def demo(
-    output: FolderFlag = Path("runs/demo"),
-    jobs: JobsFlag = None,
-) -> None:
+def demo(output: FolderFlag = Path("runs/demo"), jobs: JobsFlag = None) -> None:
     """Show the point: three rules on the digits, with three attackers among ten and without."""
     workplace = _workplace(None, PlaceFlags(jobs=jobs, device="cpu"))
     from fedcrf.experiments.demo import Demonstration
@@ -254,8 +246,7 @@ def sweep(
     workplace = _workplace(data_dir, place)
     from fedcrf.experiments.results import table
     from fedcrf.experiments.settings import read_run_file, setting
-    from fedcrf.experiments.study import Study, parse_axis
-    from fedcrf.experiments.sweep import sweep_table, write_sweep
+    from fedcrf.experiments.study import Study, parse_axis, sweep_table, write_sweep
 
     flags = {
         "methods": names_if_given("--methods", methods),
@@ -347,11 +338,7 @@ def robustness(
 
 
 def _carry_out(
-    runs: Sequence[tuple[RunSpec, Store]],
-    workplace: Workplace,
-    log: str | None,
-    *,
-    brief: bool = False,
+    runs: Runs, workplace: Workplace, log: str | None, *, brief: bool = False
 ) -> tuple[list[CellFailed], RunDisplay]:
     """Run what is missing of some runs; return the cells that failed, and what was shown."""
     from fedcrf.experiments.grid import run_grids
@@ -360,9 +347,7 @@ def _carry_out(
         return run_grids(runs, workplace, display), display
 
 
-def _display(
-    runs: Sequence[tuple[RunSpec, Store]], log: str | None, *, brief: bool = False
-) -> RunDisplay:
+def _display(runs: Runs, log: str | None, *, brief: bool = False) -> RunDisplay:
     """Return what shows every event, and passes it to the loggers that are asked for."""
     from fedcrf.cli.display import RunDisplay
 
@@ -376,7 +361,6 @@ def _display(
 
 
 def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
-    """Return the loggers that are asked for, by name."""
     if log is None:
         return {}
     from fedcrf.loggers import LOGGERS, find_loggers

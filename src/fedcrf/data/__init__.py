@@ -3,13 +3,14 @@
 from fedcrf.data.dataset import ImageDataset, LabelledImages, Normalisation
 from fedcrf.data.partition import (
     PARTITIONS,
+    ClientSplit,
     PartitionScheme,
     PartitionSettings,
     find_partition,
     partition,
+    split_client,
 )
 from fedcrf.data.sources import DATASETS, DatasetSource, load_dataset
-from fedcrf.data.split import ClientSplit, split_client
 
 __all__ = [
     "DATASETS",

@@ -1,17 +1,23 @@
-"""Decoded images with their labels, whatever their source."""
+"""Decoded images with their labels, whatever their source, and on disk: decoded once."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcrf.errors import FedcrfError
+from fedcrf.files import CACHE_VARIABLE, cache_folder
 
 # Enough images at once to keep NumPy busy, few enough that the int64 copies stay small.
 _BLOCK = 1024
@@ -19,12 +25,9 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, eq=False)
 class Normalisation:
-    """Per-channel mean and standard deviation of pixel values, in units of the raw pixel values.
+    """Mean and standard deviation of raw pixel values by channel, ``(C,)`` float64.
 
-    Attributes:
-        mean: ``(C,)`` float64.
-        std: ``(C,)`` float64, the population standard deviation; 1 where it would be 0, since
-            images are divided by it.
+    The latter is the population's; 1 where it would be 0, since images are divided by it.
     """
 
     mean: NDArray[np.float64]
@@ -52,12 +55,7 @@ class LabelledImages:
 
     @classmethod
     def from_arrays(cls, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> Self:
-        """Compute the pixel sums of ``images`` and freeze all four arrays.
-
-        Args:
-            images: ``(n, C, H, W)`` uint8.
-            labels: ``(n,)`` int64.
-        """
+        """Compute the pixel sums of images as of the class, and freeze all four arrays."""
         sums = np.empty(images.shape[:2], dtype=np.int64)
         square_sums = np.empty(images.shape[:2], dtype=np.int64)
         for rows in _blocks(len(images)):
@@ -75,9 +73,7 @@ class LabelledImages:
     def from_numbers(cls, rows: NDArray[np.float32], labels: NDArray[np.int64]) -> Self:
         """Return examples that are no images of bytes; each number of a row is its own channel.
 
-        Args:
-            rows: ``(n, d)`` float32, or ``(n, C, H, W)``.
-            labels: ``(n,)`` int64.
+        ``rows`` are ``(n, d)`` float32, or ``(n, C, H, W)``.
         """
         images: Any = rows.reshape(len(rows), -1, 1, 1) if rows.ndim == 2 else rows
         nothing = np.zeros(images.shape[:2], dtype=np.int64)
@@ -88,13 +84,11 @@ class LabelledImages:
     def normalisation(self, indices: ArrayLike | None = None) -> Normalisation:
         """Return the exact per-channel mean and standard deviation over some of the images.
 
-        Args:
-            indices: Which images, as integer positions or a boolean mask; all of them by default.
-
-        Raises:
-            FedcrfError: If no image is chosen.
+        ``indices`` are integer positions or a boolean mask; all images by default, one at least.
         """
-        chosen = slice(None) if indices is None else _as_index(indices)
+        chosen: Any = slice(None) if indices is None else np.asarray(indices)
+        if isinstance(chosen, np.ndarray) and chosen.dtype != np.bool_:
+            chosen = chosen.astype(np.int64)
         sums, square_sums = self.pixel_sums[chosen], self.pixel_square_sums[chosen]
         count = len(sums) * math.prod(self.images.shape[2:])
         if count == 0:
@@ -104,12 +98,13 @@ class LabelledImages:
             constant = values.max(axis=(0, 2, 3)) == values.min(axis=(0, 2, 3))
             std = np.where(constant, 1.0, values.std(axis=(0, 2, 3)))
             return Normalisation(mean=values.mean(axis=(0, 2, 3)), std=std)
-        moments = [
-            _exact_moments(count, int(total), int(square_total))
-            for total, square_total in zip(sums.sum(axis=0), square_sums.sum(axis=0), strict=True)
+        # Python's integers do not overflow, and the subtraction cancels nothing while all is whole.
+        totals, squares = ([*map(int, each.sum(axis=0))] for each in (sums, square_sums))
+        scaled = [
+            count * square - total * total for total, square in zip(totals, squares, strict=True)
         ]
-        mean, std = np.array(moments, dtype=np.float64).T
-        return Normalisation(mean=mean, std=std)
+        mean = np.array([total / count for total in totals])
+        return Normalisation(mean, np.array([math.sqrt(each) / count or 1.0 for each in scaled]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +116,7 @@ class ImageDataset:
         train: The images that are shared out to the clients.
         held_out: The data set's own test images; None without labelled ones.
         class_names: One name per class, in the order of the labels.
-        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays. Two runs with
-            the same fingerprint had the same data.
+        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays.
         sites: The names of real sites, whose examples stand one behind the other; None where a
             partition deals them out.
     """
@@ -157,13 +151,7 @@ class ImageDataset:
         return channels, height, width
 
     def limited(self, count: int) -> Self:
-        """Return the data set with at most ``count`` training and as many held-out images.
-
-        They are spread evenly over the whole.
-
-        Raises:
-            FedcrfError: If ``count`` is 0, or more than there are training images.
-        """
+        """Return ``count`` of the training images, evenly spread, and at most as many held out."""
         if not 0 < count <= len(self.train):
             raise FedcrfError(
                 f"--limit {count}: {self.name} has {len(self.train)} training images, "
@@ -190,17 +178,6 @@ def _blocks(length: int) -> Iterator[slice]:
         yield slice(start, start + _BLOCK)
 
 
-def _as_index(indices: ArrayLike) -> NDArray[np.int64] | NDArray[np.bool_]:
-    index = np.asarray(indices)
-    return index if index.dtype == np.bool_ else index.astype(np.int64)
-
-
-def _exact_moments(count: int, total: int, square_total: int) -> tuple[float, float]:
-    # Python's integers do not overflow, and the subtraction cancels nothing while all is whole.
-    scaled_variance = count * square_total - total * total
-    return total / count, math.sqrt(scaled_variance) / count or 1.0
-
-
 def _fingerprint(train: LabelledImages, held_out: LabelledImages | None) -> str:
     digest = hashlib.sha256()
     for part in (train, held_out):
@@ -212,3 +189,115 @@ def _fingerprint(train: LabelledImages, held_out: LabelledImages | None) -> str:
             digest.update(np.ascontiguousarray(part.images[rows]).tobytes())
         digest.update(part.labels.astype("<i8").tobytes())
     return digest.hexdigest()[:16]
+
+
+# Raise it whenever decoding gives other arrays than before, or the entry's layout changes.
+_FORMAT_VERSION = 1
+_DESCRIPTION = "entry.json"
+
+_logger = logging.getLogger(__name__)
+
+
+def cached_dataset(
+    name: str,
+    identity: Mapping[str, object],
+    build: Callable[[], ImageDataset],
+    cache_dir: Path | None = None,
+) -> ImageDataset:
+    """Return the data set from the cache; build and store it first if it is not there.
+
+    An entry is a folder that appears whole or not at all, so any number of processes may share a
+    cache. A damaged entry is built again. If the folder cannot be written, the data set is returned
+    all the same, with a warning in the log.
+
+    Args:
+        name: The data set's name, for the entry's folder.
+        identity: Everything that the decoded arrays depend on, as JSON values.
+        build: Reads and decodes the data set.
+        cache_dir: The cache's folder; by default that of `fedcrf.files.cache_folder`.
+    """
+    described = json.dumps({"format": _FORMAT_VERSION, **identity}, sort_keys=True)
+    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
+    folder = f"{re.sub(r'[^A-Za-z0-9]+', '-', name)}-{digest}"
+    entry = (cache_dir or cache_folder()) / "datasets" / folder
+    cached = _load(name, entry)
+    if cached is not None:
+        return cached
+    dataset = build()
+    try:
+        _store(dataset, entry)
+    except OSError as error:
+        _logger.warning(
+            "cannot keep the decoded data set '%s' in %s (%s): it is decoded anew at every start; "
+            "point %s to a folder that can be written.",
+            name,
+            entry.parent,
+            error,
+            CACHE_VARIABLE,
+        )
+        return dataset
+    # From the file, the images need no memory of their own.
+    return _load(name, entry) or dataset
+
+
+def _load(name: str, entry: Path) -> ImageDataset | None:
+    """Read an entry; None where there is none, or where it is damaged."""
+    try:
+        description = json.loads((entry / _DESCRIPTION).read_text(encoding="utf-8"))
+        held_out = _load_part(entry, "held_out") if description["has_held_out"] else None
+        return ImageDataset(
+            name=name,
+            train=_load_part(entry, "train"),
+            held_out=held_out,
+            class_names=tuple(description["class_names"]),
+            fingerprint=description["fingerprint"],
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        # Also a damaged entry that lacks a file: storing replaces it.
+        return None
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        _logger.warning("the cache entry %s is unreadable (%s) and is built again.", entry, error)
+        return None
+
+
+def _load_part(entry: Path, part: str) -> LabelledImages:
+    arrays = {
+        field.name: np.load(entry / f"{part}_{field.name}.npy", mmap_mode="r")
+        for field in fields(LabelledImages)
+    }
+    images = LabelledImages(**arrays)
+    per_channel = images.images.shape[:2]
+    if images.images.ndim != 4 or not (
+        images.labels.shape == per_channel[:1]
+        and images.pixel_sums.shape == images.pixel_square_sums.shape == per_channel
+    ):
+        raise ValueError(f"the {part} arrays do not fit together")
+    return images
+
+
+def _store(dataset: ImageDataset, entry: Path) -> None:
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=".new-", dir=entry.parent, ignore_cleanup_errors=True
+    ) as scratch:
+        # A folder inside, since the temporary one itself is closed to other users.
+        new = Path(scratch) / "entry"
+        new.mkdir()
+        for part, images in (("train", dataset.train), ("held_out", dataset.held_out)):
+            for field in fields(LabelledImages) if images is not None else ():
+                np.save(new / f"{part}_{field.name}.npy", getattr(images, field.name))
+        description = {
+            "name": dataset.name,
+            "class_names": dataset.class_names,
+            "fingerprint": dataset.fingerprint,
+            "has_held_out": dataset.held_out is not None,
+        }
+        (new / _DESCRIPTION).write_text(json.dumps(description, indent=2), encoding="utf-8")
+        try:
+            new.rename(entry)
+        except OSError:
+            if not entry.exists():
+                raise
+            if _load(entry.name, entry) is None:  # else another process was first
+                entry.rename(Path(scratch) / "damaged")
+                new.rename(entry)

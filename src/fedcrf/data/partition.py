@@ -1,4 +1,4 @@
-"""Cutting one training set into clients' parts."""
+"""Cutting one training set into clients' parts, and each into training, validation and test."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings
@@ -16,6 +18,8 @@ from fedcrf.extensions import AbsentError, failing, find, is_outside, short_name
 
 Labels = NDArray[np.int64]
 Indices = NDArray[np.int64]
+Counts = NDArray[np.int64]
+Shares = NDArray[np.float64]
 
 _MAX_DRAWS = 10_000
 # Far beyond any alpha whose shares differ from equal ones, far below where NumPy's sums overflow.
@@ -100,25 +104,18 @@ class PartitionSettings(Settings):
         return self.ignored & {"gamma", "sizes"}
 
 
-Assign = Callable[[Labels, PartitionSettings, np.random.Generator], list[Indices]]
+Assign = Callable[[Labels, PartitionSettings, Generator], list[Indices]]
 """Returns each client's indices, in any order, from labels, settings and a generator."""
 
 
 @dataclass(frozen=True)
 class PartitionScheme:
-    """One way to cut a training set.
+    """One way to cut a training set."""
 
-    Attributes:
-        description: One line for a list of schemes.
-        assign: Returns each client's indices, in any order.
-        ignores: The settings that it does not use.
-        behaviour: Its behaviour number; None for a scheme that no longer exists.
-    """
-
-    description: str
-    assign: Assign
-    ignores: frozenset[str] = frozenset()
-    behaviour: int | None = 1
+    description: str  # one line for a list of schemes
+    assign: Assign  # returns each client's indices, in any order
+    ignores: frozenset[str] = frozenset()  # the settings that it does not use
+    behaviour: int | None = 1  # its behaviour number; None for a scheme that no longer exists
 
 
 _GIVEN = frozenset({"gamma", "sizes"})
@@ -131,9 +128,6 @@ def find_partition(name: str) -> PartitionScheme:
     """Return the scheme of that name: one of `PARTITIONS`, or from outside.
 
     A function from outside is a scheme that uses all settings but sizes and gamma.
-
-    Raises:
-        FedcrfError: There is none, or it is no scheme; see `fedcrf.extensions`.
     """
     found = find("partition", name, PARTITIONS)
     if isinstance(found, PartitionScheme):
@@ -148,7 +142,7 @@ def find_partition(name: str) -> PartitionScheme:
 
 
 def partition(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> tuple[Indices, ...]:
     """Cut a training set into clients' parts: disjoint, and together all of it.
 
@@ -161,8 +155,7 @@ def partition(
         For each client the sorted int64 indices of its examples into ``labels``.
 
     Raises:
-        FedcrfError: If there are too few examples for the clients, or so much skew that in practice
-            never all clients have enough.
+        FedcrfError: There are too few examples for the clients, or too much skew.
     """
     needed = settings.num_clients * settings.min_examples
     if needed > len(labels) and not settings.may_leave_empty:
@@ -182,11 +175,7 @@ def partition(
 def _checked(
     parts: Sequence[Indices], settings: PartitionSettings, num_examples: int
 ) -> list[Indices]:
-    """Return the parts of a scheme from outside, which need not hold all examples.
-
-    Raises:
-        FedcrfError: They are not disjoint parts of the examples, one for each client.
-    """
+    """Return the parts of a scheme from outside, disjoint ones that need not hold all examples."""
     try:
         found = [np.asarray(part).astype(np.int64, casting="safe") for part in parts]
         joined = np.concatenate([np.empty(0, np.int64), *found])
@@ -205,16 +194,12 @@ def _checked(
     return found
 
 
-def _iid(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
-) -> list[Indices]:
+def _iid(labels: Labels, settings: PartitionSettings, generator: Generator) -> list[Indices]:
     """Shuffle, and cut into parts whose sizes differ by one at most."""
     return np.array_split(generator.permutation(len(labels)), settings.num_clients)
 
 
-def _label_skew(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
-) -> list[Indices]:
+def _label_skew(labels: Labels, settings: PartitionSettings, generator: Generator) -> list[Indices]:
     """Dirichlet shares of each class, with closing and redrawing (Li et al., ICDE 2022).
 
     For each class in turn the shares over the clients are drawn from Dir(α). A client that already
@@ -234,8 +219,8 @@ def _label_skew(
 
 
 def _closing_counts(
-    class_sizes: NDArray[np.int64], settings: PartitionSettings, generator: np.random.Generator
-) -> NDArray[np.int64]:
+    class_sizes: Counts, settings: PartitionSettings, generator: Generator
+) -> Counts:
     counts = np.zeros((len(class_sizes), settings.num_clients), dtype=np.int64)
     held = np.zeros(settings.num_clients, dtype=np.int64)
     for row, size in zip(counts, class_sizes, strict=True):
@@ -248,7 +233,7 @@ def _closing_counts(
 
 
 def _label_skew_unbalanced(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """Dirichlet shares of each class, as drawn: sizes differ, clients may be empty.
 
@@ -263,16 +248,14 @@ def _label_skew_unbalanced(
     return _deal(labels, np.array(counts, dtype=np.int64).reshape(shape), generator)
 
 
-def _label_mix(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
-) -> list[Indices]:
+def _label_mix(labels: Labels, settings: PartitionSettings, generator: Generator) -> list[Indices]:
     """Equal sizes, each client's labels mixed by its own draw from Dir(α); see `_mixed`."""
     sizes = [len(part) for part in np.array_split(labels, settings.num_clients)]
     return _mixed(labels, sizes, settings, generator)
 
 
 def _given_sizes(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """Given relative sizes, each client's labels mixed by its own draw from Dir(α)."""
     if not settings.sizes:
@@ -293,7 +276,7 @@ def _given_sizes(
 
 
 def _gamma_similarity(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """A share γ dealt out at random, the rest sorted by label and cut into equal parts.
 
@@ -309,7 +292,7 @@ def _gamma_similarity(
 
 
 def _sorted_labels(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
+    labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """Sort by label, in the data set's order within one, and cut into parts of ⌈N/K⌉.
 
@@ -330,16 +313,12 @@ def _sorted_labels(
 
 
 def _mixed(
-    labels: Labels,
-    sizes: Sequence[int],
-    settings: PartitionSettings,
-    generator: np.random.Generator,
+    labels: Labels, sizes: Sequence[int], settings: PartitionSettings, generator: Generator
 ) -> list[Indices]:
     """Deal out examples by sizes, each client's labels mixed by its own draw from Dir(α).
 
     Clients draw one after the other, without replacement. When a class runs out, a client's mix
-    continues over the remaining classes. So the last clients' mixes are the furthest from their
-    draws.
+    continues over the remaining classes, so the last clients' are the furthest from their draws.
     """
     remaining = _class_sizes(labels)
     counts = np.zeros((len(remaining), settings.num_clients), dtype=np.int64)
@@ -350,12 +329,7 @@ def _mixed(
     return _deal(labels, counts, generator)
 
 
-def _fill(
-    size: int,
-    mix: NDArray[np.float64],
-    remaining: NDArray[np.int64],
-    generator: np.random.Generator,
-) -> NDArray[np.int64]:
+def _fill(size: int, mix: Shares, remaining: Counts, generator: Generator) -> Counts:
     """Draw ``size`` examples' classes by ``mix``, no more of a class than remain."""
     taken = np.zeros_like(remaining)
     while (missing := size - int(taken.sum())) > 0:
@@ -367,18 +341,16 @@ def _fill(
     return taken
 
 
-def _class_sizes(labels: Labels) -> NDArray[np.int64]:
+def _class_sizes(labels: Labels) -> Counts:
     """Count the examples of each class that occurs, in the order of the labels."""
     return np.unique(labels, return_counts=True)[1].astype(np.int64)
 
 
-def _dirichlet(
-    length: int, settings: PartitionSettings, generator: np.random.Generator
-) -> NDArray[np.float64]:
+def _dirichlet(length: int, settings: PartitionSettings, generator: Generator) -> Shares:
     return generator.dirichlet(np.full(length, min(settings.alpha, _MAX_ALPHA)))
 
 
-def _normalised(shares: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
+def _normalised(shares: Shares, generator: Generator) -> Shares:
     """Scale shares to sum to 1; if all underflowed to zero, one at random gets all."""
     total = float(shares.sum())
     if total > 0:
@@ -388,9 +360,7 @@ def _normalised(shares: NDArray[np.float64], generator: np.random.Generator) -> 
     return winner
 
 
-def _cut(
-    size: int, shares: NDArray[np.float64], generator: np.random.Generator
-) -> NDArray[np.int64]:
+def _cut(size: int, shares: Shares, generator: Generator) -> Counts:
     """Cut ``size`` examples at the rounded-down cumulative shares."""
     cuts = (np.cumsum(_normalised(shares, generator))[:-1] * size).astype(np.int64)
     # Rounding may carry the last sums a hair above 1.
@@ -398,9 +368,7 @@ def _cut(
     return np.diff(bounds)
 
 
-def _deal(
-    labels: Labels, counts: NDArray[np.int64], generator: np.random.Generator
-) -> list[Indices]:
+def _deal(labels: Labels, counts: Counts, generator: Generator) -> list[Indices]:
     """Shuffle each class and hand it out by ``counts``, ``(classes that occur, K)``."""
     parts: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
     for label, row in zip(np.unique(labels), counts, strict=True):
@@ -410,9 +378,7 @@ def _deal(
     return [np.concatenate(part) if part else np.empty(0, dtype=np.int64) for part in parts]
 
 
-def _as_held(
-    labels: Labels, settings: PartitionSettings, generator: np.random.Generator
-) -> list[Indices]:
+def _as_held(labels: Labels, settings: PartitionSettings, generator: Generator) -> list[Indices]:
     """Real sites, whose examples stand one behind the other: cut in parts as sizes says."""
     sizes = np.array(settings.sizes or [1.0] * settings.num_clients)
     ends = np.rint(np.cumsum(sizes) / sizes.sum() * len(labels)).astype(np.int64)
@@ -464,3 +430,71 @@ PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
     }
 )
 """The schemes by name; a new one is a function above and a line here."""
+
+_MIN_STRATIFIED = 10
+"""Examples of a class from which it is cut by itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientSplit:
+    """One client's parts, each as sorted int64 indices into the training set's arrays."""
+
+    behaviour: ClassVar[int] = 1
+    train: Indices
+    validation: Indices
+    test: Indices
+
+
+def split_client(
+    indices: Indices,
+    labels: Labels,
+    generator: Generator,
+    validation: float = 0.1,
+    test: float = 0.1,
+) -> ClientSplit:
+    """Shuffle a client's examples and cut them into three parts.
+
+    Each class of which the client has at least ten examples is cut by itself; the others are pooled
+    and cut together. The numbers of validation and test examples are rounded half up, and training
+    gets the rest.
+
+    Args:
+        indices: The client's examples, as positions in ``labels``.
+        labels: ``(n,)`` int64, the labels of the whole training set.
+        generator: The only source of randomness.
+        validation: The share of the validation part.
+        test: The share of the test part.
+    """
+    if not (validation >= 0 and test >= 0 and validation + test < 1):
+        raise FedcrfError(
+            f"the validation and test shares must be at least 0 and sum to less than 1, not "
+            f"{validation:g} and {test:g}."
+        )
+    indices = np.asarray(indices, dtype=np.int64)
+    pieces = [
+        _parts_of(generator.permutation(group), validation, test)
+        for group in _strata(indices, labels)
+    ]
+    return ClientSplit(*(np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)))
+
+
+def _strata(indices: Indices, labels: Labels) -> list[Indices]:
+    """Return the classes that are large enough, then all other examples as the last group."""
+    own = labels[indices]
+    present, sizes = np.unique(own, return_counts=True)
+    large = present[sizes >= _MIN_STRATIFIED]
+    return [*(indices[own == label] for label in large), indices[~np.isin(own, large)]]
+
+
+def _parts_of(group: Indices, validation: float, test: float) -> tuple[Indices, Indices, Indices]:
+    num_validation = _round_half_up(validation * len(group))
+    num_test = min(_round_half_up(test * len(group)), len(group) - num_validation)
+    validation_part, test_part, train_part = np.split(
+        group, [num_validation, num_validation + num_test]
+    )
+    return train_part, validation_part, test_part
+
+
+def _round_half_up(value: float) -> int:
+    # The margin lets a product that means a half, such as 0.29 * 50, be one.
+    return math.floor(value + 0.5 + 1e-9)

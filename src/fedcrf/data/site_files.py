@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,17 +22,17 @@ TARGETS = ("label", "labels", "target", "targets", "y")
 INPUTS, TARGET = "x", "y"
 """Arrays of an NPZ file; behind the site's name and an underscore where it holds all sites."""
 
+SUFFIXES = (".csv", ".parquet", ".npz")
+"""Of files that are read as a site."""
+
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class SiteFiles:
-    """What the sites of a file or a folder hold.
+    """What the sites of a file or a folder hold: by name inputs (n, ...) and targets (n, ...).
 
-    Attributes:
-        sites: By name inputs (n, ...) and targets (n, ...).
-        class_names: What targets that were words are called, in the order of their numbers; None
-            where they were numbers.
+    ``class_names`` are those of targets that were words, in the order of their numbers; else None.
     """
 
     sites: Mapping[str, Pair]
@@ -44,20 +44,12 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
 
     An ``.npz`` file has two arrays for each site, ``NAME_x`` and ``NAME_y``. In a folder each file
     is a site of its name: ``.npz`` with ``x`` and ``y``, or a table, ``.csv`` or ``.parquet``, of
-    which one column is the target and all others, numbers, are the inputs. Other files are not
-    read. Sites are in the order of their names.
-
-    Args:
-        path: The file or folder.
-        label_column: The column of targets in tables; by default the only one named label, labels,
-            target, targets or y.
-
-    Raises:
-        FedcrfError: There is none, or it holds no sites, or one cannot be read.
+    which ``label_column``, by default the only one named label, labels, target, targets or y, is
+    the target and all others, numbers, are the inputs. Sites are in the order of their names.
     """
     if path.is_dir():
         files = sorted(
-            (each for each in path.iterdir() if each.suffix.lower() in READERS and each.is_file()),
+            (each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file()),
             key=lambda each: _natural(each.stem),
         )
         held: dict[str, Pair] = {}
@@ -66,7 +58,7 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
             if file.stem in held:
                 raise FedcrfError(f"{path}: site '{file.stem}' is there twice: keep one file of it")
             try:
-                held[file.stem] = READERS[file.suffix.lower()](file, label_column, columns)
+                held[file.stem] = _one_site(file, label_column, columns)
             except FedcrfError:
                 raise
             except Exception as error:  # whatever a reader of files raises
@@ -86,7 +78,6 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
 
 
 def _all_sites(path: Path) -> dict[str, Pair]:
-    """Return the sites of one NPZ file."""
     arrays = _arrays(path)
     names = sorted({name.rpartition("_")[0] for name in arrays}, key=_natural)
     odd = [name for name in arrays if name.rpartition("_")[::2][1] not in (INPUTS, TARGET)]
@@ -111,6 +102,13 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _one_site(path: Path, label_column: str | None, columns: list[str]) -> Pair:
+    """Return what a site's file holds, of which tables have the columns of the first one."""
+    suffix = path.suffix.lower()
+    if suffix != ".npz":
+        import pandas as pd
+
+        table = pd.read_csv(path, comment=None) if suffix == ".csv" else pd.read_parquet(path)
+        return _table(path, table, label_column, columns)
     arrays = _arrays(path)
     if not {INPUTS, TARGET} <= set(arrays):
         there = ", ".join(arrays) or "nothing"
@@ -118,34 +116,10 @@ def _one_site(path: Path, label_column: str | None, columns: list[str]) -> Pair:
     return arrays[INPUTS], arrays[TARGET]
 
 
-def _csv(path: Path, label_column: str | None, columns: list[str]) -> Pair:
-    import pandas as pd
-
-    return _table(path, pd.read_csv(path, comment=None), label_column, columns)
-
-
-def _parquet(path: Path, label_column: str | None, columns: list[str]) -> Pair:
-    import pandas as pd
-
-    return _table(path, pd.read_parquet(path), label_column, columns)
-
-
-READERS: Mapping[str, Callable[[Path, str | None, list[str]], Pair]] = {
-    ".csv": _csv,
-    ".parquet": _parquet,
-    ".npz": _one_site,
-}
-"""By suffix what reads a site, of which tables have the columns of the first one."""
-
-
 def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: list[str]) -> Pair:
     """Return inputs and targets of a table.
 
-    Args:
-        path: Its file.
-        table: What it holds.
-        label_column: The column of targets.
-        columns: Those of the sites before it, in whose order they are taken; the first fills it.
+    ``columns`` are those of the sites before it, in whose order they are taken; the first fills it.
     """
     names = [str(name) for name in table.columns]
     table.columns = names

@@ -1,17 +1,22 @@
-"""From a table's columns to images, labels and class names."""
+"""From a table's columns to class names, labels and decoded images."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from fedcrf.data.dataset import ImageDataset, LabelledImages
-from fedcrf.data.decoding import RawTable, decode_images, match_channels
 from fedcrf.errors import FedcrfError, unknown_name
+
+Pixels = NDArray[np.uint8]
+Features = Mapping[str, Any]
+"""By column what it holds, as ``datasets`` says it."""
 
 _LABEL_NAMES = ("label", "labels", "fine_label")
 # The hub's convention for a label that is not published.
@@ -20,13 +25,7 @@ _HIDDEN = -1
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a data set's tables.
-
-    Attributes:
-        image_column: The column with the images; None finds it.
-        label_column: The column with the labels; None finds it.
-        image_size: Height and width to resize every image to; None keeps them as they are.
-    """
+    """How to read a data set's tables: columns, where they are not found, and the images' size."""
 
     image_column: str | None = None
     label_column: str | None = None
@@ -37,63 +36,50 @@ class ReadOptions:
             raise FedcrfError(f"--image-size must be at least 1, not {self.image_size}.")
 
 
-@dataclass(frozen=True)
-class RawSplits:
-    """The encoded rows of a data set's two parts; ``held_out`` is empty where it has none."""
-
-    train: Sequence[RawTable]
-    held_out: Sequence[RawTable]
-
-
-@dataclass(frozen=True)
-class _Classes:
-    names: tuple[str, ...]
-    numbers: Mapping[int | str, int]
-
-
 def decode_splits(
-    name: str, splits: RawSplits, options: ReadOptions, preferred_label: str | None
+    name: str,
+    train: Sequence[RawTable],
+    held_out: Sequence[RawTable],
+    options: ReadOptions,
+    preferred_label: str | None,
 ) -> ImageDataset:
-    """Find the columns, number the classes and decode the images.
+    """Find the columns, number the classes and decode the images of a data set's two parts.
 
     Labels that are plain integers or strings become classes in sorted order. A held-out part counts
-    as absent if none of its labels is published (all are -1 or empty).
-
-    Args:
-        name: The data set's name.
-        splits: The rows of the two parts.
-        options: Which columns to read, and the size to resize to.
-        preferred_label: The label column where there are several.
-
-    Raises:
-        FedcrfError: If a column is missing or ambiguous, a label is missing, there is nothing to
-            train on, an image does not decode, or the images differ in size.
+    as absent if none of its labels is published (all are -1 or empty). ``preferred_label`` is the
+    label column where there are several.
     """
-    features = splits.train[0].rows.features
+    features = train[0].rows.features
     image = _image_column(name, features, options.image_column)
     label = _label_column(name, features, options.label_column, preferred_label)
-    _check_same_columns(image, label, [*splits.train, *splits.held_out])
+    _check_same_columns(image, label, [*train, *held_out])
 
-    train_values = _label_values(splits.train, label)
-    held_out_values = _label_values(splits.held_out, label)
+    train_values, held_out_values = (_label_values(part, label) for part in (train, held_out))
     _check_train_labels(name, train_values)
-    parts = [(splits.train, train_values)]
+    parts = [(train, train_values)]
     if _are_published(name, held_out_values):
-        parts.append((splits.held_out, held_out_values))
+        parts.append((held_out, held_out_values))
 
-    classes = _classes(features[label], [v for _, values in parts for v in values])
+    names, numbers = _classes(features[label], [v for _, values in parts for v in values])
     images = match_channels(
         name, [decode_images(name, tables, image, options.image_size) for tables, _ in parts]
     )
-    labelled = [
-        LabelledImages.from_arrays(block, _numbered(name, values, classes))
-        for block, (_, values) in zip(images, parts, strict=True)
-    ]
-    train, held_out = labelled if len(labelled) == 2 else (labelled[0], None)
-    return ImageDataset.from_parts(name, train, held_out, classes.names)
+    labelled: list[LabelledImages | None] = []
+    for block, (_, values) in zip(images, parts, strict=True):
+        try:
+            labels = np.array([numbers[value] for value in values], dtype=np.int64)
+        except KeyError as error:
+            raise FedcrfError(
+                f"data set '{name}' has the label {error} but only {len(names)} class names; "
+                "mend its files, or name another column with --label-column."
+            ) from None
+        labelled.append(LabelledImages.from_arrays(block, labels))
+    first, second = [*labelled, None][:2]
+    assert first is not None
+    return ImageDataset.from_parts(name, first, second, names)
 
 
-def _image_column(name: str, features: Mapping[str, Any], wanted: str | None) -> str:
+def _image_column(name: str, features: Features, wanted: str | None) -> str:
     from datasets import Image
 
     if wanted is not None:
@@ -104,9 +90,7 @@ def _image_column(name: str, features: Mapping[str, Any], wanted: str | None) ->
     raise _ambiguous(name, "image", found, features)
 
 
-def _label_column(
-    name: str, features: Mapping[str, Any], wanted: str | None, preferred: str | None
-) -> str:
+def _label_column(name: str, features: Features, wanted: str | None, preferred: str | None) -> str:
     from datasets import ClassLabel
 
     if wanted is not None:
@@ -127,15 +111,13 @@ def _label_column(
     raise _ambiguous(name, "label", class_labels, features)
 
 
-def _existing(kind: str, wanted: str, features: Mapping[str, Any]) -> str:
+def _existing(kind: str, wanted: str, features: Features) -> str:
     if wanted not in features:
         raise unknown_name(kind, wanted, features)
     return wanted
 
 
-def _ambiguous(
-    name: str, kind: str, found: Sequence[str], features: Mapping[str, Any]
-) -> FedcrfError:
+def _ambiguous(name: str, kind: str, found: Sequence[str], features: Features) -> FedcrfError:
     trouble = "more than one" if found else "no obvious"
     return FedcrfError(
         f"data set '{name}' has {trouble} {kind} column; name it with --{kind}-column (its columns "
@@ -195,21 +177,102 @@ def _are_published(name: str, values: Sequence[int | str]) -> bool:
     return hidden < len(values)
 
 
-def _classes(feature: Any, values: Sequence[int | str]) -> _Classes:
+def _classes(
+    feature: Any, values: Sequence[int | str]
+) -> tuple[tuple[str, ...], Mapping[int | str, int]]:
+    """Return the names of the classes, and the number of each label."""
     from datasets import ClassLabel
 
     if isinstance(feature, ClassLabel):
-        return _Classes(tuple(feature.names), {n: n for n in range(feature.num_classes)})
+        return tuple(feature.names), {n: n for n in range(feature.num_classes)}
     # One column holds one type, so the values compare.
     ordered = sorted(set(values))
-    return _Classes(tuple(map(str, ordered)), {value: n for n, value in enumerate(ordered)})
+    return tuple(map(str, ordered)), {value: n for n, value in enumerate(ordered)}
 
 
-def _numbered(name: str, values: Sequence[int | str], classes: _Classes) -> NDArray[np.int64]:
+_GREY_MODES = ("1", "L")
+_READ_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """Rows as they were read, with images still encoded."""
+
+    origin: str  # the file or split of the rows, for messages
+    mend: str  # what to do if the rows are damaged, for messages
+    rows: Any  # a `datasets.Dataset`
+
+
+def image_block(image: Image.Image, size: int | None) -> Pixels:
+    """Convert one image to ``(1, C, H, W)`` uint8, grey (C = 1) or colour (C = 3).
+
+    Black-and-white and grey images (8 or 16 bits, the latter by their upper byte) become one
+    channel, all others the three of RGB. ``size`` is height and width to resize to, bilinearly.
+    """
+    if image.mode.startswith("I;16"):
+        # Pillow's own conversion clips everything above 255 to white.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    image = image.convert("L" if image.mode in _GREY_MODES else "RGB")
+    if size is not None:
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return (pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))[np.newaxis]
+
+
+def decode_images(name: str, tables: Iterable[RawTable], column: str, size: int | None) -> Pixels:
+    """Decode every image of some tables, in order: ``(n, C, H, W)`` uint8, C = 3 with colours."""
+    # One thread on purpose: for images this small Pillow spends its time under the lock, and a
+    # pool of threads made CIFAR-10 slower.
+    blocks = []
+    for table in tables:
+        encoded = _encoded(name, table, column)
+        for start in range(0, len(encoded), _READ_AT_ONCE):
+            rows = enumerate(encoded[start : start + _READ_AT_ONCE][column], start=start)
+            blocks.append(join_blocks(name, [_decode(cell, size, n, table) for n, cell in rows]))
+    return join_blocks(name, blocks)
+
+
+def join_blocks(name: str, blocks: Sequence[Pixels]) -> Pixels:
+    """Concatenate images ``(n_i, C_i, H, W)`` along the first axis, all as RGB if some are."""
+    return np.concatenate(match_channels(name, blocks))
+
+
+def match_channels(name: str, blocks: Sequence[Pixels]) -> list[Pixels]:
+    """Give all blocks ``(n_i, C_i, H, W)`` as many channels as one has; grey becomes R = G = B."""
+    sizes = [f"{width}x{height}" for *_, height, width in (block.shape for block in blocks)]
+    for size in sizes:
+        if size != sizes[0]:
+            raise FedcrfError(
+                f"the images of data set '{name}' are not of one size: {sizes[0]} and "
+                f"{size} pixels (width x height); resize them all with --image-size N."
+            )
+    channels = max(block.shape[1] for block in blocks)
+    return [
+        block if block.shape[1] == channels else np.repeat(block, channels, axis=1)
+        for block in blocks
+    ]
+
+
+def _encoded(name: str, table: RawTable, column: str) -> Any:
+    from datasets import Image as ImageFeature
+
     try:
-        return np.array([classes.numbers[value] for value in values], dtype=np.int64)
-    except KeyError as error:
+        return table.rows.select_columns([column]).cast_column(column, ImageFeature(decode=False))
+    except (TypeError, ValueError, NotImplementedError) as error:
         raise FedcrfError(
-            f"data set '{name}' has the label {error} but only {len(classes.names)} class names; "
-            "mend its files, or name another column with --label-column."
-        ) from None
+            f"column '{column}' of data set '{name}' does not hold images; name another one with "
+            "--image-column."
+        ) from error
+
+
+def _decode(cell: dict[str, Any] | None, size: int | None, row: int, table: RawTable) -> Pixels:
+    try:
+        if cell is None or (cell["bytes"] is None and cell["path"] is None):
+            raise ValueError("the cell is empty")
+        encoded = None if cell["bytes"] is None else io.BytesIO(cell["bytes"])
+        with Image.open(encoded or cell["path"]) as image:
+            return image_block(image, size)
+    except Exception as error:  # Pillow's readers raise almost anything on damaged bytes.
+        raise FedcrfError(
+            f"image {row} of {table.origin} does not decode ({error}); {table.mend}."
+        ) from error

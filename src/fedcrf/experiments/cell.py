@@ -13,27 +13,134 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from pydantic import Field
+from filelock import FileLock, Timeout
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.folders import (
-    RoundsFolder,
-    folder_lock,
-    line_of,
-    read_lines,
-    read_record,
-)
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
-from fedcrf.files import append_line, atomic_write, write_text
-from fedcrf.simulation.checkpoint import load_checkpoint, save_checkpoint, save_model
-from fedcrf.simulation.records import Number, Record, RoundRecord, rounds_of
-from fedcrf.simulation.rounds import RunState
+from fedcrf.files import append_line, atomic_write, whole_lines, write_text
+from fedcrf.simulation.records import Client, Number, Record, RoundRecord, Rounds, rounds_of
+from fedcrf.simulation.rounds import RunState, load_checkpoint, save_checkpoint, save_model
+
+R = TypeVar("R")
+
+LOCK_NAME = ".lock"
+
+
+def check_folder(path: Path, mend: str = "choose another with --output") -> None:
+    """Raise a `FedcrfError` where a results folder is a file, or lies below one."""
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise FedcrfError(f"results folder {path}: {place} is a file; {mend}")
+
+
+def check_free(folder: Path, file: str, what: str) -> None:
+    """Raise a `FedcrfError` where a folder lacks ``file`` and holds others: it is no ``what``."""
+    ours = (LOCK_NAME, f".{file}.")  # and what a kill left half-written
+    if folder.is_dir() and any(not entry.name.startswith(ours) for entry in folder.iterdir()):
+        raise FedcrfError(
+            f"results folder {folder} is not empty and holds no {what}: "
+            "choose another with --output"
+        )
+
+
+@contextmanager
+def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
+    """Hold a folder for writing, made where there is none; give up after ``timeout`` seconds."""
+    check_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedcrfError(
+            f"results folder {folder}: {error.strerror}; choose another with --output"
+        ) from None
+    lock = FileLock(folder / LOCK_NAME, timeout=timeout)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise FedcrfError(
+            f"{folder} is being written by another process: wait for it, or choose another --output"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def line_of(record: Record) -> bytes:
+    """Return a record as a line of a file."""
+    return record.model_dump_json(exclude_none=True).encode() + b"\n"
+
+
+def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | None]:
+    """Return the records in a file's lines before the first damaged one, and that one's damage.
+
+    A line still being written is left out; a file that is not there has no records.
+
+    Args:
+        path: One record a line.
+        kind: A class of records, or a union of some.
+        wanted: What a damaged line is not, and the mend, as the damage is worded.
+    """
+    try:
+        lines = whole_lines(path)
+    except FileNotFoundError:
+        return [], None
+    except OSError as error:
+        return [], f"records {path} cannot be read: {error}"
+    parse = TypeAdapter(kind).validate_json
+    records: list[Any] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(parse(line))
+        except ValidationError:
+            return records, f"{path}, line {number}, is not {wanted}"
+    return records, None
+
+
+def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
+    """Return what the JSON of a file holds; None where there is no file. ``wrong`` words damage."""
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError):
+        raise FedcrfError(f"{path} {wrong}") from None
+
+
+class DamagedRecordsError(FedcrfError):
+    """A line that is no round's record, and the sound rounds before it."""
+
+    def __init__(self, damage: str, sound: Rounds) -> None:
+        super().__init__(damage)
+        self.sound = sound
+
+
+@dataclass(frozen=True)
+class RoundsFolder(ABC):
+    """A folder with the records of some rounds."""
+
+    path: Path
+
+    @abstractmethod
+    def sound_records(self) -> tuple[list[RoundRecord], str | None]:
+        """Return the rounds before the first damaged line, and what is wrong with that, if any."""
+
+    def records(self) -> list[RoundRecord]:
+        """Return the rounds so far; a damaged line raises a `DamagedRecordsError`."""
+        records, damage = self.sound_records()
+        if damage is not None:
+            raise DamagedRecordsError(damage, records)
+        return records
+
 
 SPACING = 1.0
 """Seconds between checkpoints of rounds without a record; longer rounds all have one."""
@@ -48,12 +155,10 @@ ANEW = "move the cell's folder away to run it anew"
 class CellSummary(Record):
     """The result of a finished cell. Accuracies are shares in [0, 1].
 
-    ``test_accuracy``, ``client_mean``, ``worst_client`` and ``held_out_accuracy`` belong to the
-    round with the lowest validation loss, ``last_test_accuracy`` to the last round;
-    ``images_per_second`` is the median round's speed of local training. ``attackers`` names the
-    clients that attack, whose examples no accuracy counts; None where the run has no attack.
-    ``attack_success`` is that of a backdoor in the best round; None without one.
-    ``behaviour`` has the behaviour numbers of all that made it, by part; 1 where one is missing.
+    Those of test, client mean, worst client, held-out set and backdoor are of the round with the
+    lowest validation loss; the examples of ``attackers`` count in none. ``images_per_second`` is
+    the median round's speed of local training. ``behaviour`` has the numbers of all that made it,
+    by part; 1 where one is missing. None stands where the run has no attack or no backdoor.
     """
 
     method: str
@@ -71,7 +176,7 @@ class CellSummary(Record):
     seconds_per_round: Number
     aggregation_share: Number
     images_per_second: Number = math.nan
-    attackers: list[int | str] | None = None
+    attackers: list[Client] | None = None
     description: dict[str, Any]
     behaviour: dict[str, int] = Field(default_factory=dict)
     fingerprint: str
@@ -125,26 +230,18 @@ class CellStore(RoundsFolder):
         return records, damage
 
     def summary(self) -> CellSummary | None:
-        """Return the cell's result where it is finished.
-
-        Raises:
-            FedcrfError: The file is damaged or no summary.
-        """
+        """Return the cell's result where it is finished."""
         return read_record(CellSummary, self.path / SUMMARY, f"is not a cell's summary: {ANEW}")
 
     def read(
         self, cell: CellSpec, fingerprint: str | None
     ) -> tuple[list[RoundRecord], CellSummary | None]:
-        """Return the rounds so far, and the cell's result where it is finished and all there.
-
-        Args:
-            cell: What the result must be of.
-            fingerprint: Of the data it must be of; None where that is not known.
+        """Return the rounds so far, and the cell's result where it is finished.
 
         Raises:
             StaleCellError: It is stale.
-            FedcrfError: Summary or records are damaged or do not belong together, or the result is
-                of another description or other data.
+            FedcrfError: Its files are damaged or do not belong together, or are of another cell, or
+                of data without this fingerprint, where that is known.
         """
         summary = self.summary()
         if summary is None:
@@ -172,12 +269,7 @@ class CellStore(RoundsFolder):
         return read_record(Begun, self.path / BEGUN, wrong)
 
     def check_current(self, cell: CellSpec) -> None:
-        """Check that the cell, finished or not, is not stale.
-
-        Raises:
-            StaleCellError: It is.
-            FedcrfError: The summary, or what says by which code the cell was begun, is damaged.
-        """
+        """Raise a `StaleCellError` where the cell, finished or not, is stale."""
         made = self.summary() or self._begun()
         if made is None and not (self.path / ROUNDS).exists():
             return
@@ -189,12 +281,7 @@ class CellStore(RoundsFolder):
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
         """Return the state to go on from, and the code behind it; stale rounds are removed.
 
-        Args:
-            cell: What is run here.
-            origin: What its next part is run with.
-
-        Raises:
-            FedcrfError: The folder is damaged.
+        ``origin`` is what the next part is run with.
         """
         try:
             self.check_current(cell)
@@ -211,11 +298,7 @@ class CellStore(RoundsFolder):
         return state, begun
 
     def resume(self) -> RunState | None:
-        """Return the state to go on from; records of a later, lost round are dropped.
-
-        Raises:
-            FedcrfError: Checkpoint or records are damaged, or do not belong together.
-        """
+        """Return the state to go on from; records of a later, lost round are dropped."""
         checkpoint, rounds = self.path / CHECKPOINT, self.path / ROUNDS
         state = load_checkpoint(checkpoint) if checkpoint.exists() else None
         done = 0 if state is None else state.round

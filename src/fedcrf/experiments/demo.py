@@ -33,21 +33,13 @@ The rule and the attacks were chosen by the tables of ``results/robustness/attac
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Three rules on the digits, where nobody attacks and under three attacks.
+    """Three rules on the digits, where nobody attacks and under three attacks."""
 
-    Attributes:
-        folder: Has a run's folder for each of them.
-    """
-
-    folder: Path
+    folder: Path  # has a run's folder for each of them
 
     @cached_property
     def study(self) -> Study:
-        """The rules where nobody attacks, and under each attack.
-
-        Raises:
-            FedcrfError: The folder is that of a run.
-        """
+        """The rules where nobody attacks, and under each attack; not in the folder of a run."""
         if (self.folder / "run.toml").exists():
             raise FedcrfError(
                 f"{self.folder} holds a run, and the demonstration has several: choose another "

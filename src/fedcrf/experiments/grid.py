@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from fedcrf.attacks import DataAttack
-from fedcrf.data import ClientSplit, ImageDataset, load_dataset
+from fedcrf.data import ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.cell import Begun, CellStore, CellSummary, StaleCellError
 from fedcrf.experiments.provenance import provenance
@@ -35,9 +35,8 @@ from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
-from fedcrf.simulation.records import RoundRecord, reported_round, rounds_of
-from fedcrf.simulation.rounds import Simulation
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, reported_round, rounds_of
+from fedcrf.simulation.rounds import EarlyStopping, Simulation
 
 WORTH_PROCESSES = 10_000
 """Training images a round from which processes for the clients repay their start."""
@@ -77,11 +76,7 @@ class Workplace:
         return dataset if settings.limit is None else dataset.limited(settings.limit)
 
     def torch_device(self) -> torch.device:
-        """Return the device to train on.
-
-        Raises:
-            FedcrfError: CUDA is asked for and not there.
-        """
+        """Return the device to train on; a `FedcrfError` where CUDA is asked for and not there."""
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
             raise FedcrfError("no CUDA device is available: use --device cpu")
@@ -89,11 +84,7 @@ class Workplace:
 
 
 def executor_at(place: str) -> Executor:
-    """Return the executor of ``dask:ADDRESS``, which ends with this process.
-
-    Raises:
-        FedcrfError: It has no such form, Dask is not installed, or there is no such scheduler.
-    """
+    """Return the executor of ``dask:ADDRESS``, which ends with this process."""
     kind, _, address = place.partition(":")
     if kind != "dask" or not address:
         raise FedcrfError(
@@ -154,6 +145,9 @@ class CellFailed:
 Event = PartitionMade | CellStarted | RoundFinished | CellFinished | CellFailed
 Observer = Callable[[Event], None]
 
+Runs = Sequence[tuple[RunSpec, Store]]
+"""What is run, and where the results go."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -164,28 +158,23 @@ class Job:
     fingerprint: str
 
 
-def run_grids(
-    runs: Sequence[tuple[RunSpec, Store]], workplace: Workplace, observer: Observer
-) -> list[CellFailed]:
-    """Run every cell of the grids that is not finished yet, or is stale, grid by grid.
+def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[CellFailed]:
+    """Run every cell of the grids that is not finished yet, or is stale; return those that failed.
 
     Args:
         runs: What to run and where the results go; a folder may hold an earlier part of its run.
         workplace: Where the data lie, on what device, how many at once.
         observer: Is called with everything that happens, in this process.
 
-    Returns:
-        The cells that failed; empty where all is well.
-
     Raises:
         FedcrfError: Anything the user can mend; nothing is run in that case.
     """
     workplace.torch_device()
-    checked = [_check(spec, store, workplace) for spec, store in runs]
+    made = [_check(spec, store, workplace) for spec, store in runs]
     with ExitStack() as held:
         held.callback(_dataset.cache_clear)
-        for each in checked:
-            held.enter_context(each.store.locked())
+        for _, store in runs:
+            held.enter_context(store.locked())
         failed: list[CellFailed] = []
 
         def tell(event: Event) -> None:
@@ -193,12 +182,15 @@ def run_grids(
                 failed.append(event)
             observer(event)
 
-        pending = [job for each in checked for job in _claim(each, tell)]
+        claimed = (_claim(*run, each, tell) for run, each in zip(runs, made, strict=True))
+        pending = [job for jobs in claimed for job in jobs]
         num_workers = min(workplace.jobs, len(pending))
         if workplace.executor is not None:
             _run_on(workplace.executor, pending, workplace, tell)
         elif num_workers <= 1:
-            _run_here(pending, workplace, tell)
+            with one_thread():
+                for job in pending:
+                    _attempt(job, workplace, tell)
         else:
             # Cores that the cells leave over go to the clients within them.
             within = replace(workplace, jobs=workplace.jobs // num_workers)
@@ -206,18 +198,8 @@ def run_grids(
         return failed
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """A grid that fits its data and its folder."""
-
-    spec: RunSpec
-    store: Store
-    dataset: ImageDataset
-    splits: Mapping[int, Sequence[ClientSplit]]
-
-
-def _check(spec: RunSpec, store: Store, workplace: Workplace) -> _Checked:
-    """Look at everything that can be wrong before anything is written."""
+def _check(spec: RunSpec, store: Store, workplace: Workplace) -> list[PartitionRecord]:
+    """Look at all that can be wrong before anything is written; return what clients will hold."""
     dataset = workplace.load(spec.data)
     store.check(spec)
     store.check_data(spec.seeds, dataset.fingerprint)
@@ -229,27 +211,27 @@ def _check(spec: RunSpec, store: Store, workplace: Workplace) -> _Checked:
         threat.attack.check_data(dataset.image_shape, dataset.num_classes)
     if any(isinstance(cell.rule, ByzFLRule) for cell in cells):
         check_installed("byzfl")
-    splits = {
-        seed: client_splits(dataset.train.labels, spec.partition, seed) for seed in spec.seeds
-    }
-    for each in splits.values():
-        check_splits(each)
-    return _Checked(spec, store, dataset, splits)
-
-
-def _claim(checked: _Checked, observer: Observer) -> list[Job]:
-    """Write the description into the folder, which is locked, and return the cells to run."""
-    spec, store, dataset = checked.spec, checked.store, checked.dataset
-    store.write(store.check(spec))
+    made = []
     for seed in spec.seeds:
-        made = partition_record(seed, checked.splits[seed], dataset)
-        store.write_partition(made)
-        observer(PartitionMade(made))
+        splits = client_splits(dataset.train.labels, spec.partition, seed)
+        check_splits(splits)
+        made.append(partition_record(seed, splits, dataset))
+    return made
+
+
+def _claim(
+    spec: RunSpec, store: Store, made: Sequence[PartitionRecord], observer: Observer
+) -> list[Job]:
+    """Write the description into the folder, which is locked, and return the cells to run."""
+    store.write(store.check(spec))
+    for each in made:
+        store.write_partition(each)
+        observer(PartitionMade(each))
     pending = []
     for cell in spec.cells():
-        job = Job(cell, store.cell(cell), dataset.fingerprint)
+        job = Job(cell, store.cell(cell), made[0].fingerprint)
         try:
-            _, summary = job.store.read(cell, dataset.fingerprint)
+            _, summary = job.store.read(cell, job.fingerprint)
         except StaleCellError:
             summary = None
         except FedcrfError as error:  # its files are left alone, and the other cells still run
@@ -270,11 +252,7 @@ def run_cell(
     observer: Observer,
     workers: int = 1,
 ) -> None:
-    """Run one cell from where it stands to its end, with so many processes for its clients.
-
-    Raises:
-        FedcrfError: Its folder is damaged, or its data cannot be dealt out.
-    """
+    """Run one cell from where it stands to its end, with so many processes for its clients."""
     if device.type == "cuda":  # the same result every time, as the CPU gives it with one thread
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
@@ -315,10 +293,10 @@ def run_cell(
 
 def _summarise(
     cell: CellSpec,
-    records: Sequence[RoundRecord],
+    records: Rounds,
     dataset: ImageDataset,
     begun: Begun,
-    attackers: list[int | str] | None,
+    attackers: list[Client] | None,
 ) -> CellSummary:
     best = reported_round(records)
     seconds = [record.mean_seconds for record in records]
@@ -350,17 +328,14 @@ def _summarise(
     )
 
 
-def _run_here(jobs: Sequence[Job], workplace: Workplace, observer: Observer) -> None:
-    with one_thread():
-        for job in jobs:
-            _attempt(job, workplace, observer)
-
-
 def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
     """Run one cell; an error ends only this cell."""
     try:
         dataset = _dataset(workplace, job.cell.data)
-        workers = workplace.jobs if _images_a_round(job.cell, dataset) >= WORTH_PROCESSES else 1
+        holders = job.cell.num_clients
+        drawn = job.cell.rounds.clients_per_round or holders
+        images = drawn * job.cell.training.images(len(dataset.train) / holders)
+        workers = workplace.jobs if images >= WORTH_PROCESSES else 1
         run_cell(job.cell, job.store, dataset, workplace.torch_device(), observer, workers)
     except FedcrfError as error:
         observer(CellFailed(job.cell, str(error)))
@@ -371,12 +346,6 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
     except Exception as error:
         logging.getLogger(__name__).debug("%s failed", job.cell.name, exc_info=True)
         observer(CellFailed(job.cell, f"{type(error).__name__}: {error}"))
-
-
-def _images_a_round(cell: CellSpec, dataset: ImageDataset) -> float:
-    num_clients = cell.num_clients
-    taking_part = (cell.rounds.clients_per_round or num_clients) / num_clients
-    return num_clients * taking_part * cell.training.images(len(dataset.train) / num_clients)
 
 
 def _run_on(

@@ -18,11 +18,11 @@ class Method:
 
     Attributes:
         name: How it is called on the command line and in results.
-        rule: Name of the server rule, which `fedcrf.rules.find_rule` knows.
-        objective: Name of the client objective, from `fedcrf.objectives.OBJECTIVES`.
+        rule: What `fedcrf.rules.find_rule` knows.
+        objective: One of `fedcrf.objectives.OBJECTIVES`, or from outside.
         title: How tables and figures call it.
-        server_optimizer: Name of the server optimizer, from `fedcrf.rules.SERVER_OPTIMIZERS`; None
-            where the rule's aggregate is the next model.
+        server_optimizer: One of `fedcrf.rules.SERVER_OPTIMIZERS`; None where the aggregate is the
+            next model.
     """
 
     name: str
@@ -83,16 +83,8 @@ def find_method(name: str, *, known: bool = True) -> Method:
 
     It may be a rule of ByzFL such as ``byzfl-nnm-krum``, one from outside the package such as
     ``./mine.py:MyRule`` (`fedcrf.extensions`), or any ``RULE+OBJECTIVE`` such as
-    ``uniform+proximal``; either may be followed by a server optimizer, as in ``crf-fedavg+adam`` or
-    ``uniform+proximal+yogi``.
-
-    Args:
-        name: The method's.
-        known: Whether there must be all that the name says. Else it may be the name of a stored
-            result whose code is gone.
-
-    Raises:
-        FedcrfError: No such method, rule, objective or server optimizer.
+    ``uniform+proximal``; either may be followed by a server optimizer, as in ``crf-fedavg+adam``.
+    Unless it must be ``known`` it may be that of a stored result whose code is gone.
     """
     if name in METHODS:
         return METHODS[name]
@@ -101,7 +93,8 @@ def find_method(name: str, *, known: bool = True) -> Method:
         first, last = name, ""
     if last in SERVER_OPTIMIZERS:
         return with_server_optimizer(find_method(first, known=known), last)
-    if not last and known and not (first.startswith(PREFIX) or _is_from_outside(first)):
+    outside = first.startswith(PREFIX) or is_outside(first) or first in installed("rule")
+    if not last and known and not outside:
         raise unknown_name("method", name, [*METHODS, *installed("rule")])
     if known and last not in ("", *OBJECTIVES, *installed("objective")) and not is_outside(last):
         raise unknown_name("objective or server optimizer", last, (*OBJECTIVES, *SERVER_OPTIMIZERS))
@@ -109,10 +102,6 @@ def find_method(name: str, *, known: bool = True) -> Method:
         find_rule(first)
     title = "+".join(short_name(part) for part in (first, last) if part)
     return Method(name, rule=first, objective=last or "plain", title=title)
-
-
-def _is_from_outside(rule: str) -> bool:
-    return is_outside(rule) or rule in installed("rule")
 
 
 def averaging_method(name: str) -> str:
@@ -138,11 +127,7 @@ def is_method(name: str) -> bool:
 
 
 def with_server_optimizer(method: Method, optimizer: str) -> Method:
-    """Return the method followed by a server optimizer of that name.
-
-    Raises:
-        FedcrfError: The method has one already.
-    """
+    """Return the method followed by a server optimizer, of which it may have none yet."""
     if method.server_optimizer:
         raise FedcrfError(
             f"method {method.name}+{optimizer}: {method.name} has a server optimizer already "

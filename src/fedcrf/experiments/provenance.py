@@ -19,23 +19,20 @@ import numpy as np
 import torch
 
 from fedcrf._version import __version__
-from fedcrf.data.split import ClientSplit
+from fedcrf.data.partition import ClientSplit
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.models import MLP
-from fedcrf.simulation.evaluation import Scores
-from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.mlp_training import MLPTraining
+from fedcrf.simulation.local_training import LocalTraining, MLPTraining
 from fedcrf.simulation.records import Record
 from fedcrf.simulation.rounds import Simulation
+from fedcrf.simulation.task import Scores
 
 
 class Provenance(Record):
     """What a cell was run with.
 
-    ``commit`` is the source's git commit, with ``+changes`` where files differed from it; None
-    for an installed package. ``commits`` are those of all parts of a cell that went on with other
-    code than it began with, in their order; None where there is one. ``numba`` and ``byzfl`` are
-    None where they are not installed.
+    ``commit`` is the source's, with ``+changes`` where files differed from it; None for an
+    installed package. ``commits`` are those of all parts of a cell that went on with other code.
     """
 
     fedcrf: str
@@ -85,33 +82,18 @@ FIRST = 1
 
 
 def numbers(cell: CellSpec, device: str) -> dict[str, int]:
-    """Return by part the behaviour numbers of all that decides a cell's result.
+    """Return by part the behaviour numbers of all that decides a cell's result on a device.
 
-    A part that is gone has none.
-
-    Args:
-        cell: The cell.
-        device: Where it is run, as its provenance says; a GPU trains a perceptron by other code.
+    A part that is gone has none; a GPU trains a perceptron by other code.
     """
-    found = {
-        part: getattr(of, "behaviour", FIRST) for part, (_, of) in _parts(cell, device).items()
-    }
-    return {part: number for part, number in found.items() if number is not None}
+    return {part: number for part, (_, number) in _parts(cell, device).items()}
 
 
 def changes(cell: CellSpec, kept: Mapping[str, int], device: str) -> list[str]:
-    """Return a line for each part whose behaviour number has changed since a cell was run.
-
-    Args:
-        cell: The cell.
-        kept: The numbers that were kept of it; `FIRST` where some is missing.
-        device: On which it was run.
-    """
-    now = numbers(cell, device)
-    names = {part: name for part, (name, _) in _parts(cell, device).items()}
+    """Return a line for each part whose number is not what was kept, `FIRST` where nothing was."""
     return [
-        f"{names[part]} has behaviour {number} now and had {kept.get(part, FIRST)}"
-        for part, number in now.items()
+        f"{name} has behaviour {number} now and had {kept.get(part, FIRST)}"
+        for part, (name, number) in _parts(cell, device).items()
         if kept.get(part, FIRST) != number
     ]
 
@@ -152,8 +134,8 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, Any]]:
-    """Return by part how it is called, and what has its number."""
+def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, int]]:
+    """Return by part how it is called, and its number."""
     method = cell.method
     perceptron = isinstance(cell.model, MLP) and cell.training.precision == "float32"
     parts: dict[str, tuple[str, Any]] = {
@@ -174,4 +156,5 @@ def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, Any]]:
         parts["server_optimizer"] = (name, cell.server_optimizer)
     if cell.threat is not None:
         parts["attack"] = (f"attack {cell.attack_name}", cell.threat.attack)
-    return parts
+    found = {part: (name, getattr(of, "behaviour", FIRST)) for part, (name, of) in parts.items()}
+    return {part: (name, number) for part, (name, number) in found.items() if number is not None}

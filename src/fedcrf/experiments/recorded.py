@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,14 +26,14 @@ from typing import Any, TypeVar
 from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
-from fedcrf.experiments.folders import RoundsFolder, line_of, read_lines, read_record
+from fedcrf.experiments.cell import RoundsFolder, line_of, read_lines, read_record
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
 from fedcrf.rules.optimized import BEHIND
-from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, reported_round
+from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, Rounds, reported_round
 
 T = TypeVar("T")
 
@@ -46,10 +46,9 @@ MEND = "take it and the lines after it away to keep the rounds before, or record
 class Description(Record):
     """What the server knows of a run: the framework with its version, the strategy, the rule.
 
-    ``rule`` and ``settings`` are `Rule.name` and `rule_settings` of it; ``started`` is the UTC
-    time at which the run began, missing from older records. Runs of `fedcrf.simulate` alone have
-    ``about``, what was run as terms and what stands behind them, and ``made_of``, by part what
-    tells them from any other.
+    ``rule`` and ``settings`` are `Rule.name` and `rule_settings` of it; ``started`` is in UTC,
+    missing from older records. Runs of `fedcrf.simulate` alone have ``about``, terms and what
+    stands behind them, and ``made_of``, by part what tells them from any other.
     """
 
     framework: str
@@ -77,14 +76,7 @@ class Description(Record):
 
 
 class LaterEvaluation(Record):
-    """What was measured of a round's model after its record had been written.
-
-    Attributes:
-        evaluated_round: The round.
-        validation: By the clients, on what they hold.
-        held_out: By the server.
-        seconds: From the new model to this.
-    """
+    """What clients or the server measured of a round's model after its record had been written."""
 
     evaluated_round: int
     validation: Metrics | None = None
@@ -93,10 +85,12 @@ class LaterEvaluation(Record):
 
     def added_to(self, record: RoundRecord) -> RoundRecord:
         """Return the round's record with what was measured."""
-        found = {"validation": self.validation, "held_out": self.held_out}
         seconds = record.seconds.model_copy(update={"evaluation": self.seconds})
-        given = {name: metrics for name, metrics in found.items() if metrics is not None}
-        return record.model_copy(update={**given, "seconds": seconds})
+        found = {
+            "validation": self.validation or record.validation,
+            "held_out": self.held_out or record.held_out,
+        }
+        return record.model_copy(update={**found, "seconds": seconds})
 
 
 @dataclass(frozen=True)
@@ -105,17 +99,9 @@ class RecordedRun(RoundsFolder):
 
     @classmethod
     def begin(cls, parent: Path, description: Description, started: datetime) -> RecordedRun:
-        """Start the record of one more run, in a folder of its own named by when it began.
+        """Start the record of one more run, in a folder of its own within ``parent``.
 
-        Names sort by time; a second run within one second has a number behind it.
-
-        Args:
-            parent: Holds the runs' folders; made where it is not there.
-            description: Of the run.
-            started: When it begins.
-
-        Raises:
-            FedcrfError: The folder cannot be made.
+        It is named by when the run began; a second run within one second has a number behind it.
         """
         name = f"{started.astimezone(UTC):%Y%m%d-%H%M%S}"
         with _writing(parent):
@@ -129,21 +115,13 @@ class RecordedRun(RoundsFolder):
         return run
 
     def describe(self, description: Description, started: datetime) -> None:
-        """Write what the run is, which began at that time.
-
-        Raises:
-            FedcrfError: It cannot be written.
-        """
+        """Write what the run is, which began at that time."""
         begun = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
         with _writing(self.path):
             write_text(self._description, begun.model_dump_json(indent=1) + "\n")
 
     def go_on(self) -> None:
-        """Prepare for more rounds of a run that was stopped: an unfinished last line goes.
-
-        Raises:
-            FedcrfError: It cannot be written.
-        """
+        """Prepare for more rounds of a run that was stopped: an unfinished last line goes."""
         with _writing(self.path):
             lines = whole_lines(self._rounds) if self._rounds.exists() else []
             with atomic_write(self._rounds) as file:
@@ -154,11 +132,7 @@ class RecordedRun(RoundsFolder):
         return self._description.is_file()
 
     def description(self) -> Description:
-        """Return what the run was.
-
-        Raises:
-            FedcrfError: The file is damaged.
-        """
+        """Return what the run was."""
         wrong = "does not describe a recorded run"
         found = read_record(Description, self._description, wrong)
         if found is None:
@@ -186,11 +160,7 @@ class RecordedRun(RoundsFolder):
         return self.description().known_rule
 
     def append(self, record: RoundRecord | LaterEvaluation) -> None:
-        """Keep one more round, or what was measured of one.
-
-        Raises:
-            FedcrfError: It cannot be written.
-        """
+        """Keep one more round, or what was measured of one."""
         with _writing(self.path):
             append_line(self._rounds, line_of(record))
 
@@ -220,13 +190,7 @@ def rule_settings(rule: Rule) -> dict[str, Any]:
 
 
 def _rule(name: str, settings: Mapping[str, Any]) -> Rule:
-    """Return the rule of `Rule.name` and `rule_settings`.
-
-    Raises:
-        KeyError: There is none of that name, or a setting is missing.
-        TypeError: The settings are not by name.
-        FedcrfError: Not such.
-    """
+    """Return the rule of `Rule.name` and `rule_settings`; any error where there is none such."""
     if BEHIND in name:
         before, _, last = name.rpartition(BEHIND)
         rule = _rule(before, settings["rule"])
@@ -262,11 +226,7 @@ def newest(runs: Mapping[str, RecordedRun]) -> str:
 
 
 def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], list[str]]:
-    """Return those of some runs that say what they are, and of the others why they cannot be read.
-
-    Raises:
-        FedcrfError: There are others alone.
-    """
+    """Return the runs that say what they are, and of the others why not; an error if none does."""
     sound, errors = {}, {}
     for name, run in runs.items():
         try:
@@ -284,8 +244,7 @@ def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
     """Yield a row of the table of results for each run, over its sound rounds.
 
     Behind the columns of every table are the ``run``'s name, its ``clients``, how often one was
-    ``excluded``, and the ``last_loss``. Nothing says whether a run is complete, nor of which seed
-    it is.
+    ``excluded``, and the ``last_loss``. Nothing says whether it is complete, nor of which seed.
     """
     for name, run in runs.items():
         sound, damage = run.sound_records()
@@ -343,7 +302,7 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     return Table(title, header, tuple(rows))
 
 
-def evaluated(records: Sequence[RoundRecord]) -> list[RoundRecord]:
+def evaluated(records: Rounds) -> list[RoundRecord]:
     """Return a run's rounds with the server's evaluation as validation, if no client evaluated."""
     measured = [value for each in records for value in each.validation.model_dump().values()]
     if any(map(math.isfinite, measured)):

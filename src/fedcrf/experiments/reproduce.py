@@ -7,38 +7,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.analysis.claims import claims_table
 from fedcrf.experiments.analysis.paper import (
     PUBLISHED,
     SETTINGS,
     TITLES,
     Column,
+    claims_table,
     column_table,
     differences_table,
     of_column,
     paper_table,
 )
-from fedcrf.experiments.analysis.tables import Table, check_not_emptier
-from fedcrf.experiments.folders import check_folder, check_free
+from fedcrf.experiments.analysis.tables import Table, write_page
+from fedcrf.experiments.cell import check_folder, check_free
 from fedcrf.experiments.methods import folder_name
 from fedcrf.experiments.results import frame, read_results, run_rows, stale_line
 from fedcrf.experiments.store import Store
-from fedcrf.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def columns(table: str, datasets: Sequence[str] | None = None) -> list[Column]:
-    """Return the columns of the tables, cheapest first.
-
-    Args:
-        table: ``noniid``, ``iid`` or ``all``.
-        datasets: Only these; all of a table's by default.
-
-    Raises:
-        FedcrfError: No such table or data set in it.
-    """
+    """Return the columns of table ``noniid``, ``iid`` or ``all`` for data sets, cheapest first."""
     if table not in (*SETTINGS, "all"):
         raise unknown_name("table", table, (*SETTINGS, "all"))
     for dataset in datasets or ():
@@ -68,11 +59,7 @@ def check_tables_folder(folder: Path) -> None:
 
 
 def paper_cells(folder: Path) -> pd.DataFrame:
-    """Return the cells of all columns that were run, as one table.
-
-    Raises:
-        FedcrfError: The description of a run is damaged.
-    """
+    """Return the cells of all columns that were run, as one table."""
     stores = ((column, column_store(folder, column)) for column in PUBLISHED)
     return frame(
         row
@@ -113,11 +100,7 @@ def cell_notices(cells: pd.DataFrame) -> list[str]:
 
 
 def write_tables(folder: Path, cells: pd.DataFrame) -> list[Path]:
-    """Write the tables as Markdown, LaTeX and CSV.
-
-    Raises:
-        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
-    """
+    """Write the tables as Markdown, LaTeX and CSV, unless those there show more."""
     layouts = paper_tables(cells)
     texts = {}
     for setting, table in layouts.items():
@@ -129,8 +112,4 @@ def write_tables(folder: Path, cells: pd.DataFrame) -> list[Path]:
         sections.append(f"## {results.title}\n\n{results.as_markdown()}")
         sections += [table.as_markdown() for table in others]
     texts["tables.md"] = "\n".join(sections)
-    check_not_emptier(folder / "tables.md", texts["tables.md"], cells)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    return [folder / name for name in texts]
+    return write_page(folder, "tables.md", texts, cells)

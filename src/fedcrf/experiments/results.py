@@ -23,16 +23,15 @@ from fedcrf.experiments.analysis.tables import (
     details_table,
     results_table,
 )
-from fedcrf.experiments.cell import CellSummary, StaleCellError
-from fedcrf.experiments.folders import DamagedRecordsError
+from fedcrf.experiments.cell import CellSummary, DamagedRecordsError, StaleCellError
 from fedcrf.experiments.provenance import changes
 from fedcrf.experiments.recorded import RecordedRun, recorded_rows, recorded_runs
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
 from fedcrf.extensions import short_name
-from fedcrf.simulation.records import RoundRecord, reported_round, rounds_of
-from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_so_far
+from fedcrf.simulation.records import Rounds, reported_round, rounds_of
+from fedcrf.simulation.rounds import EarlyStopping, divergence, lost_so_far
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,12 +85,12 @@ class CellResult:
         cell: Which.
         records: Its rounds so far; where a record is damaged, those before it.
         summary: Its result, where it is finished.
-        damage: What is wrong with its files, where something is.
-        stale: Why it is stale, if it is; then it has neither records nor summary.
+        damage: What is wrong with its files.
+        stale: Why it is stale; then it has neither records nor summary.
     """
 
     cell: CellSpec
-    records: Sequence[RoundRecord]
+    records: Rounds
     summary: CellSummary | None
     damage: str | None = None
     stale: str | None = None
@@ -123,7 +122,7 @@ class CellResult:
         return self.diverged or so_far
 
 
-def damage_line(damage: str, records: Sequence[RoundRecord]) -> str:
+def damage_line(damage: str, records: Rounds) -> str:
     """Return what is wrong with some records, and how far they are shown all the same."""
     shown = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
     return f"{shown}: {damage}"
@@ -178,7 +177,7 @@ class RunResults:
         note = "" if self.spec.threat is None else UNDER_ATTACK
         return results_table(self.title, self.table, published, note), details_table(self.table)
 
-    def records(self) -> dict[str, list[Sequence[RoundRecord]]]:
+    def records(self) -> dict[str, list[Rounds]]:
         """Return the rounds of every cell by method, seed by seed."""
         return {
             method: [each.records for each in self.cells if each.cell.method.name == method]
@@ -187,21 +186,13 @@ class RunResults:
 
 
 def read_results(store: Store) -> RunResults:
-    """Read how far a run is; a damaged cell is named, and the rest still read.
-
-    Raises:
-        FedcrfError: The folder holds no run.
-    """
+    """Read how far a run is; a damaged cell is named, and the rest still read."""
     spec = store.read()
     return RunResults(spec, [_cell_result(store, cell) for cell in spec.cells()])
 
 
 def write_results(store: Store) -> list[Path]:
-    """Write a run's tables (Markdown, CSV) and figures (SVG, PNG) into its folder.
-
-    Raises:
-        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
-    """
+    """Write a run's tables and figures into its folder, unless the tables there show more."""
     from fedcrf.experiments.analysis.figures import save_run_figures
 
     run, folder = read_results(store), store.path
@@ -230,11 +221,9 @@ def _cell_result(store: Store, cell: CellSpec) -> CellResult:
 
 
 def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
-    """Return rows as a table with all `COLUMNS`, in their order, and the others behind them.
+    """Return rows as a table with all `COLUMNS`, in their order, and ``more`` with their defaults.
 
-    Args:
-        rows: By column a cell's values; what is None is as good as missing.
-        more: Further columns, with what stands where a row does not say it.
+    What is None in a row is as good as missing.
     """
     import pandas as pd
 
@@ -248,14 +237,8 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     """Return what a folder holds: a run, runs in folders of their own, or a suite's cells.
 
     Of several runs the settings in which they differ are columns, by their keys in a run file. Of
-    runs that another framework carried out there is a row a run.
-
-    Args:
-        folder: The folder.
-        study: Whose runs are looked at, and no others; its axes are the columns then.
-
-    Raises:
-        FedcrfError: It holds none of these, or its descriptions are damaged.
+    runs that another framework carried out there is a row a run. Of a ``study`` only its own runs
+    are looked at, and its axes are the columns.
     """
     if study is not None:
         return frame(
@@ -293,23 +276,14 @@ def find(folder: Path) -> Mapping[str, RecordedRun] | Mapping[str, Store]:
 
 
 def stores_in(folder: Path) -> dict[str, Store]:
-    """Return by name the run in a folder, loose or packed, or else those right below.
-
-    Where there is none it is the folder, and reading it says so.
-    """
+    """Return by name the run in a folder, or else those right below, or else the folder itself."""
     whole = Store(folder)
     below = [] if (folder / DESCRIPTION).exists() else whole.runs_below()
     return {store.path.name: store for store in below or [whole]}
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each cell of a run, finished or not.
-
-    Args:
-        run: The run.
-        folder: Where it lies.
-        at: Its value on each axis of the study that it is of.
-    """
+    """Yield a row for each cell of a run, finished or not; ``at`` is its place in a study."""
     for each in run.cells:
         cell = each.cell
         yield {
@@ -347,14 +321,9 @@ def _measured(each: CellResult) -> dict[str, Any]:
 def suite_rows(
     scores: Iterable[Score], descriptions: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], CellSpec | FedcrfError]]:
-    """Yield for each finished cell of a suite its row, and the cell.
+    """Yield for each finished cell of a suite its row, and the cell; an error if there is none now.
 
-    Settings that are new since it was run have their defaults. Where there is no such cell now,
-    the error that says why stands in its place.
-
-    Args:
-        scores: What the cells came to.
-        descriptions: By name what they were, but for their seeds.
+    Settings that are new since it was run have their defaults.
     """
     cells: dict[str, CellSpec | FedcrfError] = {}
     reasons: dict[tuple[str, str, str], str] = {}
@@ -390,11 +359,7 @@ def counted(column: pd.Series) -> dict[str, int]:
 
 
 def suite_notices(suite: Store) -> list[str]:
-    """Return lines on a suite: its number of finished cells, the stale ones, where rounds are.
-
-    Raises:
-        FedcrfError: The cells or their descriptions are damaged.
-    """
+    """Return lines on a suite: its number of finished cells, the stale ones, where rounds are."""
     cells, packed = table(suite.path), suite.packed_runs()
     stale = counted(cells["stale"])
     return [

@@ -19,12 +19,13 @@ from fedcrf.experiments.analysis.conditions import (
     place_title,
     tables_of,
 )
-from fedcrf.experiments.analysis.tables import check_not_emptier
+from fedcrf.experiments.analysis.tables import write_page
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
     Event,
     Observer,
+    Runs,
     Workplace,
     run_grids,
 )
@@ -32,11 +33,10 @@ from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.provenance import FIRST
 from fedcrf.experiments.results import counted, frame, suite_rows
 from fedcrf.experiments.settings import differences
-from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
-from fedcrf.experiments.store import Score, Store, digest
+from fedcrf.experiments.spec import CellKey, CellSpec
+from fedcrf.experiments.store import Score, Store, name_of, unseeded
 from fedcrf.experiments.suite import Suite
-from fedcrf.files import write_text
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, Rounds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,6 @@ T = TypeVar("T")
 AXES = ["partition", "condition", "method", "seed"]
 """Columns that say of a suite's cell which it is."""
 
-Runs = Sequence[tuple[RunSpec, Store]]
 ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 
 
@@ -55,16 +54,9 @@ def judged(
 ) -> pd.DataFrame:
     """Return the table of a folder's finished cells; complete are those that count.
 
-    Args:
-        suite: The suite.
-        scores: Finished cells.
-        descriptions: By name what they were, but for their seeds; settings that are new since have
-            their defaults.
-
-    Returns:
-        A row a cell, but for stale ones that were run again; the index is the place among the
-        scores. Behind the columns of every table is ``other``, which says why a cell is not of the
-        suite, and the ``machine`` and ``commits`` that made it.
+    It has no stale cells that were run again; the index is the place among the scores. Behind the
+    columns of every table is ``other``, which says why a cell is not of the suite, and the
+    ``machine`` and ``commits`` that made it.
     """
     wanted, rows = suite.cells, []
     for score, (row, cell) in zip(scores, suite_rows(scores, descriptions), strict=True):
@@ -76,7 +68,9 @@ def judged(
         elif isinstance(cell, FedcrfError):
             other = f" of settings that there are no longer ({cell})"
         elif cell != wanted[score.key]:
-            other = f" of other settings ({_differences(cell, wanted[score.key])})"
+            found = differences(wanted[score.key].describe(), cell.describe())
+            said = "; ".join(f"{key} is {theirs}, not {ours}" for key, ours, theirs in found)
+            other = f" of other settings ({said})"
         if other:
             row |= {"other": other, "stale": "", "complete": False}
         machine = f"{score.provenance.processor}, torch {score.provenance.torch}"
@@ -94,11 +88,7 @@ def keys_of(cells: pd.DataFrame) -> set[CellKey]:
 
 
 def suite_cells(suite: Suite, store: Store) -> pd.DataFrame:
-    """Return the table of a suite's finished cells in a folder; see `judged`.
-
-    Raises:
-        FedcrfError: The folder's cells or their descriptions are damaged.
-    """
+    """Return the table of a suite's finished cells in a folder; see `judged`."""
     scores = store.scores()
     return judged(suite, scores, store.descriptions(scores))
 
@@ -106,15 +96,7 @@ def suite_cells(suite: Suite, store: Store) -> pd.DataFrame:
 def held(complete: Suite, asked: Suite, store: Store) -> Suite:
     """Return the suite of all that is asked for, and of all that a folder holds beside it.
 
-    Methods that are gone are left out.
-
-    Args:
-        complete: The suite with all its partitions and conditions.
-        asked: The chosen part of it.
-        store: The folder.
-
-    Raises:
-        FedcrfError: The folder's cells are damaged.
+    ``complete`` has all partitions and conditions. Methods that are gone are left out.
     """
     scores, whole = store.scores(), asked.with_parts_of(complete)
 
@@ -161,63 +143,35 @@ def made_with(suite: Suite, cells: pd.DataFrame) -> str:
 
 
 def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the tables as Markdown and CSV, and a heat map for each partition.
-
-    Args:
-        suite: The suite.
-        cells: Its table; see `judged`.
-        folder: Where.
-
-    Raises:
-        FedcrfError: The folder's tables show more, and nothing is stale; nothing is written.
-    """
+    """Write the tables as Markdown and CSV, and heat maps, unless the tables there show more."""
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
-    texts = [f"# {suite.title}: {suite.dataset}\n", made_with(suite, cells)]
+    sections = [f"# {suite.title}: {suite.dataset}\n", made_with(suite, cells)]
     overview = overview_table(suite, cells)
     if len(suite.partitions) > 1 and overview.rows:
-        texts.append(overview.as_markdown())
+        sections.append(overview.as_markdown())
+    texts = {}
     for partition in suite.partitions:
-        texts.append(f"## {partition}\n")
+        sections.append(f"## {partition}\n")
         tables = tables_of(suite, cells, partition)
-        texts += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
-    page = "\n".join(texts)
-    check_not_emptier(folder / "tables.md", page, cells)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
+        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
+        accuracies = accuracy_table(suite, cells, partition)
+        texts[f"accuracy-{partition}.csv"] = accuracies.as_csv()
+    texts["tables.md"] = "\n".join(sections)
+    paths = write_page(folder, "tables.md", texts, cells)
     for partition in suite.partitions:
-        paths.append(folder / f"accuracy-{partition}.csv")
-        write_text(paths[-1], accuracy_table(suite, cells, partition).as_csv())
         title = f"{suite.title}: mean test accuracy\n{place_title(suite, partition)}"
         figure = heat_map_figure(heat_map_grid(suite, cells, partition), title)
         paths += save(figure, folder / f"heat-map-{partition}")
-    paths.append(folder / "tables.md")
-    write_text(paths[-1], page)
     return paths
-
-
-def _differences(there: CellSpec, cell: CellSpec) -> str:
-    """Return how a cell that was run differs from the suite's."""
-    found = differences(cell.describe(), there.describe())
-    return "; ".join(f"{key} is {theirs}, not {ours}" for key, ours, theirs in found)
 
 
 def run_suite(
     suite: Suite, store: Store, workplace: Workplace, observer_of: ObserverOf
 ) -> list[CellFailed]:
-    """Run every cell of a suite that is not finished yet, or is stale, seed by seed.
+    """Run every cell of a suite that is missing or stale, seed by seed; return those that failed.
 
-    Args:
-        suite: What to run.
-        store: Where the results go.
-        workplace: Where the data lie, on what device, how many at once.
-        observer_of: Returns, for the runs of all seeds, who is called with everything that happens.
-
-    Returns:
-        The cells that failed; empty where all is well.
-
-    Raises:
-        FedcrfError: Anything the user can mend.
+    ``observer_of`` returns, for the runs of all seeds, who is called with everything that happens.
     """
     failed: list[CellFailed] = []
     cells = suite.cells  # what cannot be run is said before there is a folder
@@ -271,9 +225,7 @@ def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Run
     return runs
 
 
-def _score(
-    suite: Suite, key: CellKey, finished: CellFinished, records: Sequence[RoundRecord]
-) -> Score:
+def _score(suite: Suite, key: CellKey, finished: CellFinished, records: Rounds) -> Score:
     partition, condition, method, seed = key
     last = records[-suite.last_rounds :]
     everyone = [record.everyone or record.test for record in last]
@@ -295,7 +247,7 @@ def _score(
         separation=[round(each, 4) for each in separations if each is not None]
         if inferred
         else None,
-        description=digest(finished.cell),
+        description=name_of(unseeded(finished.cell)),
         behaviour={
             part: number for part, number in finished.summary.behaviour.items() if number != FIRST
         }
@@ -308,9 +260,8 @@ def _score(
 def separation(record: RoundRecord) -> float | None:
     """Return how well a round's weights tell its attackers from the others.
 
-    Returns:
-        The area under the curve: the chance that an attacker has a smaller share of its FedAvg
-        weight than another client, ties counted half; None where nobody or everybody attacks.
+    It is the area under the curve: the chance that an attacker has a smaller share of its FedAvg
+    weight than another client, ties counted half; None where nobody or everybody attacks.
     """
     shares = np.divide(
         record.weight,

@@ -76,12 +76,7 @@ class RoundSettings:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a run file says of all methods at once; `resolve` says it of each instead.
-
-    Attributes:
-        optimizer: Server optimizer of every method that names none.
-        learning_rate: Of every server optimizer of the run; each one's own where left out.
-    """
+    """What a run file says of all methods at once; `resolve` says it of each instead."""
 
     optimizer: str | None = None
     learning_rate: float | None = None
@@ -92,26 +87,16 @@ class ServerSettings:
 
 
 def find_server_optimizer(name: str) -> type[ServerOptimizer]:
-    """Return the server optimizer of that name.
-
-    Raises:
-        FedcrfError: There is none.
-    """
+    """Return the server optimizer of that name."""
     if name not in SERVER_OPTIMIZERS:
         raise unknown_name("server optimizer", name, SERVER_OPTIMIZERS)
     return SERVER_OPTIMIZERS[name]
 
 
 def build(kind: type[T], options: Options, where: str) -> T:
-    """Return a settings dataclass of plain values, as TOML and JSON have them.
+    """Return a settings dataclass of plain values by name, as TOML and JSON have them.
 
-    Args:
-        kind: The dataclass.
-        options: Its settings by name; what is left out has its default.
-        where: The section that they stand in, as errors call it.
-
-    Raises:
-        FedcrfError: They are no section, or some is none of its settings or not such.
+    ``where`` is the section that they stand in, as errors call it.
     """
     if not isinstance(options, Mapping):
         raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
@@ -135,8 +120,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def convert(kind: Any, value: Any, where: str) -> Any:
     """Return a value as some type, which it must already be in the sense of TOML and JSON.
 
-    Raises:
-        FedcrfError: It is none; ``where`` is the place that is named.
+    ``where`` is the place that errors name.
     """
     try:
         # As JSON, since there "3" and true are no numbers, and a list may stand for a tuple.
@@ -198,11 +182,7 @@ def without_name(options: Options) -> dict[str, Any]:
 
 
 def read_run_file(path: Path) -> dict[str, Any]:
-    """Read a run file.
-
-    Raises:
-        FedcrfError: No such file, or not TOML.
-    """
+    """Read a run file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -226,11 +206,7 @@ def merge(*layers: Options) -> dict[str, Any]:
 
 
 def setting(text: str) -> dict[str, Any]:
-    """Return ``section.key=value`` as a nested dictionary; the value is read as TOML.
-
-    Raises:
-        FedcrfError: Not of that form.
-    """
+    """Return ``section.key=value`` as a nested dictionary; the value is read as TOML."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise FedcrfError(f"--set {text}: write --set section.key=value")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from fedcrf.experiments.settings import (
     Options,
     RoundSettings,
     ServerSettings,
-    T,
     build,
     convert,
     find_server_optimizer,
@@ -32,35 +31,22 @@ from fedcrf.experiments.settings import (
 from fedcrf.extensions import AbsentError, short_name, stand_in
 from fedcrf.models import MODELS, FromFactory, ModelPlan, find_model
 from fedcrf.objectives import OBJECTIVES, Objective, find_objective
-from fedcrf.rules import (
-    RULES,
-    SERVER_OPTIMIZERS,
-    Optimized,
-    Rule,
-    ServerOptimizer,
-    find_rule,
-)
+from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, ServerOptimizer, find_rule
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.work import check_evidence
+from fedcrf.simulation.worker import check_evidence
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the names in a section of a run file stand for.
+    """What the names in a section of a run file stand for."""
 
-    Attributes:
-        known: The package's own, by name; a thing from outside may go by its short name, see
-            `short_name`.
-        find: Looks up a name, also outside the package.
-        base: What a thing is that is gone, and for which a stored result has a stand-in.
-        methods: The methods of such a stand-in that raise an error.
-    """
-
+    # The package's own, by name; a thing from outside may go by its short name, see `short_name`
     known: Mapping[str, type[Any]]
-    find: Callable[[str], type[Any]]
+    find: Callable[[str], type[Any]]  # looks up a name, also outside the package
+    # What a thing is that is gone, and for which a stored result has a stand-in
     base: type = object
-    methods: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()  # the methods of such a stand-in that raise an error
 
 
 KINDS: Mapping[str, Kind] = {
@@ -126,20 +112,8 @@ CellKey = tuple[Any, ...]
 class CellSpec:
     """One cell of a run's grid: one method with one seed, everything resolved.
 
-    Attributes:
-        method: Objective, rule and server optimizer, by name.
-        seed: Fixes partition, initial model and client shuffles.
-        data: Which images.
-        partition: How they are dealt out.
-        model_name: The model's name.
-        model: Its plan.
-        objective: What the clients minimise.
-        rule: How the server aggregates; informed of the attackers where it needs to be.
-        server_optimizer: What makes a step of the aggregate; None where it is the next model.
-        training: The clients' local training.
-        rounds: How long, and evaluated how.
-        attack_name: The attack's name; None where all clients are honest.
-        threat: The attack, who and when.
+    The rule is informed of the attackers where it needs to be. Without a server optimizer the
+    aggregate is the next model; without a threat all clients are honest.
     """
 
     method: Method
@@ -175,28 +149,23 @@ class CellSpec:
 
     def describe(self) -> dict[str, Any]:
         """Return the whole description as plain values; equal for equal cells."""
-        optimizer, attack = {}, {}
-        if self.server_optimizer is not None:
-            name = self.method.server_optimizer
-            optimizer = {"server_optimizer": {"name": name, **plain(self.server_optimizer)}}
-        if self.attack_name is not None and self.threat is not None:
-            attack = {
-                "attack": {"name": self.attack_name, **plain(self.threat.schedule)},
-                "attacks": {self.attack_name: plain(self.threat.attack)},
-            }
-        return {
-            "method": self.method.name,
+        method = self.method
+        described = {
+            "method": method.name,
             "seed": self.seed,
             "data": plain(self.data),
             "partition": plain(self.partition),
             "model": {"name": self.model_name, **plain(self.model)},
-            "objective": {"name": self.method.objective, **plain(self.objective)},
-            "rule": {"name": self.method.rule, **plain(self.rule)},
-            **optimizer,
-            "training": plain(self.training),
-            "rounds": plain(self.rounds),
-            **attack,
+            "objective": {"name": method.objective, **plain(self.objective)},
+            "rule": {"name": method.rule, **plain(self.rule)},
         }
+        if (optimizer := self.server_optimizer) is not None:
+            described["server_optimizer"] = {"name": method.server_optimizer, **plain(optimizer)}
+        described |= {"training": plain(self.training), "rounds": plain(self.rounds)}
+        if self.attack_name is not None and self.threat is not None:
+            described["attack"] = {"name": self.attack_name, **plain(self.threat.schedule)}
+            described["attacks"] = {self.attack_name: plain(self.threat.attack)}
+        return described
 
 
 @dataclass(frozen=True)
@@ -204,18 +173,9 @@ class RunSpec:
     """The description of a run: methods × seeds on one data set and partition.
 
     Attributes:
-        methods: Names of methods.
-        seeds: Seeds; each gives its own partition, initial model and shuffles.
-        data: Which images.
-        partition: How they are dealt out.
         model: The model's name and settings.
-        training: The clients' local training.
-        rounds: How long, and evaluated how.
-        rules: Settings of the rules in use, by rule.
-        objectives: Settings of the objectives in use, by objective.
+        settings: Of rules, objectives, server optimizers and attacks, by section and name.
         attack: The attack's name, how many attack and when; empty where all clients are honest.
-        attacks: Settings of the attack in use, by attack.
-        server_optimizers: Settings of the server optimizers in use, by optimizer.
         reading: Whether it is that of a stored run, whose code may be gone: what there is no
             longer has a stand-in, which can be read and not run.
     """
@@ -227,11 +187,8 @@ class RunSpec:
     model: Options
     training: LocalTraining
     rounds: RoundSettings
-    rules: Mapping[str, Options]
-    objectives: Mapping[str, Options]
-    server_optimizers: Mapping[str, Options]
+    settings: Mapping[str, Mapping[str, Options]]
     attack: Options = field(default_factory=dict)
-    attacks: Mapping[str, Options] = field(default_factory=dict)
     reading: bool = field(default=False, compare=False)
 
     @cached_property
@@ -295,9 +252,8 @@ class RunSpec:
             return stand_in(name, kept, kind.base, kind.methods)
 
     def _named(self, section: str, name: str) -> Any:
-        """Return a named thing with its settings."""
-        options, called = getattr(self, section), short_name(name)
-        given, where = options.get(called, {}), f"{section}.{called}"
+        called = short_name(name)
+        given, where = self.settings[section].get(called, {}), f"{section}.{called}"
         kind = self._kind(KINDS[section], name, given)
         built = build(kind, given, where)
         # What is ignored is checked, and has its default, so that runs do not differ by it.
@@ -308,11 +264,7 @@ class RunSpec:
 
     @cached_property
     def names(self) -> Mapping[str, Mapping[str, str]]:
-        """By section of named things, those of the methods and the attack by their short names.
-
-        Raises:
-            FedcrfError: Two things of a section go by one name.
-        """
+        """By section of named things, those of the methods and the attack by their short names."""
         methods = [find_method(method, known=not self.reading) for method in self.methods]
         used: dict[str, list[str | None]] = {
             "rules": [method.rule for method in methods],
@@ -320,7 +272,17 @@ class RunSpec:
             "server_optimizers": [each.server_optimizer for each in methods],
             "attacks": [self.attack.get("name")],
         }
-        return {section: _by_short_name(section, names) for section, names in used.items()}
+        found: dict[str, dict[str, str]] = {section: {} for section in KINDS}
+        for section, names in used.items():
+            for name in filter(None, names):
+                called, there = short_name(name), found[section]
+                other = called if called != name and called in KINDS[section].known else name
+                if there.setdefault(called, other) != name:
+                    raise FedcrfError(
+                        f"two of the {section} are called {called} ('{name}' and "
+                        f"'{there[called]}'): give one of the classes another name"
+                    )
+        return found
 
     def _informed(self, rule: Rule, seed: int) -> Rule:
         """Return a rule that knows of this run what it is to know."""
@@ -373,15 +335,7 @@ def _settings_of(cells: Sequence[Options], part: str) -> dict[str, Options]:
 
 
 def with_current_names(description: Options, *, notice: bool = True) -> dict[str, Any]:
-    """Return a description, or a layer of one, with today's names of settings and of attacks.
-
-    Args:
-        description: Of a run file's shape; earlier names in it are accepted.
-        notice: As for `fedcrf.checks.current_names`.
-
-    Raises:
-        FedcrfError: A setting, or an attack, is given by both of its names.
-    """
+    """Return a description, or a layer of one, with today's names of settings and of attacks."""
     current = dict(description)
     for section, kind in KINDS.items():
         if not isinstance(current.get(section), Mapping):
@@ -406,15 +360,6 @@ def _section(layer: Options, name: str) -> Options:
     return section if isinstance(section, Mapping) else {}
 
 
-def _with_short_names(layer: Options) -> dict[str, Any]:
-    """Return a layer in which sections call what is from outside by its short name."""
-    short = {
-        name: {short_name(each): options for each, options in _section(layer, name).items()}
-        for name in KINDS
-    }
-    return {**layer, **{name: each for name, each in short.items() if each}}
-
-
 def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     """Return the checked and complete description from layers of a run file's shape.
 
@@ -428,12 +373,14 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
             the nearest key are named.
     """
     current = [with_current_names(layer, notice=not reading) for layer in layers]
-    outside = {
-        name: {short_name(each): each for layer in current for each in _section(layer, name)}
-        for name in KINDS
-    }
-    given = merge(*map(_with_short_names, current))
-    known = [*(each.name for each in fields(RunSpec) if each.compare), "server"]
+    outside: dict[str, dict[str, str]] = {section: {} for section in KINDS}
+    for layer in current:  # what is from outside goes by its short name
+        for section, names in outside.items():
+            if options := _section(layer, section):
+                names |= {short_name(name): name for name in options}
+                layer[section] = {short_name(name): each for name, each in options.items()}
+    given = merge(*current)
+    known = ["methods", "seeds", *SHARED, *KINDS, "attack", "server"]
     for key, value in given.items():
         if key not in known:
             raise unknown_name("key", key, known)
@@ -450,18 +397,19 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     model = merged["model"]
     if model["name"] != preset["model"]["name"]:
         model = given["model"]  # the preset's settings are for another model
-    sections = {section: merged.get(section, {}) for section in KINDS}
+    settings = {section: merged.get(section, {}) for section in KINDS}
+    seeds = convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")
     spec = RunSpec(
-        methods=_distinct(merged["methods"]),
-        seeds=_distinct(convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")),
+        methods=tuple(dict.fromkeys(merged["methods"])),
+        seeds=tuple(dict.fromkeys(seeds)),
         data=build(DataSettings, merged.get("data", {}), "data"),
         partition=build(PartitionSettings, merged.get("partition", {}), "partition"),
         model=model,
         training=build(LocalTraining, merged.get("training", {}), "training"),
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
+        settings=settings,
         attack={} if nobody else attack,
         reading=reading,
-        **sections,
     )
     if not spec.methods or not spec.seeds:
         raise FedcrfError("a run needs at least one method and one seed")
@@ -469,10 +417,9 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         raise FedcrfError(f"seed {min(spec.seeds)}: give seeds of 0 or more")
     check_participation(spec.rounds.clients_per_round, spec.num_clients)
     used = spec.names
-    for section, options in sections.items():
+    for section, options in settings.items():
         for called in options:
-            name = used[section].get(called) or outside[section].get(called, called)
-            spec._named(section, name)
+            spec._named(section, used[section].get(called) or outside[section][called])
     if not reading:
         find_partition(spec.partition.scheme)
     if spec.threat is not None:
@@ -485,13 +432,9 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
 
 
 def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
-    """Raise a `FedcrfError` where none of the runs uses some setting.
+    """Raise a `FedcrfError` where none of the runs uses some setting of these layers.
 
     This is for the command line: a run file may hold settings of methods that are not run today.
-
-    Args:
-        settings: Layers that `resolve` accepts.
-        specs: The runs that they were said for.
     """
     partitions = {spec.partition for spec in specs}
     used = {
@@ -523,11 +466,7 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
 def cell_of(description: Options) -> CellSpec:
     """Return the cell that `CellSpec.describe` described.
 
-    Settings that are new since have their defaults; things that are gone have a stand-in, see
-    `RunSpec`.
-
-    Raises:
-        FedcrfError: It describes no cell.
+    Settings that are new since have their defaults; things that are gone have a stand-in.
     """
     try:
         parts = ["rule", "objective", *({"server_optimizer"} & description.keys())]
@@ -561,11 +500,7 @@ def clients_name(partition: PartitionSettings) -> str:
 
 
 def _of_sites(dataset: str, given: Options, reading: bool) -> Mapping[str, Mapping[str, Any]]:
-    """Return the default settings of real sites.
-
-    Raises:
-        FedcrfError: They cannot be read, or are to be dealt out or cut short.
-    """
+    """Return the default settings of real sites, which are not to be dealt out or cut short."""
     model = {"model": {"name": "mlp"}}
     if reading:
         return model
@@ -624,14 +559,7 @@ def _checked_attack(options: Options) -> Options:
 
 
 def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
-    """Return a run without an attack whose rules are informed as if there were so many attackers.
-
-    Only the rules' settings say so.
-
-    Args:
-        spec: The run.
-        nobody: Its section of the attack, with or without a number of attackers.
-    """
+    """Return a run without an attack whose rules are informed as if so many attacked."""
     if "attackers" not in nobody:
         return spec
     quiet = spec.informed_rules
@@ -640,26 +568,9 @@ def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
         rule: {key: value for key, value in settings.items() if value != quiet[rule].get(key)}
         for rule, settings in attacked.items()
     }
-    return replace(spec, rules=merge(spec.rules, informed))
-
-
-def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in filter(None, names):
-        called = short_name(name)
-        other = called if called != name and called in KINDS[section].known else name
-        if found.setdefault(called, other) != name:
-            raise FedcrfError(
-                f"two of the {section} are called {called} ('{name}' and '{found[called]}'): give "
-                "one of the classes another name"
-            )
-    return found
+    return replace(spec, settings=merge(spec.settings, {"rules": informed}))
 
 
 def _num_clients(partition: PartitionSettings, threat: Threat | None) -> int:
     holders = partition.num_clients
     return holders if threat is None else threat.schedule.federation_size(holders)
-
-
-def _distinct(values: Iterable[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(values))

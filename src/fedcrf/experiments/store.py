@@ -16,8 +16,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import lzma
 import shutil
+import tarfile
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -33,9 +36,8 @@ from pydantic import Field
 
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.archive import brief_line, read_archive, write_archive
-from fedcrf.experiments.cell import CellStore
-from fedcrf.experiments.folders import (
+from fedcrf.experiments.cell import (
+    CellStore,
     check_folder,
     check_free,
     folder_lock,
@@ -47,7 +49,7 @@ from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import differences, merge, read_run_file
 from fedcrf.experiments.spec import KINDS, CellKey, CellSpec, RunSpec, resolve
 from fedcrf.files import append_line, atomic_write, write_text
-from fedcrf.simulation.records import Number, Record
+from fedcrf.simulation.records import Client, Number, Record, RoundRecord
 
 DESCRIPTION = "run.toml"
 """The file that says what run a folder or an archive is of."""
@@ -59,7 +61,7 @@ _unpacked: list[TemporaryDirectory[str]] = []
 class ClientHoldings(Record):
     """What one client holds: examples in each part, and training examples of each label."""
 
-    client: int | str
+    client: Client
     train: int
     validation: int
     test: int
@@ -78,16 +80,12 @@ class PartitionRecord(Record):
 class Score(Record):
     """The result of one cell of a suite.
 
-    ``accuracy`` is the mean test accuracy of the last rounds, of so many as ``last_rounds`` says.
-    ``everyone`` and ``worst_client`` are, over the same rounds, the accuracy over all clients, the
-    attackers and all that they hold included, and that of the client with the lowest; None of a
-    line that does not say it. ``held_out_accuracy`` is that on the data set's own test set over
-    them. ``attack_success`` is a backdoor's over them, None without one.
-    ``separation`` has for each round in which clients were wrong the chance that one of them has a
-    smaller share of its FedAvg weight than one that is right, the area under the curve; None where
-    the rule infers no weights. ``behaviour`` has by part the behaviour numbers that are not 1.
-    ``description`` is the name under which the folder keeps what the cell was, but for its seed;
-    ``fingerprint`` is of its data.
+    Accuracies are means over the last ``last_rounds`` rounds. ``accuracy`` is on the examples of
+    clients that are right; ``everyone`` and ``worst_client`` count the attackers' too, None of an
+    older line. ``separation`` has for each round in which clients were wrong the area under the
+    curve, see `fedcrf.experiments.robustness.separation`; None where the rule infers no weights.
+    ``behaviour`` has by part the behaviour numbers that are not 1. ``description`` is the name
+    under which the folder keeps what the cell was, but for its seed.
     """
 
     partition: str
@@ -114,11 +112,7 @@ class Score(Record):
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of results: of a run, loose or packed, or of a suite.
-
-    Attributes:
-        path: The folder.
-    """
+    """A folder of results: of a run, loose or packed, or of a suite."""
 
     path: Path
 
@@ -129,11 +123,7 @@ class Store:
     # A run
 
     def read(self) -> RunSpec:
-        """Return the description of the run in this folder.
-
-        Raises:
-            FedcrfError: There is none, or it is damaged.
-        """
+        """Return the description of the run in this folder."""
         if self.is_suite:
             packed = self.packed_runs()
             raise FedcrfError(
@@ -160,11 +150,7 @@ class Store:
         return sorted(names - ours)
 
     def partition(self, seed: int) -> PartitionRecord | None:
-        """Return what each client of a seed holds; None where it was not saved.
-
-        Raises:
-            FedcrfError: The file is damaged.
-        """
+        """Return what each client of a seed holds; None where it was not saved."""
         wrong = (
             "is not what the clients of a seed hold: "
             "take it away, and the run's command makes it anew"
@@ -172,11 +158,7 @@ class Store:
         return read_record(PartitionRecord, self._loose / partition_file(seed), wrong)
 
     def check(self, spec: RunSpec) -> RunSpec:
-        """Return the description of this folder with the new methods and seeds added.
-
-        Raises:
-            FedcrfError: The folder holds something else, or a run of other settings.
-        """
+        """Return the description of this folder with the methods and seeds of another run added."""
         check_folder(self.path)
         if not (self.path / DESCRIPTION).exists():
             check_free(self.path, DESCRIPTION, "run")
@@ -184,11 +166,7 @@ class Store:
         return extended(self.read(), spec, f"results folder {self.path}")
 
     def check_data(self, seeds: Iterable[int], fingerprint: str) -> None:
-        """Check that earlier cells of these seeds were run on the same data.
-
-        Raises:
-            FedcrfError: It was other data, or what the clients hold cannot be read.
-        """
+        """Raise a `FedcrfError` where earlier cells of these seeds were run on other data."""
         for seed in seeds:
             before = self.partition(seed)
             if before is not None and before.fingerprint:
@@ -220,11 +198,7 @@ class Store:
 
     @cached_property
     def _loose(self) -> Path:
-        """Where the run's files lie: here, or where they have been unpacked.
-
-        Raises:
-            FedcrfError: An archive is damaged, or they are not of one run.
-        """
+        """Where the run's files lie: here, or where they have been unpacked."""
         archives = sorted(self.path.glob("seed-*.tar.xz"), key=lambda path: (len(path.name), path))
         if not archives:
             return self.path
@@ -244,13 +218,7 @@ class Store:
     def add_to_archive(self, path: Path, cells: Sequence[CellSpec]) -> None:
         """Pack finished cells of one seed into an archive; those of the same names are replaced.
 
-        Args:
-            path: The archive. One of other settings, or one that cannot be read, is replaced.
-            cells: Of this run.
-
-        Raises:
-            FedcrfError: A cell's records are damaged.
-            OSError: The archive cannot be written.
+        An archive of other settings, or one that cannot be read, is replaced as a whole.
         """
         seed, names = cells[0].seed, list(dict.fromkeys(cell.method.name for cell in cells))
         chosen = merge(self.read().describe(), {"methods": names, "seeds": [seed]})
@@ -276,14 +244,7 @@ class Store:
         return self._scores.is_file()
 
     def check_suite(self, *, begun: bool = False) -> None:
-        """Check that the folder is a suite's, or is free for one.
-
-        Args:
-            begun: Whether it must hold finished cells already.
-
-        Raises:
-            FedcrfError: It is not.
-        """
+        """Raise a `FedcrfError` unless the folder is a suite's, or free for one not yet begun."""
         check_folder(self.path)
         if begun and not self._scores.exists():
             raise FedcrfError(
@@ -294,11 +255,7 @@ class Store:
             check_free(self.path, self._scores.name, "cells of a suite")
 
     def scores(self) -> list[Score]:
-        """Return the scores of what is finished; a line still being written is left out.
-
-        Raises:
-            FedcrfError: A line that is no score, or a file where the folder should be.
-        """
+        """Return the scores of what is finished; a line still being written is left out."""
         check_folder(self.path)
         wanted = "a cell's score: take the line out to run that cell anew"
         scores, damage = read_lines(self._scores, Score, wanted)
@@ -307,14 +264,7 @@ class Store:
         return scores
 
     def descriptions(self, scores: Iterable[Score] = ()) -> dict[str, dict[str, Any]]:
-        """Return by name what cells were, but for their seeds.
-
-        Args:
-            scores: Those whose descriptions must be there.
-
-        Raises:
-            FedcrfError: The file is damaged, or lacks what one of the scores is of.
-        """
+        """Return by name what cells were, but for their seeds, those of the scores among them."""
         wrong = "does not describe cells: move the folder away to begin anew"
         known = read_record(dict[str, dict[str, Any]], self._descriptions, wrong) or {}
         names = [score.description for score in scores]
@@ -329,11 +279,7 @@ class Store:
         return known
 
     def check_scored_data(self, cell: CellSpec, fingerprint: str) -> None:
-        """Check that the scores of a cell's data are of the same images.
-
-        Raises:
-            FedcrfError: They are of others, or the folder's scores or descriptions are damaged.
-        """
+        """Raise a `FedcrfError` where the scores of a cell's data are of other images."""
         descriptions, data = self.descriptions(), cell.describe()["data"]
         for score in self.scores():
             if descriptions[score.description].get("data") == data:
@@ -347,7 +293,7 @@ class Store:
     def describe(self, cells: Iterable[CellSpec]) -> None:
         """Keep what cells are, before the first of them is finished."""
         known = self.descriptions()
-        wanted = {name_of(each): each for each in map(_unseeded, cells)}
+        wanted = {name_of(each): each for each in map(unseeded, cells)}
         if not wanted.items() <= known.items():
             write_text(self._descriptions, json.dumps(known | wanted, indent=1) + "\n")
 
@@ -376,9 +322,6 @@ class Store:
         Args:
             scored: Cells that are among the scores; others stay where they are.
             same: Groups of equal cells; of each the first was run, for all of them.
-
-        Raises:
-            FedcrfError: The records of such a cell are damaged.
         """
         scored, places = set(scored), {keys[0]: keys for keys in same}
         runs = self.path / "runs"
@@ -414,11 +357,7 @@ class Store:
 
 
 def _packed_run(path: Path) -> tuple[RunSpec, dict[str, bytes]]:
-    """Return what run an archive is of, and its other files by name.
-
-    Raises:
-        FedcrfError: There is none, or it is damaged.
-    """
+    """Return what run an archive is of, and its other files by name."""
     files = read_archive(path, DESCRIPTION)
     return resolve(tomllib.loads(files.pop(DESCRIPTION).decode()), reading=True), files
 
@@ -428,33 +367,21 @@ def partition_file(seed: int) -> str:
     return f"partitions/seed-{seed}.json"
 
 
-def _unseeded(cell: CellSpec) -> dict[str, Any]:
-    description = cell.describe()
-    del description["seed"]
-    return description
-
-
-def digest(cell: CellSpec) -> str:
-    """Return the name under which a suite keeps what a cell is, the same for all its seeds."""
-    return name_of(_unseeded(cell))
+def unseeded(cell: CellSpec) -> dict[str, Any]:
+    """Return what a cell is, the same for all its seeds."""
+    return {key: value for key, value in cell.describe().items() if key != "seed"}
 
 
 def name_of(description: Mapping[str, Any]) -> str:
-    """Return the name of a description, by which a damaged one is known."""
+    """Return the name under which a suite keeps a description; a damaged one is known by it."""
     text = json.dumps(description, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
-    """Return the description of a run with the methods and seeds of another one added.
+    """Return a run with the methods and seeds of another one of the same settings added.
 
-    Args:
-        earlier: The run.
-        spec: The other, of the same settings.
-        place: Of the run, as an error calls it.
-
-    Raises:
-        FedcrfError: It has other settings.
+    ``place`` is the run's, as an error calls it.
     """
     for key, was, is_now in differences(_shared(earlier, spec), _shared(spec, earlier)):
         raise FedcrfError(
@@ -474,8 +401,7 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
 def _shared(spec: RunSpec, other: RunSpec) -> dict[str, Any]:
     """Return the part of a run's description that another run in the same folder must share.
 
-    That is all but methods and seeds. Of rules and other named things it is the settings of those
-    that both runs use.
+    That is all but methods and seeds; of rules and other named things, of those that both use.
     """
     described, beside = (
         # What a rule is informed of counts as said: old folders say numbers that were defaults.
@@ -514,3 +440,84 @@ def partition_record(
     return PartitionRecord(
         seed=seed, fingerprint=dataset.fingerprint, class_names=names, clients=clients
     )
+
+
+METRICS = ("training_loss", "validation", "test")
+"""Of a round's record what is kept in `METRIC_DIGITS`; the rest has `CLIENT_DIGITS`."""
+
+METRIC_DIGITS = 4
+CLIENT_DIGITS = 3
+"""Pages and tables show no more, and every digit is a seventh of the archive."""
+
+
+def read_archive(path: Path, needed: str) -> dict[str, bytes]:
+    """Return an archive's files by name; ``needed`` must be there, others must lie inside of it."""
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, "r:xz") as archive:
+            for member in archive:
+                parts = Path(member.name).parts
+                inside = not Path(member.name).is_absolute() and ".." not in parts
+                content = archive.extractfile(member) if member.isfile() and inside else None
+                if content is not None:
+                    files[member.name] = content.read()
+    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+        raise _damaged(path, error) from None
+    if needed not in files:
+        raise _damaged(path, "it holds no run")
+    return files
+
+
+def _damaged(path: Path, why: object) -> FedcrfError:
+    return FedcrfError(
+        f"archive {path} cannot be read ({why}): take it and its cells' lines away to run them anew"
+    )
+
+
+def write_archive(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write files as an archive; equal files make an equal archive."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        atomic_write(path) as file,
+        lzma.open(file, "wb", preset=6 | lzma.PRESET_EXTREME) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def brief_line(record: RoundRecord) -> bytes:
+    """Return a round's line with what pages and commands read of it, in few digits.
+
+    No page shows the clients' training losses, and of the test parts none but the accuracy, round
+    by round; a cell's times mean nothing where others ran beside it. What the cell came to is in
+    its summary, exactly.
+    """
+    content = json.loads(
+        record.model_dump_json(exclude_none=True, exclude={"held_out", "everyone"})
+    )
+    content["client_training_loss"] = [None] * len(record.clients)
+    content["test"] = {**dict.fromkeys(content["test"]), "accuracy": content["test"]["accuracy"]}
+    content["seconds"] = dict.fromkeys(content["seconds"])
+    if "totals" in content:
+        content["totals"]["seconds"] = content["seconds"]
+    brief = {
+        key: value
+        if key == "num_examples"
+        else _rounded(value, METRIC_DIGITS if key in METRICS else CLIENT_DIGITS)
+        for key, value in content.items()
+    }
+    return json.dumps(brief, separators=(",", ":")).encode() + b"\n"
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    """Return plain values with their floats to so many significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, list):
+        return [_rounded(each, digits) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _rounded(each, digits) for key, each in value.items()}
+    return value

@@ -6,13 +6,21 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from fedcrf.checks import check_whole
@@ -40,6 +48,9 @@ PROTOCOLS = ("byzfl", "karimireddy", "flpoison", "honest-sites", "hospitals")
 SUITES = ("attacks", "noise", *PROTOCOLS)
 """The suites that come with the package; beside them is ``paper``, of the paper's tables."""
 
+NOT_IN_FILES = {"name", "dataset", "settings"}
+"""Fields of a suite that its file does not say."""
+
 FOLDER_NAME = re.compile(r"\w[\w.\-]{0,99}")
 """What partitions and conditions may be called, as their cells have folders of these names."""
 
@@ -55,59 +66,55 @@ SAID_ELSEWHERE = {
 
 
 class Condition(BaseModel):
-    """What is wrong in a cell.
-
-    Attributes:
-        name: How it is called in results and on the command line.
-        title: How tables call it.
-        attack: The section of a run file, with the suite's number of attackers where it has none;
-            empty where all clients are honest.
-        attacks: Settings of the attack, likewise.
-        ideal: The condition without the clients that are wrong here. In it the suite's oracles
-            show what could be reached.
-    """
+    """What is wrong in a cell."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    title: str
-    attack: dict[str, Any] = {}
-    attacks: dict[str, dict[str, Any]] = {}
+    name: str  # how it is called in results and on the command line
+    title: str  # how tables call it
+    attack: dict[str, Any] = {}  # the section of a run file; empty where all clients are honest
+    attacks: dict[str, dict[str, Any]] = {}  # settings of the attack, likewise
+    # The condition without the wrong clients, in which oracles show what could be reached.
     ideal: str | None = None
 
 
 class Quick(BaseModel):
-    """What a suite is at the size that two cores finish in ten minutes.
-
-    Attributes:
-        run: What all runs share there, over the suite's own.
-        methods: The methods, if no others are chosen; the next three likewise.
-        seeds: The seeds.
-        partitions: Names of partitions.
-        conditions: Names of conditions, or titles of their groups.
-    """
+    """What a suite is, where nothing else is chosen, at a size of ten minutes on two cores."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    run: dict[str, Any] = {}
+    run: dict[str, Any] = {}  # what all runs share there, over the suite's own
     methods: list[str] | None = None
     seeds: list[int] | None = None
-    partitions: list[str] | None = None
-    conditions: list[str] | None = None
+    partitions: list[str] | None = None  # names of partitions
+    conditions: list[str] | None = None  # names of conditions, or titles of their groups
 
 
-@dataclass(frozen=True)
+def _by_name(conditions: Any) -> Any:
+    """Return a file's conditions by their names."""
+    if not isinstance(conditions, list):
+        return conditions
+    try:
+        found = TypeAdapter(list[Condition]).validate_python(conditions)
+    except ValidationError as error:
+        raise FedcrfError(_mend(error.errors()[0], "conditions.")) from None
+    if len({each.name for each in found}) < len(found) or not found:
+        raise FedcrfError(
+            " has no conditions or two of one name: give each a name of its own, the first to the "
+            "one in which nobody is wrong"
+        )
+    return {each.name: each for each in found}
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Suite:
     """Methods × seeds × partitions × conditions on one data set.
 
     Attributes:
-        name: Of the suite.
         title: What it shows.
         dataset: Which of its data sets.
-        methods: Names of methods.
-        seeds: Their seeds.
+        run: What all runs share, as for `resolve`; over it is what those of a data set share.
         last_rounds: The score is the mean test accuracy of so many rounds, the last ones.
-        layers: What all runs share, as for `resolve`.
         partitions: By name, the section of a run file.
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
@@ -116,21 +123,30 @@ class Suite:
         additional: Whether they come in addition to the clients that hold the data; see
             `Schedule`. Where nobody attacks there are none.
         quick: The suite at its small size; None if it has none.
+        settings: What was chosen of runs; it wins over the others.
     """
 
     name: str
-    title: str
     dataset: str
+    title: str
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
-    last_rounds: int
-    layers: tuple[Mapping[str, Any], ...]
-    partitions: Mapping[str, Mapping[str, Any]]
-    conditions: Mapping[str, Condition]
-    groups: Mapping[str, tuple[str, ...]]
-    attackers: int | None = None
+    run: dict[str, Any]
+    datasets: dict[str, dict[str, Any]]
+    partitions: dict[str, dict[str, Any]]
+    conditions: Annotated[dict[str, Condition], BeforeValidator(_by_name)]
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    last_rounds: PositiveInt = LAST_ROUNDS
+    attackers: PositiveInt | None = None
     additional: bool | None = None
     quick: Quick | None = None
+    told: Any = None  # of older files: rules are informed of how many attack anyway
+    settings: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def layers(self) -> tuple[Mapping[str, Any], ...]:
+        """What all runs share, as for `resolve`."""
+        return (self.run, self.datasets[self.dataset], *self.settings)
 
     def with_parts_of(self, complete: Suite) -> Suite:
         """Return what was chosen of a suite with all of its partitions and conditions."""
@@ -197,12 +213,7 @@ class Suite:
 
     @cached_property
     def cells(self) -> Mapping[CellKey, CellSpec]:
-        """The cells of the study: of each partition, condition, method and seed.
-
-        Raises:
-            FedcrfError: Some cell cannot be, such as one with more attackers than clients, or its
-                method would be another.
-        """
+        """The cells of the study: of each partition, condition, method and seed."""
         cells = self.study.cells
         for _, _, method, _ in cells:
             if method not in (*self.methods, *self.oracles):
@@ -230,22 +241,17 @@ class Suite:
             methods: Any methods.
             seeds: Any seeds.
             partitions: Names of the suite's.
-            conditions: Names of the suite's, or titles of its groups in any case. A title stands
-                for all conditions of its group, unless a condition has this name. The quiet one
+            conditions: Names of the suite's, or titles of its groups, in any case. The quiet one
                 stays, and so do the ideals of those chosen.
-            attackers: How many attack under every condition with an attack; rules are informed of
-                this number.
+            attackers: How many attack under every condition with an attack, and rules know of.
             clients: The number of clients.
-            settings: Layers for `resolve` that win over the suite's.
-            quick: Whether to return the suite at its small size. What is not chosen is then what
-                its ``quick`` says.
-
-        Raises:
-            FedcrfError: The suite has no such partition or condition. A number cannot be, or a
-                chosen part says it itself. A setting is one of `SAID_ELSEWHERE`, is said by a
-                chosen part itself, or is used by no method or condition.
+            settings: Layers for `resolve` that win over the suite's; none of `SAID_ELSEWHERE`, and
+                nothing that a chosen part says itself or no method or condition uses.
+            quick: Whether what is not chosen is that of the suite's small size.
         """
-        small = self._small() if quick else Quick()
+        if quick and self.quick is None:
+            raise FedcrfError(f"suite {self.name} has no small size: leave --quick out")
+        small = (self.quick if quick else None) or Quick()
         methods = small.methods if methods is None else methods
         seeds = small.seeds if seeds is None else seeds
         partitions = small.partitions if partitions is None else partitions
@@ -287,17 +293,12 @@ class Suite:
             seeds=self.seeds if seeds is None else tuple(seeds),
             partitions=chosen,
             conditions=kept,
-            layers=(*self.layers, small.run, numbers, *settings),
+            settings=(*self.settings, small.run, numbers, *settings),
             attackers=self.attackers if attackers is None else attackers,
         )
         if settings:
             check_used(settings, [spec for _, spec in replace(suite, seeds=(0,)).study.points])
         return suite
-
-    def _small(self) -> Quick:
-        if self.quick is None:
-            raise FedcrfError(f"suite {self.name} has no small size: leave --quick out")
-        return self.quick
 
     def _named(self, name: str) -> Sequence[str]:
         """Return the condition of a name, or those of the group of a title."""
@@ -334,62 +335,16 @@ class Suite:
             )
 
 
-class _SuiteFile(BaseModel):
-    """A suite as its TOML file has it, with the sections of `shared.toml` that it leaves out."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    title: str
-    methods: list[str]
-    seeds: list[int]
-    last_rounds: PositiveInt = LAST_ROUNDS
-    attackers: PositiveInt | None = None
-    additional: bool | None = None
-    quick: Quick | None = None
-    told: dict[str, Any] = {}  # of older files: rules are informed of how many attack anyway
-    run: dict[str, Any]
-    datasets: dict[str, dict[str, Any]]
-    partitions: dict[str, dict[str, Any]]
-    groups: dict[str, list[str]] = {}
-    conditions: list[Condition]
-
-
 def read_suite(name: str, dataset: str | None = None) -> Suite:
-    """Return a suite that comes with the package, or that of a TOML file, on one of its data sets.
-
-    Args:
-        name: Of the suite, or of its file.
-        dataset: Of its data sets; the first where left out.
-
-    Raises:
-        FedcrfError: There is none of that name, it is no suite, or not for that data set.
-    """
-    file = _parsed(name)
-    _check_sections(name, file)
+    """Return a suite of the package, or of a TOML file, on one of its data sets, else the first."""
+    suite = _parsed(name)
+    _check_sections(name, suite)
     if dataset is None:
-        dataset = next(iter(file.datasets))
-    if dataset not in file.datasets:
-        raise unknown_name(f"data set of suite {name}", dataset, file.datasets)
-    return Suite(
-        name=Path(name).stem,
-        title=file.title,
-        dataset=dataset,
-        methods=tuple(file.methods),
-        seeds=tuple(file.seeds),
-        last_rounds=file.last_rounds,
-        layers=(file.run, file.datasets[dataset]),
-        partitions=file.partitions,
-        conditions=_conditions(name, file),
-        groups={title: tuple(names) for title, names in file.groups.items()},
-        attackers=file.attackers,
-        additional=file.additional,
-        quick=file.quick,
-    )
-
-
-def datasets_of(name: str) -> tuple[str, ...]:
-    """Return the data sets of a suite, by its name or that of its file."""
-    return tuple(_parsed(name).datasets)
+        dataset = next(iter(suite.datasets))
+    if dataset not in suite.datasets:
+        raise unknown_name(f"data set of suite {name}", dataset, suite.datasets)
+    _check_conditions(name, suite)
+    return replace(suite, dataset=dataset)
 
 
 def default_folder(suite: Suite, chosen: Suite) -> Path:
@@ -403,7 +358,7 @@ def default_folder(suite: Suite, chosen: Suite) -> Path:
     return Path("runs") / "robustness" / name
 
 
-def _parsed(name: str) -> _SuiteFile:
+def _parsed(name: str) -> Suite:
     """Return the content of a suite's file, over what all suites share."""
     if name in (*SUITES, "paper"):
         text = _packaged(name)
@@ -415,15 +370,18 @@ def _parsed(name: str) -> _SuiteFile:
     else:
         raise unknown_name("suite", name, SUITES)
     try:
-        shared = tomllib.loads(_packaged("shared"))
-        return _SuiteFile.model_validate({**shared, **tomllib.loads(text)})
+        said = tomllib.loads(text)
+        whole = {**tomllib.loads(_packaged("shared")), **said, "name": Path(name).stem}
+        for key in NOT_IN_FILES & said.keys():
+            raise FedcrfError(f"suite {name}: unknown key '{key}': leave it out")
+        return TypeAdapter(Suite).validate_python({**whole, "dataset": ""})
     except tomllib.TOMLDecodeError as error:
         raise FedcrfError(f"suite {name} is not valid TOML: {error}") from None
     except ValidationError as error:
-        raise FedcrfError(f"suite {name}: {_mend(error.errors()[0])}") from None
+        raise FedcrfError(f"suite {name}{_mend(error.errors()[0])}") from None
 
 
-def _check_sections(name: str, file: _SuiteFile) -> None:
+def _check_sections(name: str, file: Suite) -> None:
     """Raise a `FedcrfError` where a section or a name cannot be one of a suite."""
     shared_by_runs = {"run": file.run} | {f"datasets.{k}": v for k, v in file.datasets.items()}
     if file.quick is not None:
@@ -436,7 +394,7 @@ def _check_sections(name: str, file: _SuiteFile) -> None:
         if not given:
             sections = kind.partition(".")[0]
             raise FedcrfError(f"suite {name} has no {sections}: name one, such as [{kind}]")
-    for each in (*file.partitions, *(condition.name for condition in file.conditions)):
+    for each in (*file.partitions, *file.conditions):
         if not FOLDER_NAME.fullmatch(each):
             raise FedcrfError(
                 f"suite {name}: '{each}' is to name a folder: give at most 100 letters, "
@@ -444,54 +402,48 @@ def _check_sections(name: str, file: _SuiteFile) -> None:
             )
 
 
-def _conditions(name: str, file: _SuiteFile) -> Mapping[str, Condition]:
-    """Return the conditions by name, checked against each other and the groups."""
-    conditions = {each.name: each for each in file.conditions}
-    if len(conditions) < len(file.conditions) or not conditions:
-        raise FedcrfError(
-            f"suite {name} has no conditions or two of one name: give each a name of its own, the "
-            "first to the one in which nobody is wrong"
-        )
+def _check_conditions(name: str, file: Suite) -> None:
+    """Raise a `FedcrfError` where conditions do not fit each other or the groups."""
+    conditions = file.conditions
     for each in [name for names in file.groups.values() for name in names]:
         if each not in conditions:
             raise unknown_name(f"condition of suite {name}", each, conditions)
-    quiet = file.conditions[0].name
-    for condition in file.conditions:
+    for condition in conditions.values():
         ideal = condition.ideal
         if ideal is None:
             continue
         if ideal not in conditions:
             raise unknown_name(f"condition of suite {name}", ideal, conditions)
-        if ideal in (condition.name, quiet) or conditions[ideal].ideal is not None:
+        if ideal in (condition.name, file.quiet) or conditions[ideal].ideal is not None:
             raise FedcrfError(
                 f"suite {name}: '{ideal}' cannot be what is ideal for '{condition.name}': give a "
                 "condition of its own, in which the wrong clients are left out"
             )
-    for condition in file.conditions:
+    for condition in conditions.values():
         for attack in condition.attacks:
             if short_name(attack) != short_name(condition.attack.get("name", "")):
                 raise FedcrfError(
                     f"suite {name}: condition '{condition.name}' has settings of '{attack}', which "
                     "is not its attack: leave them out"
                 )
-    return conditions
 
 
 def _packaged(name: str) -> str:
-    """Return a file of the package's suites."""
     place = resources.files("fedcrf.experiments") / "suites" / f"{name}.toml"
     return place.read_text(encoding="utf-8")
 
 
-def _mend(error: ErrorDetails) -> str:
+def _mend(error: ErrorDetails, within: str = "") -> str:
     """Return in a line what is wrong with a suite's file, and what to give."""
-    place, kind = ".".join(map(str, error["loc"])), error["type"]
+    place, kind = within + ".".join(map(str, error["loc"])), error["type"]
+    if isinstance(cause := error.get("ctx", {}).get("error"), FedcrfError):
+        return str(cause)
     if kind == "missing":
-        return f"{place} is missing: give it"
-    if kind == "extra_forbidden":
-        fields = Condition.model_fields if len(error["loc"]) > 1 else _SuiteFile.model_fields
-        return str(unknown_name("key", place, fields))
-    return f"{place} is {error['input']!r}: give {wanted(error)}"
+        return f": {place} is missing: give it"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        known = Condition.model_fields if "." in place else {each.name for each in fields(Suite)}
+        return f": {unknown_name('key', place, {*known} - NOT_IN_FILES)}"
+    return f": {place} is {error['input']!r}: give {wanted(error)}"
 
 
 def _either(numbers: set[int]) -> str:

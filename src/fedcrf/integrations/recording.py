@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.folders import check_folder
+from fedcrf.experiments.cell import check_folder
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import (
     Description,

@@ -10,28 +10,23 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from fedcrf._version import __version__
 from fedcrf.errors import FedcrfError, listed
-from fedcrf.experiments.cell import CellStore
-from fedcrf.experiments.folders import check_free, folder_lock
+from fedcrf.experiments.cell import CellStore, check_free, folder_lock
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
-from fedcrf.files import atomic_write
 from fedcrf.own.sites import Sites
 from fedcrf.rules.judged import Judged
 from fedcrf.simulation.records import RoundRecord
@@ -50,60 +45,32 @@ FIRST = ("sites", "seed", "training", "model", "outputs")
 """Parts that decide what loss, metrics and optimizer compute."""
 
 
-@dataclass(frozen=True)
-class RunFolder:
-    """The record of one simulation, in a folder that is held for writing."""
+@contextmanager
+def opened(path: Path, description: Description) -> Iterator[CellStore]:
+    """Hold the folder of this run, and begin the record where it is empty.
 
-    path: Path
+    The rounds and what goes on from them lie as those of a cell do.
+    """
+    run = RecordedRun(path)
+    if run.exists():
+        _check_same(path, run.description(), description)
+    else:
+        check_free(path, "description.json", "such run")
+    with folder_lock(path):
+        if not run.exists():
+            run.describe(description, datetime.now(UTC))
+        yield CellStore(path)
 
-    @classmethod
-    @contextmanager
-    def opened(cls, path: Path, description: Description) -> Iterator[RunFolder]:
-        """Hold the folder, and begin the record where it is empty.
 
-        Raises:
-            FedcrfError: It holds something else, or is being written.
-        """
-        run = RecordedRun(path)
-        if run.exists():
-            _check_same(path, run.description(), description)
-        else:
-            check_free(path, "description.json", "such run")
-        with folder_lock(path):
-            if not run.exists():
-                run.describe(description, datetime.now(UTC))
-            yield cls(path)
-
-    def resume(self, start: RunState, rounds: int) -> tuple[RunState, list[RoundRecord]]:
-        """Return the state to go on from, and the rounds before it.
-
-        Raises:
-            FedcrfError: There are more rounds than are asked for, or files of the folder are
-                damaged or do not belong together.
-        """
-        state = self._rounds.resume() or start
-        if state.round > rounds:
-            raise FedcrfError(
-                f"{self.path} holds {state.round} rounds: give rounds={state.round} or more, or "
-                "another folder as record_to"
-            )
-        return state, self._rounds.records()
-
-    def append(self, state: RunState, record: RoundRecord) -> None:
-        """Keep one more round: its record first, then the state that makes it count."""
-        self._rounds.append(state, record)
-
-    def finish(self, model: dict[str, Tensor]) -> None:
-        """Keep the model, whole."""
-        content = io.BytesIO()  # torch says nothing of a disk that is full
-        torch.save(model, content)
-        with atomic_write(self.path / "model.pt") as file:
-            file.write(content.getbuffer())
-
-    @property
-    def _rounds(self) -> CellStore:
-        """Its rounds and what goes on from them, which lie as those of a cell do."""
-        return CellStore(self.path)
+def resumed(store: CellStore, start: RunState, rounds: int) -> tuple[RunState, list[RoundRecord]]:
+    """Return the state to go on from, and the rounds before it, no more than are asked for."""
+    state = store.resume() or start
+    if state.round > rounds:
+        raise FedcrfError(
+            f"{store.path} holds {state.round} rounds: give rounds={state.round} or more, or "
+            "another folder as record_to"
+        )
+    return state, store.records()
 
 
 def _check_same(path: Path, kept: Description, asked: Description) -> None:
@@ -133,12 +100,8 @@ def description_of(
 ) -> Description:
     """Return what is run, without what it is made of.
 
-    Args:
-        simulation: The simulation.
-        sites: What they hold.
-        title: What the server's rule is called.
-        network: The seed's network.
-        optimizer: Class of the clients' optimizer; None for SGD with momentum.
+    ``title`` is what the rule is called, ``network`` the seed's, ``optimizer`` the class of the
+    clients' optimizer, None for SGD with momentum.
     """
     rule = simulation.rule.rule if isinstance(simulation.rule, Judged) else simulation.rule
     return Description(
@@ -154,7 +117,6 @@ def description_of(
 def _about(
     simulation: Simulation, sites: Sites, network: nn.Module, optimizer: str | None
 ) -> list[tuple[str, str]]:
-    """Return what is run, as terms and what stands behind them."""
     federation, training, task = simulation.federation, simulation.training, simulation.task
     names = [str(name) for name in sites.identities]
     counts = [f"{name} ({len(each)})" for name, each in zip(names, sites.examples, strict=True)]
@@ -193,11 +155,7 @@ def made_of(
 ) -> dict[str, str]:
     """Return what tells a simulation from any other, by part; rounds are none of it.
 
-    Args:
-        simulation: The simulation.
-        sites: What they hold.
-        network: The seed's network.
-        numbers: What its functions make of a few examples, which tells them from others.
+    ``numbers`` are what its functions make of a few examples, which tells them from others.
     """
     task, federation, rule = simulation.task, simulation.federation, simulation.rule
     judged, inner = None, rule

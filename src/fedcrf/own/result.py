@@ -15,12 +15,10 @@ from torch import Tensor
 
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.recorded import Description, RecordedRun
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, Rounds
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from fedcrf.report.lookup import Explained
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,16 +36,12 @@ class SimulationResult:
 
     model: Mapping[str, Tensor]
     sites: Sequence[int | str]
-    records: Sequence[RoundRecord]
+    records: Rounds
     description: Description
     personal: Mapping[int | str, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def model_of(self, site: int | str) -> dict[str, Tensor]:
-        """Return the ``state_dict`` of a site: the model, with what the site kept to itself.
-
-        Raises:
-            FedcrfError: There is no such site.
-        """
+        """Return the ``state_dict`` of a site: the model, with what the site kept to itself."""
         return {**self.model, **self.personal[self._site(site)]}
 
     @property
@@ -106,19 +100,14 @@ class SimulationResult:
     def explain(self, site: int | str | None = None, number: int | None = None) -> str:
         """Return why sites got their weights in a round, in words.
 
-        Args:
-            site: One site; all of them where left out.
-            number: The round; where left out the last, in which the site took part.
-
-        Raises:
-            FedcrfError: There is no such site or round.
+        By default it is of all sites in the last round, or the last in which the site took part.
         """
         from rich.console import Console
 
-        from fedcrf.report.in_words import in_words
-        from fedcrf.report.lookup import find_round
+        from fedcrf.report.lookup import Explained, attackers_of, find_round, in_words
 
-        found = self._explained()
+        title, rule = self.description.title, self.description.known_rule
+        found = Explained(title, self.records, rule, attackers_of(self.records, None))
         client = None if site is None else self._site(site)
         said = in_words(found, find_round(found, number, client), client)
         text = io.StringIO()
@@ -132,8 +121,7 @@ class SimulationResult:
     def report(self, path: str | Path = "report.html") -> Path:
         """Write what happened, who was trusted and why as one HTML page, and return its path.
 
-        Raises:
-            FedcrfError: The extra ``report`` is not installed, or the page cannot be written.
+        It needs the extra ``report``.
         """
         from fedcrf.extras import check_installed
 
@@ -180,13 +168,3 @@ class SimulationResult:
         if str(site) not in by_name:
             raise unknown_name("site", str(site), by_name)
         return by_name[str(site)]
-
-    def _explained(self) -> Explained:
-        from fedcrf.report.lookup import Explained, attackers_of
-
-        return Explained(
-            title=self.description.title,
-            records=self.records,
-            rule=self.description.known_rule,
-            attackers=attackers_of(self.records, None),
-        )

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,17 @@ from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError, in_a_line, unknown_name
 from fedcrf.experiments.methods import find_method, method_title
 from fedcrf.objectives import Objective, find_objective
-from fedcrf.own.patterns import Patterns, chosen
-from fedcrf.own.record import RunFolder, description_of, made_of
+from fedcrf.own.record import description_of, made_of, opened, resumed
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_alike, federation_of, read_examples, read_sites
-from fedcrf.own.trial import Factory, Tried, task_of
+from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
 from fedcrf.rules.judged import Judged
 from fedcrf.simulation.federation import Examples, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.rounds import RunState, Simulation
-from fedcrf.simulation.stopping import EarlyStopping
+from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation, save_model
 from fedcrf.simulation.task import Task
 
 NEVER = 2**31
@@ -66,90 +65,68 @@ def _naming_arguments() -> Iterator[None]:
 
 
 @_naming_arguments()
-def run(
-    *,
-    model: Any,
-    sites: Any,
-    rule: Any,
-    rounds: int,
-    local_epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    seed: int,
-    loss: Any,
-    metrics: Any,
-    optimizer: Any,
-    validation: Any,
-    test: Any,
-    attack: Any,
-    attackers: Any,
-    clients_per_round: int | None,
-    judge: Patterns | None,
-    share: Patterns | None,
-    record_to: str | Path | None,
-    progress: bool,
-) -> SimulationResult:
-    """Carry out what `fedcrf.simulate` says."""
-    check_whole("rounds", rounds, least=1)
-    check_whole("seed", seed, least=0)
-    if not isinstance(record_to, str | Path | None):
-        raise FedcrfError(f"record_to is a {type(record_to).__name__}: give the path of a folder")
-    training = LocalTraining(learning_rate, 0.9, batch_size, local_epochs)
-    if isinstance(sites, str | Path):
-        sites = read_site_files(Path(sites)).sites
-    held = read_sites(sites)
+def run(given: SimpleNamespace) -> SimulationResult:
+    """Carry out what `fedcrf.simulate` was called with."""
+    check_whole("rounds", given.rounds, least=1)
+    check_whole("seed", given.seed, least=0)
+    if not isinstance(given.record_to, str | Path | None):
+        kind = type(given.record_to).__name__
+        raise FedcrfError(f"record_to is a {kind}: give the path of a folder")
+    training = LocalTraining(given.learning_rate, 0.9, given.batch_size, given.local_epochs)
+    from_files = isinstance(given.sites, str | Path)
+    held = read_sites(read_site_files(Path(given.sites)).sites if from_files else given.sites)
     servers = {
-        "validation": _servers(validation, held, "validation"),
-        "test": _servers(test, held, "test"),
+        "validation": _servers(given.validation, held, "validation"),
+        "test": _servers(given.test, held, "test"),
     }
-    plan = Factory.of(model)
-    network = plan.seeded(seed, held.examples[0].labels.device)
-    task = task_of(network, held, loss, metrics, optimizer, share)
-    tried = Tried.of(network, held, servers, task, batch_size)
+    plan = Factory.of(given.model)
+    network = plan.seeded(given.seed, held.examples[0].labels.device)
+    task = task_of(network, held, given.loss, given.metrics, given.optimizer, given.share)
+    tried = Tried.of(network, held, servers, task, given.batch_size)
     if task.personal and any(isinstance(each, Examples) for each in servers.values()):
         raise FedcrfError(
             "share= leaves tensors to the sites, which the server does not have: leave "
             "validation= and test= to the sites, or share all"
         )
-    threat, named = _threat(attack, attackers, held, tried.num_classes)
-    check_participation(clients_per_round, len(held.examples))
-    server_rule, objective = _rule(rule, len(held.examples), clients_per_round, threat, seed)
+    threat, named = _threat(given.attack, given.attackers, held, tried.num_classes)
+    check_participation(given.clients_per_round, len(held.examples))
+    rule, objective = _rule(given, len(held.examples), threat)
     simulation = Simulation(
-        federation=federation_of(held, **servers, seed=seed, num_classes=tried.num_classes),
+        federation=federation_of(held, **servers, seed=given.seed, num_classes=tried.num_classes),
         model=plan,
         objective=objective,
-        rule=server_rule if judge is None else _judged(server_rule, judge, network, task),
+        rule=rule if given.judge is None else _judged(rule, given.judge, network, task),
         training=training,
         stopping=EarlyStopping(patience=NEVER),
-        max_rounds=rounds,
-        seed=seed,
-        clients_per_round=clients_per_round,
+        max_rounds=given.rounds,
+        seed=given.seed,
+        clients_per_round=given.clients_per_round,
         threat=threat,
         attackers=named,
         task=task,
     )
     start = simulation.start()
     _check_seeded(network, start)
-    title = method_title(rule) if isinstance(rule, str) else server_rule.name
+    title = method_title(given.rule) if isinstance(given.rule, str) else rule.name
     description = description_of(simulation, held, title, network, tried.optimizer)
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         if held.examples[0].labels.device.type == "cpu":
-            opened.enter_context(one_thread())  # the bits depend on how many
+            stack.enter_context(one_thread())  # the bits depend on how many
         folder, state = None, start
         records: list[RoundRecord] = []
-        if record_to is not None:
+        if given.record_to is not None:
             parts = made_of(simulation, held, network, tried.numbers)
             description = description.model_copy(update={"made_of": parts})
-            folder = opened.enter_context(RunFolder.opened(Path(record_to), description))
-            state, records = folder.resume(start, rounds)
-        for after, record in _shown(simulation, state, progress):
+            folder = stack.enter_context(opened(Path(given.record_to), description))
+            state, records = resumed(folder, start, given.rounds)
+        for after, record in _shown(simulation, state, given.progress):
             state = after
             records.append(record)
             if folder is not None:
                 folder.append(state, record)
         whole = _whole_model(network, state.model)
         if folder is not None:
-            folder.finish(whole)
+            save_model(folder.path / "model.pt", whole)
     names = simulation.federation.called(range(len(held.examples)))
     personal = {
         name: {tensor: torch.from_numpy(rows[i].copy()) for tensor, rows in state.personal.items()}
@@ -159,7 +136,6 @@ def run(
 
 
 def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
-    """Return what the server holds, or which share of each site's examples."""
     if given is None:
         return SHARE
     if is_number(given):
@@ -185,7 +161,6 @@ def _check_seeded(network: nn.Module, start: RunState) -> None:
 def _threat(
     attack: Any, attackers: Any, sites: Sites, num_classes: int
 ) -> tuple[Threat | None, tuple[int, ...] | None]:
-    """Return the attack with its schedule, and who attacks, if that is said."""
     if attack is None:
         if attackers is not None:
             raise FedcrfError("attackers without an attack: give attack=, such as 'sign-flip'")
@@ -220,26 +195,24 @@ def _threat(
     return Threat(made, replace(schedule, attackers=len(names))), places
 
 
-def _rule(
-    rule: Any, num_sites: int, clients_per_round: int | None, threat: Threat | None, seed: int
-) -> tuple[Rule, Objective]:
+def _rule(given: SimpleNamespace, num_sites: int, threat: Threat | None) -> tuple[Rule, Objective]:
     """Return the rule, informed if it asks to be, and the objective that goes with its name."""
-    made, objective, optimizer = rule, find_objective("plain")(), None
-    if isinstance(rule, str):
-        method = find_method(rule)
+    made, objective, optimizer = given.rule, find_objective("plain")(), None
+    if isinstance(made, str):
+        method = find_method(made)
         made, objective = find_rule(method.rule)(), find_objective(method.objective)()
         if method.server_optimizer:
             optimizer = SERVER_OPTIMIZERS[method.server_optimizer]()
-    elif isinstance(rule, type) and issubclass(rule, Rule):
-        made = rule()
+    elif isinstance(made, type) and issubclass(made, Rule):
+        made = made()
     if not isinstance(made, Rule):
         raise FedcrfError(
-            f"rule is a {type(rule).__name__}: give a method's name, as of 'fedcrf methods', or a "
-            "fedcrf.rules.Rule"
+            f"rule is a {type(given.rule).__name__}: give a method's name, as of 'fedcrf methods', "
+            "or a fedcrf.rules.Rule"
         )
-    drawn = clients_per_round or num_sites
+    drawn = given.clients_per_round or num_sites
     count = 0 if threat is None else threat.schedule.count_among(drawn, num_sites)
-    made = made.informed(count, drawn, seed)
+    made = made.informed(count, drawn, given.seed)
     return (made if optimizer is None else Optimized(made, optimizer)), objective
 
 
@@ -265,11 +238,6 @@ def _whole_model(network: nn.Module, state: Mapping[str, Any]) -> dict[str, Tens
 def _shown(
     simulation: Simulation, state: RunState, progress: bool
 ) -> Iterator[tuple[RunState, RoundRecord]]:
-    """Run the rounds, with a bar on a terminal.
-
-    Raises:
-        FedcrfError: Something of the user's failed in a round.
-    """
     from rich.console import Console
     from rich.progress import Progress
 
@@ -281,15 +249,12 @@ def _shown(
             for after, record in simulation.rounds(state):
                 state = after
                 yield after, record
-                bar.update(shown, completed=after.round, description=_said(record, most))
+                accuracy = record.validation.accuracy
+                said = f"round {record.round} of {most}: "
+                said += f"validation loss {record.validation.loss:.4g}"
+                said += f", accuracy {accuracy:.3f}" if np.isfinite(accuracy) else ""
+                bar.update(shown, completed=after.round, description=said)
         except FedcrfError:
             raise
         except Exception as error:  # whatever model, loss, metrics or data raise
             raise FedcrfError(f"round {state.round + 1} failed ({in_a_line(error)})") from error
-
-
-def _said(record: RoundRecord, most: int) -> str:
-    said = f"round {record.round} of {most}: validation loss {record.validation.loss:.4g}"
-    if np.isfinite(record.validation.accuracy):
-        said += f", accuracy {record.validation.accuracy:.3f}"
-    return said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fedcrf.errors import FedcrfError
@@ -89,11 +90,11 @@ def simulate(
         FedcrfError: Something of it does not fit, or fails in a round; nothing is written before
             all of it was checked.
     """
-    given = dict(locals())
+    given = SimpleNamespace(**locals())
     try:
         from fedcrf.own.run import run
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "fedcrf":
             raise
         raise FedcrfError(f"fedcrf.simulate: {mend(missing)}") from None
-    return run(**given)
+    return run(given)

@@ -23,12 +23,7 @@ SHARE = 0.1
 
 @dataclass(frozen=True)
 class Sites:
-    """What every site holds.
-
-    Attributes:
-        names: One for each site; None where they go by their places.
-        examples: Of each site, alike in shape and kind.
-    """
+    """What every site holds, alike in shape and kind; without names they go by their places."""
 
     names: tuple[str, ...] | None
     examples: tuple[Examples, ...]
@@ -65,14 +60,10 @@ class Sites:
 def read_sites(sites: object) -> Sites:
     """Return what the sites hold as tensors.
 
-    Args:
-        sites: By name, or one after the other, (inputs, targets) of arrays or tensors, or a data
-            set of torch whose items are such pairs. NumPy's floats become torch's default dtype,
-            whole numbers int64; tensors stay as they are.
-
-    Raises:
-        FedcrfError: No sites, one without examples, a name twice, numbers that are not finite, or
-            examples of another shape or kind than the other sites'.
+    Sites have names, or stand one after the other. Each is a pair of inputs and targets, arrays or
+    tensors, or a data set of torch whose items are such pairs. NumPy's floats become torch's
+    default dtype, whole numbers int64; tensors stay as they are. All are finite, and alike in shape
+    and kind.
     """
     if isinstance(sites, Mapping):
         names, held = [str(name) for name in sites], list(sites.values())
@@ -98,12 +89,7 @@ def read_sites(sites: object) -> Sites:
 
 
 def read_examples(held: object, called: str) -> Examples:
-    """Return inputs and targets as tensors; see `read_sites`.
-
-    Args:
-        held: A pair, or a data set.
-        called: Whose they are, as errors say it.
-    """
+    """Return inputs and targets as tensors; see `read_sites`. ``called`` is whose they are."""
     if isinstance(held, Examples):
         return held
     if isinstance(held, TensorDataset) and len(held.tensors) == 2:
@@ -150,23 +136,12 @@ def check_alike(first: Examples, each: Examples, whose: str, called: str) -> Non
 
 
 def federation_of(
-    sites: Sites,
-    validation: Examples | float,
-    test: Examples | float,
-    seed: int,
-    num_classes: int,
+    sites: Sites, validation: Examples | float, test: Examples | float, seed: int, num_classes: int
 ) -> Federation:
     """Deal each site's examples into parts.
 
-    Args:
-        sites: What they hold.
-        validation: What the server holds for it, or the share of each site's examples.
-        test: The same.
-        seed: Of the draws.
-        num_classes: Number of labels; 0 where targets are none.
-
-    Raises:
-        FedcrfError: A site is left with nothing to train on, or there is nothing to validate on.
+    ``validation`` and ``test`` are what the server holds for it, or the share of each site's
+    examples; ``num_classes`` is 0 where targets are no labels.
     """
     shares = [0.0 if isinstance(each, Examples) else each for each in (validation, test)]
     parts = []
@@ -181,12 +156,13 @@ def federation_of(
                 f"{called} has {len(each)} examples, and none is left to train on: give it more, "
                 "or smaller shares (validation=, test=)"
             )
-    pooled = [
-        _held_by_server(held, len(parts))
-        if isinstance(held, Examples)
-        else _pooled(sites, [getattr(part, name) for part in parts])
-        for name, held in (("validation", validation), ("test", test))
-    ]
+    pooled = []
+    for name, held in (("validation", validation), ("test", test)):
+        if isinstance(held, Examples):  # of an owner behind the last client
+            owners = torch.full((len(held),), len(parts), device=held.labels.device)
+            pooled.append(PooledExamples(held.images, held.labels, owners))
+        else:
+            pooled.append(_pooled(sites, [getattr(part, name) for part in parts]))
     if not len(pooled[0]):
         raise FedcrfError(
             "the sites hold too few examples to validate on: give validation=(inputs, targets), "
@@ -242,7 +218,6 @@ def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(values: Any, what: str) -> Tensor:
-    """Return a tensor of finite numbers."""
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
@@ -280,9 +255,3 @@ def _pooled(sites: Sites, parts: Sequence[Any]) -> PooledExamples:
         labels,
         torch.from_numpy(owners).to(labels.device),
     )
-
-
-def _held_by_server(examples: Examples, num_clients: int) -> PooledExamples:
-    """Return examples of an owner behind the last client."""
-    owners = torch.full((len(examples),), num_clients, device=examples.labels.device)
-    return PooledExamples(examples.images, examples.labels, owners)

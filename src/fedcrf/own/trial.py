@@ -7,6 +7,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -14,12 +15,48 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from fedcrf.errors import FedcrfError, in_a_line
-from fedcrf.own.patterns import Patterns, chosen
+from fedcrf.errors import FedcrfError, in_a_line, listed
 from fedcrf.own.sites import Sites
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.randomness import Stream, torch_seed
 from fedcrf.simulation.task import ACCURACY, Metric, Outputs, Task
+
+NOT = "!"
+"""Stands before a pattern of names that are left out."""
+
+Patterns = str | Sequence[str]
+"""Such as ``"*lora*"``, or ``["!head.*", "!*running*"]`` for all but those."""
+
+
+def chosen(names: Sequence[str], patterns: Patterns, what: str) -> frozenset[str]:
+    """Return the names of tensors that match a pattern, and none that is left out.
+
+    Patterns are those of `fnmatch`; with ``!`` before it for what is left out. Where all have it,
+    every other name is chosen. ``what`` is the argument that gives them, as errors call it.
+    """
+    given = [patterns] if isinstance(patterns, str) else list(patterns)
+    there = listed(names, 8)
+    if not given:
+        raise FedcrfError(f"{what} has no pattern: give one, or leave it out: there are {there}")
+    for each in given:
+        if not isinstance(each, str):
+            raise FedcrfError(
+                f"{what}: {each!r} is no pattern of names: give text such as '*.weight'"
+            )
+        if not any(fnmatchcase(name, each.removeprefix(NOT)) for name in names):
+            raise FedcrfError(f"{what}: no tensor is named like '{each}': there are {there}")
+    wanted = [each for each in given if not each.startswith(NOT)]
+    unwanted = [each.removeprefix(NOT) for each in given if each.startswith(NOT)]
+    left = frozenset(
+        name
+        for name in names
+        if (not wanted or any(fnmatchcase(name, each) for each in wanted))
+        and not any(fnmatchcase(name, each) for each in unwanted)
+    )
+    if not left:
+        raise FedcrfError(f"{what} leaves no tensor: there are {there}")
+    return left
+
 
 MOST_TRIED = 32
 """Examples that everything is tried on, and no more than a batch; of each site about as many."""
@@ -33,11 +70,7 @@ class Factory:
 
     @classmethod
     def of(cls, model: Any) -> Factory:
-        """Return the plan of a function or class, or of a network, which is copied.
-
-        Raises:
-            FedcrfError: It is neither.
-        """
+        """Return the plan of a function or class, or of a network, which is copied."""
         if isinstance(model, nn.Module):
             return cls(lambda: copy.deepcopy(model))
         if not callable(model):
@@ -52,11 +85,7 @@ class Factory:
         return self.make()
 
     def seeded(self, seed: int, device: torch.device) -> nn.Module:
-        """Return a seed's network, as all of its run are made.
-
-        Raises:
-            FedcrfError: It cannot be made, is no network, or has nothing to train.
-        """
+        """Return a seed's network, as all of its run are made."""
         with torch.random.fork_rng(devices=[]), _failing("the model cannot be made ({})"):
             torch.manual_seed(torch_seed(seed, Stream.MODEL))
             network = self.make()
@@ -77,12 +106,7 @@ def task_of(
     optimizer: Any,
     share: Patterns | None,
 ) -> Task:
-    """Return what clients minimise, what is measured, and which tensors they send.
-
-    Raises:
-        FedcrfError: Something of it is no function, there is no loss for these targets, or no
-            tensor of floats is sent.
-    """
+    """Return what clients minimise, what is measured, and which tensors they send."""
     for what, given in (("loss", loss), ("optimizer", optimizer)):
         if given is not None and not callable(given):
             raise FedcrfError(
@@ -112,18 +136,13 @@ def task_of(
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of a trial.
+    """What came of a trial."""
 
-    Attributes:
-        num_classes: Number of labels; 0 if targets are none.
-        numbers: What model, loss, metrics and optimizer made of the examples, a number each: other
-            functions make other numbers.
-        optimizer: Name of the optimizer's class; None for SGD with momentum.
-    """
-
-    num_classes: int
+    num_classes: int  # number of labels; 0 if targets are none
+    # What model, loss, metrics and optimizer made of the examples, a number each: other functions
+    # make other numbers
     numbers: Mapping[str, float]
-    optimizer: str | None = None
+    optimizer: str | None = None  # name of the optimizer's class; None for SGD with momentum
 
     @classmethod
     def of(
@@ -134,17 +153,10 @@ class Tried:
         task: Task,
         batch_size: int,
     ) -> Tried:
-        """Try everything.
+        """Try everything on the sites' first examples; the network is left as it is.
 
-        Args:
-            network: The network; it is left as it is.
-            sites: What they hold, whose first examples are used.
-            held_by_server: By ``validation`` and ``test`` what the server holds for it, if it does.
-            task: What is tried.
-            batch_size: Examples in a step.
-
-        Raises:
-            FedcrfError: Something of it does not fit.
+        ``held_by_server`` has by ``validation`` and ``test`` what the server holds for it, if it
+        does.
         """
         few = _few(sites, min(batch_size, MOST_TRIED))
         trained = copy.deepcopy(network).eval()
@@ -175,7 +187,6 @@ def _failing(line: str) -> Iterator[None]:
 
 
 def _metrics(metrics: Any) -> dict[str, Metric]:
-    """Return metrics by name."""
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping):
@@ -258,11 +269,7 @@ def _num_classes(
     held_by_server: Mapping[str, Examples | float],
     task: Task,
 ) -> int:
-    """Return how many labels there are; 0 where targets are none.
-
-    Raises:
-        FedcrfError: The model makes no logits, or too few of them.
-    """
+    """Return how many labels there are; 0 where targets are none."""
     if not sites.have_labels:
         return 0
     held = {f"the server's {what}": each for what, each in held_by_server.items()}
@@ -290,11 +297,7 @@ def _num_classes(
 
 
 def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tuple[str, float]:
-    """Return the optimizer's class, and how far its first step goes.
-
-    Raises:
-        FedcrfError: It makes none.
-    """
+    """Return the optimizer's class, and how far its first step goes."""
     parameters = [each for each in network.parameters() if each.requires_grad]
     with _failing("the optimizer cannot be made ({})"):
         made = optimizer(parameters)

@@ -52,17 +52,11 @@ FEW_VOTES = 0.75
 
 @dataclass(frozen=True)
 class Scale:
-    """How the evidence of a cause follows from what is measured.
+    """How the evidence of a cause follows from what is measured."""
 
-    Attributes:
-        tolerance: What is measured below it is no evidence.
-        limit: The largest possible evidence.
-        strength: Evidence per unit measured beyond the tolerance; above 0.
-    """
-
-    tolerance: float = 0.0
-    limit: float = math.inf
-    strength: float = 1.0
+    tolerance: float = 0.0  # what is measured below it is no evidence
+    limit: float = math.inf  # the largest possible evidence
+    strength: float = 1.0  # evidence per unit measured beyond the tolerance; above 0
 
     def measured(self, evidence: float) -> float:
         """Return what was measured, where there is evidence of it."""
@@ -100,16 +94,18 @@ class Effects:
 def effects_of(record: RoundRecord, rule: object) -> Effects | None:
     """Return what the causes of a round made of its clients' weights; None without reasons.
 
-    Args:
-        record: The round.
-        rule: That made it. Factors are known of `RobustCRF` and `EvidenceCRF`, and of the paper's
-            `ClientCRF` what a client would get by itself.
+    Factors are known of `RobustCRF` and `EvidenceCRF`, and of the paper's `ClientCRF` what a client
+    would get by itself.
     """
     reasons = record.reasons
     if reasons is None or not reasons.trust:
         return None
     rule, scored = plain_rule(rule), bool(reasons.reliability)
-    values = _of_the_paper(reasons, rule) if scored else _of_another(record, reasons, rule)
+    values = _of_the_paper(reasons, rule) if scored else {EXPECTED: reasons.trust, **reasons.causes}
+    if isinstance(rule, RobustCRF) and not scored:
+        counted = counted_parts(np.asarray(record.base_weight), rule.count_cap)
+        if (counted < 1.0).any():
+            values[COUNTED] = brief(counted)
     usable = [client not in record.excluded for client in record.clients]
     medians = {name: _median(np.asarray(seen)[usable]) for name, seen in values.items()}
     factors = {} if scored or reasons.fell_back else _factors(values, rule)
@@ -143,16 +139,6 @@ def _of_the_paper(reasons: Reasons, rule: object) -> dict[str, Sequence[float]]:
         "own_trust": own,
         EXPECTED: reasons.trust,
     }
-
-
-def _of_another(record: RoundRecord, reasons: Reasons, rule: object) -> dict[str, Sequence[float]]:
-    values: dict[str, Sequence[float]] = {EXPECTED: reasons.trust, **reasons.causes}
-    if isinstance(rule, RobustCRF):
-        base = np.asarray(record.base_weight)
-        counted = counted_parts(base, rule.count_cap)
-        if (counted < 1.0).any():
-            values[COUNTED] = brief(counted)
-    return values
 
 
 def _factors(values: Mapping[str, Sequence[float]], rule: object) -> dict[str, list[float]]:

@@ -19,7 +19,7 @@ from fedcrf.errors import listed
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, effects_of, scales_of
 from fedcrf.report.verdict import Verdict
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord
 
 WORDS: Mapping[str, Any] = tomllib.loads(
     (resources.files("fedcrf.report") / "templates" / "words.toml").read_text(encoding="utf-8")
@@ -39,19 +39,12 @@ SMALLEST_FACTOR = 0.001
 
 @dataclass(frozen=True)
 class Title:
-    """How tables and charts call something about a client.
+    """How tables and charts call something about a client."""
 
-    Attributes:
-        name: In charts, and in tables of one client's causes.
-        about: What it is, for the reader of a table of clients; empty where that is plain.
-        column: At the head of its column.
-        digits: After the point in a column.
-    """
-
-    name: str
-    about: str = ""
-    column: str = ""
-    digits: int = 2
+    name: str  # in charts, and in tables of one client's causes
+    about: str = ""  # what it is, for the reader of a table of clients; empty where that is plain
+    column: str = ""  # at the head of its column
+    digits: int = 2  # after the point in a column
 
 
 def title_of(cause: str) -> Title:
@@ -73,37 +66,25 @@ def wording(choices: str | Sequence[tuple[float, str]], value: float) -> str:
 
 @dataclass(frozen=True)
 class ClientCauses:
-    """What one client got in one round, and why; NaN where that is not known.
+    """What one client got in one round, and why; NaN where that is not known."""
 
-    Attributes:
-        client: Its stable identity.
-        num_examples: n_i, its training examples.
-        weight: α_i, its share of the new model.
-        base_weight: Its FedAvg share.
-        excluded: Whether its update was excluded because it is not finite.
-        overflowed: Whether it is finite, and its squared length is not.
-        neighbours: The clients that it has affinities A_ij with, the largest first.
-        effects: The round's causes and what they made of its weights; None where it has none.
-        place: The client's place in the effects' lists.
-        scales: What the evidence's numbers are to be read with, by cause.
-        attacks: Whether it attacked in this round.
-        attacker: Whether it is one of the run's attackers, in this round or another.
-        node: Its id in the framework that carried out the run, if another did.
-    """
-
-    client: int | str
-    num_examples: float
-    weight: float
-    base_weight: float
-    excluded: bool = False
-    overflowed: bool = False
-    neighbours: tuple[tuple[int | str, float], ...] = ()
+    client: Client  # its stable identity
+    num_examples: float  # n_i, its training examples
+    weight: float  # α_i, its share of the new model
+    base_weight: float  # its FedAvg share
+    excluded: bool = False  # whether its update was excluded because it is not finite
+    overflowed: bool = False  # whether it is finite, and its squared length is not
+    # The clients that it has affinities A_ij with, the largest first
+    neighbours: tuple[tuple[Client, float], ...] = ()
+    # The round's causes and what they made of its weights; None where it has none
     effects: Effects | None = None
-    place: int = 0
+    place: int = 0  # the client's place in the effects' lists
+    # What the evidence's numbers are to be read with, by cause
     scales: Mapping[str, Scale] = field(default_factory=dict)
-    attacks: bool = False
-    attacker: bool = False
-    node: int | str | None = None
+    attacks: bool = False  # whether it attacked in this round
+    attacker: bool = False  # whether it is one of the run's attackers, in this round or another
+    # Its id in the framework that carried out the run, if another did
+    node: Client | None = None
 
     @property
     def multiple(self) -> float:
@@ -119,6 +100,11 @@ class ClientCauses:
         """Return what the field saw of a cause; NaN where that is not known."""
         values = self.effects.values if self.effects else {}
         return values[cause][self.place] if cause in values else math.nan
+
+    def value(self, name: str) -> float:
+        """Return what the client got, by its field, or what was seen of a cause."""
+        got = name in ("weight", "base_weight", "multiple")
+        return float(getattr(self, name)) if got else self.seen(name)
 
     def median(self, cause: str) -> float:
         """Return the median of a cause over the round's clients; NaN where that is not known."""
@@ -142,15 +128,9 @@ NEAREST = 5
 
 
 def causes_of(
-    record: RoundRecord, rule: object, attackers: Collection[int | str] = ()
+    record: RoundRecord, rule: object, attackers: Collection[Client] = ()
 ) -> list[ClientCauses]:
-    """Return what the clients of a round got and why, in the record's order.
-
-    Args:
-        record: The round.
-        rule: The server rule that made it; the CRF's labels say what a client would get by itself.
-        attackers: Of the run, where it had some.
-    """
+    """Return what the clients of a round got and why, in the record's order."""
     effects, scales = effects_of(record, rule), scales_of(rule)
     affinities = effects.affinities if effects else None
     return [
@@ -215,7 +195,7 @@ def round_line(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
 
 def weight_lines(causes: ClientCauses) -> list[str]:
     """Return what a client of a round got and why, with its numbers, a line each."""
-    numbers = {name: _value(causes, name) for name in WORDS["decimals"]}
+    numbers = {name: causes.value(name) for name in WORDS["decimals"]}
     values = {name: _number(numbers[name], digits) for name, digits in WORDS["decimals"].items()}
     for cause, choices in WORDS["causes"].items():
         values[cause] = wording(choices, numbers[cause]).replace("{}", values[cause])
@@ -228,13 +208,6 @@ def weight_lines(causes: ClientCauses) -> list[str]:
     return lines
 
 
-def _value(causes: ClientCauses, name: str) -> float:
-    """Return what a client got, or what was seen of a cause."""
-    if name in ("weight", "base_weight", "multiple"):
-        return float(getattr(causes, name))
-    return causes.seen(name)
-
-
 def client_name(causes: ClientCauses) -> str:
     """Return a client's name, with whether it attacks."""
     if not causes.attacks and not causes.attacker:
@@ -244,22 +217,22 @@ def client_name(causes: ClientCauses) -> str:
 
 def phrases(causes: ClientCauses) -> list[str]:
     """Return the causes of a client's weight in words, the most effective first."""
-    return [_phrase(causes, cause) for cause in causes.named]
-
-
-def _phrase(causes: ClientCauses, cause: str) -> str:
-    kind, _, name = cause.partition(" ")
-    value, scale = causes.seen(cause), causes.scales.get(cause, Scale())
-    known = WORDS["phrases"]
-    chosen = wording(known.get(cause) or known.get(kind, WORDS["unknown_phrase"]), value)
-    number = _signed if cause in WORDS["signed"] else _number
-    return chosen.format(
-        cause=cause,
-        value=number(scale.measured(value), 2) + (WORDS["or_more"] if value >= scale.limit else ""),
-        median=number(causes.median(cause), 2),
-        name=name.replace("_", " "),
-        factor=_factor(causes.factor(cause)),
-    )
+    known, lines = WORDS["phrases"], []
+    for cause in causes.named:
+        kind, _, name = cause.partition(" ")
+        value, scale = causes.seen(cause), causes.scales.get(cause, Scale())
+        chosen = wording(known.get(cause) or known.get(kind, WORDS["unknown_phrase"]), value)
+        number = _signed if cause in WORDS["signed"] else _number
+        more = WORDS["or_more"] if value >= scale.limit else ""
+        said = chosen.format(
+            cause=cause,
+            value=number(scale.measured(value), 2) + more,
+            median=number(causes.median(cause), 2),
+            name=name.replace("_", " "),
+            factor=_factor(causes.factor(cause)),
+        )
+        lines.append(said)
+    return lines
 
 
 def _template(causes: ClientCauses) -> str:
@@ -292,7 +265,15 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
     """Return the weights of a round and their causes, a row for each client."""
     columns = columns_of(causes)
     header = tuple(title_of(name).column for name in columns)
-    rows = tuple(tuple(_written(each, name) for name in columns) for each in causes)
+
+    def written(causes: ClientCauses, name: str) -> str:
+        if name in ("client", WORDS["node_column"], "num_examples"):
+            return str(getattr(causes, name))
+        if name == WORDS["attacker_column"]:
+            return "attacks" if causes.attacks else "not now" if causes.attacker else ""
+        return _number(causes.value(name), title_of(name).digits)
+
+    rows = tuple(tuple(written(each, name) for name in columns) for each in causes)
     return Table("every client of the round", header, rows)
 
 
@@ -321,62 +302,35 @@ def _shown(effects: Effects | None) -> list[str]:
     return [name for name in seen if name not in WORDS["particulars"]]
 
 
-def _written(causes: ClientCauses, name: str) -> str:
-    """Return a client's entry in a column of a table."""
-    if name in ("client", WORDS["node_column"], "num_examples"):
-        return str(getattr(causes, name))
-    if name == WORDS["attacker_column"]:
-        return "attacks" if causes.attacks else "not now" if causes.attacker else ""
-    return _number(_value(causes, name), title_of(name).digits)
-
-
 def causes_table(causes: ClientCauses) -> Table:
     """Return one client's causes beside the medians over the round's clients, and their effect.
 
     A cause of the paper's field adds to the score of the reliability; one of another field
     multiplies the weight. Without a row where the causes are not known.
     """
-    if causes.effects is None or causes.excluded:
+    effects = causes.effects
+    if effects is None or causes.excluded:
         return Table("", (), ())
-    if causes.effects.scored:
-        return _terms_table(causes)
-    return _factors_table(causes, causes.effects)
-
-
-def _terms_table(causes: ClientCauses) -> Table:
-    """Return what each cause of the paper's field adds to the score of the reliability."""
-    rows = [
-        (
-            title_of(cause).name,
-            _number(causes.seen(cause), 2),
-            _number(causes.median(cause), 2),
-            _signed(causes.term(cause)),
-        )
-        for cause in SCORE_TERMS
-    ]
-    rows.append(("score", "", "", _signed(sum(causes.term(cause) for cause in SCORE_TERMS))))
-    rows.append(("reliability = σ(score)", _number(causes.seen("reliability"), 3), "", ""))
-    header = ("cause", "value", "median", "adds to the score")
-    return Table("what makes its reliability", header, tuple(rows))
-
-
-def _factors_table(causes: ClientCauses, effects: Effects) -> Table:
-    """Return what each cause of a field past the paper's made of one client's weight."""
-    rows = [
-        (
-            title_of(name).name,
-            _number(causes.seen(name), 2),
-            _number(causes.median(name), 2),
-            "" if math.isnan(causes.factor(name)) else f"× {_factor(causes.factor(name))}",
-        )
-        for name in _shown(effects)
-        if name != EXPECTED
-    ]
-    if effects.factors:
+    if effects.scored:
+        title, last = "what makes its reliability", "adds to the score"
+        made = {name: _signed(causes.term(name)) for name in SCORE_TERMS}
+        reliability = _number(causes.seen("reliability"), 3)
+        whole = [
+            ("score", "", "", _signed(sum(map(causes.term, SCORE_TERMS)))),
+            ("reliability = σ(score)", reliability, "", ""),
+        ]
+    else:
+        title, last = "what makes its weight", "makes of the weight"
+        factors = {name: causes.factor(name) for name in _shown(effects) if name != EXPECTED}
+        made = {n: "" if math.isnan(each) else f"× {_factor(each)}" for n, each in factors.items()}
         of_weight = [causes.factor(name) for name in effects.factors if name != CLIP]
-        rows.append(("all but the clipping", "", "", f"× {_factor(math.prod(of_weight))}"))
-    header = ("cause", "value", "median", "makes of the weight")
-    return Table("what makes its weight", header, tuple(rows))
+        product = f"× {_factor(math.prod(of_weight))}"
+        whole = [("all but the clipping", "", "", product)] if effects.factors else []
+    rows = [
+        (title_of(name).name, _number(causes.seen(name), 2), _number(causes.median(name), 2), text)
+        for name, text in made.items()
+    ]
+    return Table(title, ("cause", "value", "median", last), (*rows, *whole))
 
 
 def neighbours_table(causes: ClientCauses) -> Table:
@@ -386,8 +340,8 @@ def neighbours_table(causes: ClientCauses) -> Table:
 
 
 def _neighbours(
-    clients: Sequence[int | str], rows: Sequence[Sequence[float]] | None, i: int
-) -> tuple[tuple[int | str, float], ...]:
+    clients: Sequence[Client], rows: Sequence[Sequence[float]] | None, i: int
+) -> tuple[tuple[Client, float], ...]:
     """Return those that have an affinity, the largest first; row i begins at column i + 1."""
     if rows is None:
         return ()

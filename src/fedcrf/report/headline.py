@@ -12,7 +12,7 @@ from fedcrf.experiments.analysis.tables import estimate_text, interval_text
 from fedcrf.experiments.results import RunResults
 from fedcrf.report.lookup import attackers_of, find_cell
 from fedcrf.report.verdict import last_verdicts
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord, Rounds
 from fedcrf.simulation.task import ACCURACY
 
 LASTING = 3
@@ -24,17 +24,11 @@ MOST_NAMED = 12
 
 @dataclass(frozen=True)
 class Tile:
-    """One number.
-
-    Attributes:
-        title: What it is.
-        value: The number.
-        about: What it is of, and beside what it stands.
-    """
+    """One number."""
 
     title: str
     value: str
-    about: str
+    about: str  # what it is of, and beside what it stands
 
 
 @dataclass(frozen=True)
@@ -94,26 +88,22 @@ def headline_of(run: RunResults) -> Headline:
     return Headline(f"{'; '.join(said)}.", tiles)
 
 
-def recorded_headline(
-    title: str,
-    records: Sequence[RoundRecord],
-    rule: object,
-    fedavg: Sequence[RoundRecord] = (),
-) -> Headline:
+def recorded_headline(title: str, records: Rounds, rule: object, fedavg: Rounds = ()) -> Headline:
     """Return what happened in a run that another framework, or `fedcrf.simulate`, carried out.
 
-    Args:
-        title: What the run is called.
-        records: Its rounds.
-        rule: Its rule.
-        fedavg: The rounds of the same run with FedAvg, if there is one.
+    ``fedavg`` has the rounds of the same run with FedAvg, if there is one.
     """
     if not records:
         return Headline(f"{title} has no rounds yet.", [])
     last = records[-1]
     tiles, said = [], [f"{title} has done {last.round} rounds"]
     beside = next((each for each in fedavg if each.round == last.round), None)
-    result = _result_of(last)
+    results = (
+        _Result(of, what, getattr(getattr(last, of), what))
+        for of in ("test", "validation")
+        for what in (ACCURACY, "loss")
+    )
+    result = next((each for each in results if math.isfinite(each.value)), None)
     if result is not None:
         about = [f"{title}, in round {last.round}"]
         others = (last.metrics or {}).get(result.of, {})
@@ -153,19 +143,7 @@ class _Result:
         return float(getattr(getattr(record, self.of), self.what))
 
 
-def _result_of(record: RoundRecord) -> _Result | None:
-    """Return what a round came to; None if nothing of it is known."""
-    for of in ("test", "validation"):
-        for what in (ACCURACY, "loss"):
-            value = getattr(getattr(record, of), what)
-            if math.isfinite(value):
-                return _Result(of, what, value)
-    return None
-
-
-def distrusted_tile(
-    records: Sequence[RoundRecord], rule: object, attackers: Collection[int | str]
-) -> Tile | None:
+def distrusted_tile(records: Rounds, rule: object, attackers: Collection[Client]) -> Tile | None:
     """Return who has been distrusted for some rounds up to the last, and since when.
 
     None where the rule judges nobody.
@@ -178,7 +156,7 @@ def distrusted_tile(
         for client, each in zip(record.clients, verdicts, strict=True)
         if each.is_low and record.round - each.since + 1 >= min(LASTING, record.round)
     }
-    by_round: dict[int, list[int | str]] = {}
+    by_round: dict[int, list[Client]] = {}
     for client, since in list(low.items())[:MOST_NAMED]:
         by_round.setdefault(since, []).append(client)
     named = [

@@ -1,58 +1,56 @@
-"""What of a run is to be explained: a cell of it, a round, a client."""
+"""What of a run is to be explained, a cell, a round or a client, and that round in words."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.errors import FedcrfError, listed, unknown_name
-from fedcrf.experiments.cell import CellStore, CellSummary, StaleCellError
+from fedcrf.experiments.analysis.tables import Table
+from fedcrf.experiments.cell import CellSummary, StaleCellError
 from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
 from fedcrf.experiments.results import damage_line
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Store
-from fedcrf.report.explanation import ClientCauses
+from fedcrf.report.explanation import (
+    ClientCauses,
+    causes_of,
+    causes_table,
+    clients_table,
+    excluded_nodes_table,
+    most_changed,
+    neighbours_table,
+    round_line,
+    sentence,
+    verdict_line,
+    weight_lines,
+)
+from fedcrf.report.verdict import last_verdicts
 from fedcrf.rules import plain_rule
-from fedcrf.simulation.records import RoundRecord, in_order
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order
 
 
 @dataclass(frozen=True)
 class Explained:
-    """What is to be explained of a run.
+    """What is to be explained of a run."""
 
-    Attributes:
-        title: Of the run, or its cell.
-        records: Its rounds; those before the damage, where there is some.
-        rule: That made them; None where it is not known.
-        attackers: Of the run.
-        damage: What is wrong with the records.
-        stale: Which parts behave otherwise than when it was run.
-        unread: A line for each run beside it that could not be read.
-    """
-
-    title: str
-    records: Sequence[RoundRecord]
-    rule: object
-    attackers: Collection[int | str] = ()
-    damage: str | None = None
-    stale: str | None = None
-    unread: Sequence[str] = ()
+    title: str  # of the run, or its cell
+    records: Rounds  # its rounds; those before the damage, where there is some
+    rule: object  # that made them; None where it is not known
+    attackers: Collection[Client] = ()  # of the run
+    damage: str | None = None  # what is wrong with the records
+    stale: str | None = None  # which parts behave otherwise than when it was run
+    unread: Sequence[str] = ()  # a line for each run beside it that could not be read
 
 
 def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained:
-    """Return what is to be explained of a run.
+    """Return what is to be explained of a run, or of runs that another framework carried out.
 
-    Args:
-        folder: Of a run, or of runs that another framework carried out.
-        method: Its method, or the name of such a run; else the first that infers weights, or the
-            last begun of such runs.
-        seed: Its seed; else the first.
-
-    Raises:
-        FedcrfError: The folder holds no run, or not this one, or its files are damaged from the
-            first round on.
+    ``method`` names one, or such a run; else it is the first that infers weights, or the last begun
+    of such runs. ``seed`` is the first by default. Rounds before damage are shown, if any.
     """
     if recorded := recorded_runs(folder):
         return _sound(_recorded_rounds(recorded, method))
@@ -60,9 +58,18 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
     cell = find_cell(store.read(), method, seed)
     place = store.cell(cell)
     records, damage = place.sound_records()
-    attackers = attackers_of(records, _summary(place))
+    summary, stale = None, None
+    with suppress(FedcrfError):  # the rounds are shown without it
+        summary = place.summary()
+    try:
+        place.check_current(cell)
+    except StaleCellError as error:
+        stale = str(error)
+    except FedcrfError:
+        pass  # likewise
+    attackers = attackers_of(records, summary)
     title = f"{cell.method.title}, seed {cell.seed}"
-    return _sound(Explained(title, records, cell.rule, attackers, damage, _stale(place, cell)))
+    return _sound(Explained(title, records, cell.rule, attackers, damage, stale))
 
 
 def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Explained:
@@ -79,30 +86,11 @@ def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Expla
     return Explained(title, records, run.rule(), attackers, damage, unread=unread)
 
 
-def attackers_of(records: Sequence[RoundRecord], summary: CellSummary | None) -> list[int | str]:
+def attackers_of(records: Rounds, summary: CellSummary | None) -> list[Client]:
     """Return who attacks in a cell: whom its summary names, else who has attacked so far."""
     if summary is not None:
         return summary.attackers or []
     return in_order(client for record in records for client in record.attackers or ())
-
-
-def _summary(place: CellStore) -> CellSummary | None:
-    """Return a cell's result where it can be read; its rounds are shown without it."""
-    try:
-        return place.summary()
-    except FedcrfError:
-        return None
-
-
-def _stale(place: CellStore, cell: CellSpec) -> str | None:
-    """Return what does something else than when a cell was run; None where nothing does."""
-    try:
-        place.check_current(cell)
-    except StaleCellError as error:
-        return str(error)
-    except FedcrfError:
-        pass  # its rounds are shown without it
-    return None
 
 
 def _sound(found: Explained) -> Explained:
@@ -116,11 +104,7 @@ def _infers(rule: object) -> bool:
 
 
 def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
-    """Return the cell to explain: by default the first method that infers weights, first seed.
-
-    Raises:
-        FedcrfError: The run has no such method or seed.
-    """
+    """Return the cell to explain: by default the first method that infers weights, first seed."""
     chosen = spec.seeds[0] if seed is None else seed
     if chosen not in spec.seeds:
         seeds = ", ".join(map(str, spec.seeds))
@@ -132,24 +116,14 @@ def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
     return spec.cell(method, chosen) if method is not None else (inferring or cells)[0]
 
 
-def find_round(
-    found: Explained, number: int | None, client: int | str | None = None
-) -> RoundRecord:
-    """Return the record of a round; of the last where none is named.
-
-    Args:
-        found: The run.
-        number: The round.
-        client: If no round is named, it is the last in which this client took part.
-
-    Raises:
-        FedcrfError: There is no such round, or it is not before the damage.
-    """
+def find_round(found: Explained, number: int | None, client: Client | None = None) -> RoundRecord:
+    """Return the record of a round; by default the last, in which the client took part."""
     records, title = found.records, found.title
     if not records:
         raise FedcrfError(f"{title} has no rounds yet")
     for record in reversed(records):
-        if record.round == number or (number is None and _took_part(client, record)):
+        there = map(str, [*record.clients, *(record.nodes or ())])
+        if record.round == number or (number is None and (client is None or str(client) in there)):
             return record
         if number is not None and record.first <= number < record.round:
             raise FedcrfError(
@@ -165,10 +139,6 @@ def find_round(
     )
 
 
-def _took_part(client: int | str | None, record: RoundRecord) -> bool:
-    return client is None or str(client) in map(str, [*record.clients, *(record.nodes or ())])
-
-
 def notices(found: Explained) -> list[str]:
     """Return what else is to be known of a run: who attacks, what is stale or damaged."""
     lines = [*found.unread]
@@ -181,17 +151,41 @@ def notices(found: Explained) -> list[str]:
     return lines
 
 
-def find_client(causes: Sequence[ClientCauses], client: int | str, number: int) -> ClientCauses:
-    """Return the causes of one client, or of another framework's node of this id.
-
-    A whole number may be given as text, as on a command line.
-
-    Raises:
-        FedcrfError: It took no part in the round.
-    """
+def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> ClientCauses:
+    """Return the causes of one client, or of another framework's node of this id, in any type."""
     by_id = {str(each.node): each for each in causes if each.node is not None}
     by_id |= {str(each.client): each for each in causes}
     if str(client) in by_id:
         return by_id[str(client)]
     took_part = listed([each.client for each in causes])
     raise FedcrfError(f"client {client} took no part in round {number}: choose from {took_part}")
+
+
+@dataclass(frozen=True)
+class InWords:
+    """A round in words, and in numbers below them."""
+
+    lines: Sequence[str]
+    tables: Sequence[Table]
+
+
+def in_words(found: Explained, record: RoundRecord, client: Client | None = None) -> InWords:
+    """Return what happened in a round to a client, or to all: verdicts in words, then numbers."""
+    causes = causes_of(record, found.rule, found.attackers)
+    before = [each for each in found.records if each.round <= record.round]
+    verdicts = last_verdicts(before, found.rule)
+    last = " (the last)" if record is found.records[-1] else ""
+    lines = [f"{found.title}, round {record.round}{last}", *notices(found)]
+    if record.stayed is not None:
+        lines.append(f"the model stayed as it was: {record.stayed}")
+    if client is None:
+        lines.append(sentence(round_line(record, verdicts)))
+        chosen = most_changed(causes)
+        tables = [clients_table(causes), excluded_nodes_table(record)]
+    else:
+        chosen = [find_client(causes, client, record.round)]
+        tables = [causes_table(chosen[0]), neighbours_table(chosen[0])]
+    lines += [sentence(verdict_line(each, verdicts[each.place])) for each in chosen]
+    if client is not None:
+        lines += [f"  - {line}" for line in weight_lines(chosen[0])]
+    return InWords(lines, [table for table in tables if table.rows])

@@ -11,6 +11,7 @@ import gzip
 from base64 import b85encode
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter
 
 from fedcrf._version import __version__
 from fedcrf.files import write_text
-from fedcrf.report.content import Drawn, Report
+from fedcrf.report.reading import Report
 
 PROGRAM = (
     "base", "overview", "trust", "field", "weights", "causes", "client", "clients", "begin",
@@ -45,7 +46,7 @@ def render(report: Report) -> str:
     return environment.get_template("report.html").render(
         report=report,
         version=__version__,
-        data=packed(TypeAdapter(Drawn).dump_json(report.drawn)),
+        data=packed(TypeAdapter(dict[str, Any]).dump_json(report.drawn)),  # NaN becomes null
         style=Markup(_asset("report.css").decode()),
         program=Markup("\n".join(_asset(f"{name}.js").decode() for name in PROGRAM)),
         plotly=_as_text(_asset("plotly-cartesian.min.js.gz")),

@@ -1,4 +1,4 @@
-"""Runs read from their folders, as what a report shows of them."""
+"""What a report shows, as plain values, read from the folders of runs."""
 
 from __future__ import annotations
 
@@ -8,46 +8,144 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
+from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
-from fedcrf.experiments.analysis.tables import UNDER_ATTACK, comparison_table
+from fedcrf.experiments.analysis.tables import UNDER_ATTACK, Table, comparison_table
 from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
 from fedcrf.experiments.results import RunResults, damage_line, find, read_results
 from fedcrf.experiments.store import PartitionRecord, Store
-from fedcrf.report.content import (
-    LOSS,
-    CellTrust,
-    Charts,
-    Curve,
-    Measured,
-    Report,
-    RoundTrust,
-    RunContent,
-)
 from fedcrf.report.effects import Effects, effects_of, scales_of
-from fedcrf.report.headline import headline_of, recorded_headline
+from fedcrf.report.explanation import WORDS
+from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.report.lookup import attackers_of
 from fedcrf.report.verdict import Verdict, verdicts_of
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, Rounds
 from fedcrf.simulation.task import ACCURACY
+
+Series = Sequence[float]
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method's course over rounds: mean and standard deviation over its seeds, NaN of one."""
+
+    name: str
+    seeds: int
+    rounds: Sequence[int]
+    mean: Series
+    sd: Series
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured on the validation parts: accuracy, loss, or a metric of the user's."""
+
+    name: str
+    curves: Sequence[Curve]
+
+
+@dataclass(frozen=True)
+class Charts:
+    """What the page draws of one run; of each cell who was trusted, as `_cell_trust` has it."""
+
+    name: str
+    measured: Sequence[Measured]
+    holdings: Sequence[PartitionRecord]
+    cells: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class RunContent:
+    """What is shown of one run."""
+
+    name: str  # of its folder
+    title: str  # what it is about, in one line
+    headline: Headline
+    facts: Sequence[tuple[str, str]]  # what was run, as terms and what stands behind them
+    notices: Sequence[str]  # what is not as it should be, a line each
+    results: Table  # what came of it; without a row where nothing is finished
+    details: Table | None  # what stands behind the results; None where that is not known
+    damaged: bool  # whether files of it are damaged or do not belong to it
+    description: str  # the resolved run file
+    charts: Charts
+
+    @property
+    def curves(self) -> list[Table]:
+        """What was measured over the rounds, in numbers."""
+        return [_curves_table(each) for each in self.charts.measured]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report shows."""
+
+    title: str
+    notices: Sequence[str]  # what could not be read at all, a line each
+    comparison: Table | None  # the runs beside each other; None of one run
+    runs: Sequence[RunContent]  # those that could be read
+
+    def all_notices(self) -> list[str]:
+        """Return what could not be read, and of each run what is not as it should be."""
+        of_runs = [f"{run.name}: {line}" for run in self.runs for line in run.notices]
+        return [*self.notices, *of_runs]
+
+    @property
+    def measured(self) -> list[str]:
+        """Names of what was measured in any run, each once; a regression has no accuracy."""
+        return list(dict.fromkeys(each.name for run in self.runs for each in run.charts.measured))
+
+    @property
+    def over_seeds(self) -> bool:
+        """Whether a curve is a mean over several seeds."""
+        measured = (each for run in self.runs for each in run.charts.measured)
+        return any(curve.seeds > 1 for each in measured for curve in each.curves)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a run could not be read, or files of one are damaged."""
+        return bool(self.notices) or any(run.damaged for run in self.runs)
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """What the page's program draws and says; each of what was measured has a figure."""
+        charts = [run.charts for run in self.runs]
+        words = {"words": WORDS, "terms": SCORE_TERMS}  # what each cause counts in the score
+        return {"runs": charts, "measured": self.measured, **words}
+
+
+def _curves_table(measured: Measured) -> Table:
+    """Return a few rounds of the curves in numbers; a run that has stopped keeps its best."""
+    curves = measured.curves
+    length = max(len(curve.mean) for curve in curves)
+    rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length] + [length]
+    form = ".3f" if measured.name in (ACCURACY, LOSS) else ".4g"
+    rows = []
+    for curve in curves:
+        values = [curve.mean[min(number, len(curve.mean)) - 1] for number in rounds]
+        texts = (f"{value:{form}}" if math.isfinite(value) else "–" for value in values)
+        rows.append((curve.name, *texts))
+    named = max((curve.rounds for curve in curves), key=len)
+    header = ("method", *(f"round {named[number - 1]}" for number in rounds))
+    return Table(f"Validation {measured.name} over the rounds", header, tuple(rows))
+
 
 MOST_NUMBERS = 4_000_000
 """Numbers about clients and rounds in one page; about 30 MB unpacked."""
 
 
 def read_report(folders: Sequence[Path]) -> Report:
-    """Read the runs in some folders; what cannot be read is named, and the rest still read.
-
-    Raises:
-        FedcrfError: None of the folders holds a run that can be read.
-    """
+    """Read the runs in some folders; what cannot be read is named, and the rest still read."""
     notices: list[str] = []
     runs: list[RunContent] = []
     compared: list[tuple[str, RunResults]] = []
@@ -87,21 +185,19 @@ class _Room:
 
     left: int
 
-    def take(self, records: Sequence[RoundRecord]) -> bool:
-        needed = sum(_numbers(record) for record in records)
+    def take(self, records: Rounds) -> bool:
+        needed = 0
+        for record in records:
+            m, reasons = len(record.clients), record.reasons
+            needed += 4 * m
+            if reasons is not None and reasons.causes:
+                needed += (1 + 2 * len(reasons.causes)) * m
+            elif reasons is not None:
+                needed += 6 * m + (m * (m - 1) // 2 if reasons.affinity is not None else 0)
         if needed > self.left:
             return False
         self.left -= needed
         return True
-
-
-def _numbers(record: RoundRecord) -> int:
-    m, reasons = len(record.clients), record.reasons
-    if reasons is None:
-        return 4 * m
-    if reasons.causes:
-        return (5 + 2 * len(reasons.causes)) * m
-    return 10 * m + (m * (m - 1) // 2 if reasons.affinity is not None else 0)
 
 
 def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunContent:
@@ -139,7 +235,7 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
     )
 
 
-def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Sequence[RoundRecord]:
+def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Rounds:
     """Return the rounds of the same simulation with FedAvg, if it is one of some runs."""
     described = run.description()
     if described.made_of is None or described.rule == FedAvg.__name__:
@@ -153,9 +249,7 @@ def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Sequence[Roun
     return []
 
 
-def _recorded_content(
-    name: str, run: RecordedRun, room: _Room, fedavg: Sequence[RoundRecord]
-) -> RunContent:
+def _recorded_content(name: str, run: RecordedRun, room: _Room, fedavg: Rounds) -> RunContent:
     """Return what is shown of a run that another framework carried out, beside FedAvg's rounds."""
     description, (sound, damage) = run.description(), run.sound_records()
     records = evaluated(sound)
@@ -254,7 +348,6 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
 
 
 def _commits(made: Provenance) -> str:
-    """Return the commits of all parts of a run."""
     return "commit " + ", then ".join((each or "unknown")[:10] for each in made.every_commit)
 
 
@@ -284,9 +377,9 @@ def _too_large(cells: Iterable[str] = ()) -> str:
 
 def _charts(
     name: str,
-    records: Mapping[str, Sequence[Sequence[RoundRecord]]],
+    records: Mapping[str, Sequence[Rounds]],
     holdings: Sequence[PartitionRecord],
-    cells: Sequence[CellTrust],
+    cells: Sequence[Mapping[str, Any]],
 ) -> Charts:
     rounds = [record for seeds in records.values() for each in seeds for record in each]
     others = dict.fromkeys(name for each in rounds for name in _metrics(each))
@@ -294,11 +387,15 @@ def _charts(
         Measured(each, _curves(records, partial(_value, each)))
         for each in (ACCURACY, LOSS, *others)
     ]
-    return Charts(name, [each for each in measured if _is_known(each)], holdings, cells)
+    known = [
+        each
+        for each in measured
+        if any(math.isfinite(value) for curve in each.curves for value in curve.mean)
+    ]
+    return Charts(name, known, holdings, cells)
 
 
 def _value(name: str, record: RoundRecord) -> float:
-    """Return what was measured on the validation parts."""
     if name in (ACCURACY, LOSS):
         return float(getattr(record.validation, name))
     return _metrics(record).get(name, math.nan)
@@ -309,12 +406,8 @@ def _metrics(record: RoundRecord) -> Mapping[str, float]:
     return (record.metrics or {}).get("validation", {})
 
 
-def _is_known(measured: Measured) -> bool:
-    return any(math.isfinite(value) for curve in measured.curves for value in curve.mean)
-
-
 def _curves(
-    records: Mapping[str, Sequence[Sequence[RoundRecord]]], value: Callable[[RoundRecord], float]
+    records: Mapping[str, Sequence[Rounds]], value: Callable[[RoundRecord], float]
 ) -> list[Curve]:
     curves = []
     for name, seeds in records.items():
@@ -327,44 +420,41 @@ def _curves(
 
 
 def _cell_trust(
-    method: str,
-    seed: int,
-    records: Sequence[RoundRecord],
-    rule: object,
-    summary: CellSummary | None = None,
-) -> CellTrust:
+    method: str, seed: int, records: Rounds, rule: object, summary: CellSummary | None = None
+) -> dict[str, Any]:
+    """Return who was trusted in the rounds of one cell, as the page's program reads it."""
     effects = [effects_of(record, rule) for record in records]
     verdicts = verdicts_of(records, effects)
-    return CellTrust(
-        method=method,
-        seed=seed,
-        rounds=[_round_trust(*each) for each in zip(records, effects, verdicts, strict=True)],
-        attackers=attackers_of(records, summary),
-        scales=scales_of(rule),
-    )
+    return {
+        "method": method,
+        "seed": seed,
+        "rounds": [_round_trust(*each) for each in zip(records, effects, verdicts, strict=True)],
+        "attackers": attackers_of(records, summary),
+        "scales": scales_of(rule),
+    }
 
 
 def _round_trust(
     record: RoundRecord, effects: Effects | None, verdicts: Sequence[Verdict]
-) -> RoundTrust:
+) -> dict[str, Any]:
+    """Return who was trusted in one round and why; its lists run over the clients."""
     if effects is not None and effects.affinities is not None:
         short = [_series(row, digits=2) for row in effects.affinities]
         effects = replace(effects, affinities=short)
-    return RoundTrust(
-        round=record.round,
-        clients=record.clients,
-        nodes=None if record.nodes is None else [str(node) for node in record.nodes],
-        examples=record.num_examples,
-        weight=record.weight,
-        base_weight=record.base_weight,
-        excluded=record.excluded,
-        overflowed=record.overflowed or [],
-        excluded_nodes=[f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()],
-        stayed=record.stayed,
-        attackers=record.attackers or [],
-        causes=effects,
-        verdicts=verdicts,
-    )
+    excluded_nodes = [f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()]
+    kept = {"round", "clients", "weight", "base_weight", "excluded"}
+    return {
+        **record.model_dump(include=kept),
+        "examples": record.num_examples,
+        # As text: not every whole number is one in the page.
+        "nodes": None if record.nodes is None else [str(node) for node in record.nodes],
+        "overflowed": record.overflowed or [],
+        "excluded_nodes": excluded_nodes,
+        "stayed": record.stayed,
+        "attackers": record.attackers or [],
+        "causes": effects,
+        "verdicts": verdicts,
+    }
 
 
 def _series(values: Iterable[float], digits: int = 6) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.report.effects import LEAST, REMEMBERED, Effects, effects_of
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import Client, RoundRecord, Rounds
 
 DISTRUSTED, DOUBTED = 0.25, 0.75
 """A client of a smaller part of its FedAvg weight is distrusted, or trusted in part."""
@@ -23,8 +23,8 @@ class Verdict(NamedTuple):
     Attributes:
         kind: ``unjudged`` where the rule keeps no reasons, or trusted nobody; ``weightless`` where
             it does not weigh clients.
-        since: The first round of all those up to this one, among those that the client took part
-            in, with this verdict; a client that is distrusted may have been excluded meanwhile.
+        since: The first round of all those up to this one in which the client took part with this
+            verdict; a client that is distrusted may have been excluded meanwhile.
         reason: The cause that spoke most against it in these rounds; None where none did, or where
             it is not known.
     """
@@ -56,24 +56,14 @@ class _Streak:
 
     @property
     def reason(self) -> str | None:
-        """What spoke most against the client; None where nothing did.
-
-        What is remembered has its own reason in earlier rounds, and comes last.
-        """
+        """What spoke most against the client; what is remembered has its own reason and is last."""
         named = [name for name, much in self.against.items() if much > -math.log(1.0 - LEAST)]
         return max(named, key=lambda name: (name != REMEMBERED, self.against[name]), default=None)
 
 
-def verdicts_of(
-    records: Sequence[RoundRecord], effects: Sequence[Effects | None]
-) -> Iterator[list[Verdict]]:
-    """Yield the verdicts on the clients of each round, in the record's order.
-
-    Args:
-        records: All rounds from the first on.
-        effects: What the causes did in each, as `effects_of` tells it.
-    """
-    streaks: dict[int | str, _Streak] = {}
+def verdicts_of(records: Rounds, effects: Sequence[Effects | None]) -> Iterator[list[Verdict]]:
+    """Yield the verdicts on the clients of each round from the first on, in the record's order."""
+    streaks: dict[Client, _Streak] = {}
     for record, seen in zip(records, effects, strict=True):
         verdicts = []
         for i, client in enumerate(record.clients):
@@ -97,7 +87,7 @@ def verdicts_of(
         yield verdicts
 
 
-def last_verdicts(records: Sequence[RoundRecord], rule: object) -> list[Verdict]:
+def last_verdicts(records: Rounds, rule: object) -> list[Verdict]:
     """Return the verdicts on the clients of the last of some rounds of a rule."""
     *_, last = verdicts_of(records, [effects_of(record, rule) for record in records])
     return last

@@ -15,40 +15,20 @@ from fedcrf.simulation.randomness import Stream, generator
 
 @dataclass(frozen=True)
 class Adversary:
-    """The attackers of one seed.
-
-    Attributes:
-        threat: The attack and its schedule.
-        clients: The attackers, sorted; the same for all methods under one seed.
-        poisoned: By client, what attackers train on in an attack on the data.
-        seed: The run's seed.
-    """
+    """The attackers of one seed."""
 
     threat: Threat
-    clients: tuple[int, ...]
-    poisoned: Mapping[int, Examples]
+    clients: tuple[int, ...]  # the attackers, sorted; the same for all methods under one seed
+    poisoned: Mapping[int, Examples]  # by client, what attackers train on in an attack on the data
     seed: int
 
     @classmethod
     def of(
-        cls,
-        threat: Threat,
-        federation: Federation,
-        seed: int,
-        named: Sequence[int] | None = None,
+        cls, threat: Threat, federation: Federation, seed: int, named: Sequence[int] | None = None
     ) -> Adversary:
-        """Draw the attackers among the clients that can train, and poison their examples.
+        """Draw the attackers among the clients that can train, unless they are named, and poison.
 
         Additional attackers are not drawn: they are the last clients, see `Federation.joined_by`.
-
-        Args:
-            threat: The attack and its schedule.
-            federation: The clients' data.
-            seed: The run's seed, for the draws.
-            named: The attackers, if they are not drawn.
-
-        Raises:
-            FedcrfError: So many cannot be drawn, or the attack does not fit the data.
         """
         eligible = federation.eligible
         count = threat.schedule.count(len(eligible))
@@ -71,10 +51,8 @@ class Adversary:
     def triggered(self, test: Examples) -> Examples | None:
         """Return the test examples on which a backdoor's success is measured, with its trigger.
 
-        Their label is the target, so that the accuracy on them is the attack's success rate.
-
-        Returns:
-            None if the attack is no backdoor, or if none of the examples counts.
+        Their label is the target, so that the accuracy on them is the attack's success rate. None
+        if the attack is no backdoor, or if none of the examples counts.
         """
         attack = self.threat.attack
         if not isinstance(attack, Backdoor):
@@ -108,14 +86,10 @@ class Adversary:
         )
 
     def act(self, scene: Scene) -> tuple[list[ClientReport], list[int], Memory]:
-        """Carry out the attack on a round.
+        """Carry out the attack on a round; return all reports, who attacked, and the new memory.
 
-        If the attack is impossible in the round, because no client is honest or no honest update
-        is finite, the attackers report honestly.
-
-        Returns:
-            All reports in the order of clients, the clients that attacked, and what the attackers
-            keep for the next round.
+        If the attack is impossible in the round, because no client is honest or no honest update is
+        finite, the attackers report honestly.
         """
         attack, memory, sent = self.threat.attack, scene.memory, scene.own
         possible = attack.obstacle(scene.num_clients, scene.num_attackers) is None

@@ -15,21 +15,17 @@ from typing import Any
 from fedcrf.errors import FedcrfError
 from fedcrf.processes import Child, in_child
 from fedcrf.rules import ClientReport, State
-from fedcrf.simulation.evaluation import Scores
-from fedcrf.simulation.task import CLASSIFICATION
-from fedcrf.simulation.work import Work
-from fedcrf.simulation.worker import RoundMemory, Trained, Worker
+from fedcrf.simulation.task import CLASSIFICATION, Scores
+from fedcrf.simulation.worker import RoundMemory, Trained, Work, Worker
 
 EVALUATION_BATCHES = 4
 """Batches that a worker process evaluates at a time, where there are many."""
 
 
 class Engine:
-    """Trains the clients of a round and scores a global model.
+    """Trains the clients of a round and scores a global model, here or in ``processes`` beside it.
 
-    Attributes:
-        memory: The memory of models, scores and clients' personal tensors.
-        processes: How many are beside this one; it works itself where there are none.
+    ``memory`` has models, scores and clients' personal tensors.
     """
 
     def __init__(self, work: Work, processes: int = 0) -> None:
@@ -43,10 +39,6 @@ class Engine:
         """Return every participant's report and mean training loss, in the order of clients.
 
         The reports' arrays are valid until the next call.
-
-        Args:
-            model: The global model.
-            number: The round.
         """
         self.memory.publish(model)
         clients = self._work.participants(number)
@@ -71,11 +63,7 @@ class Engine:
         return reports, [trained[slot].loss for slot in range(len(clients))]
 
     def train_server(self, number: int) -> State:
-        """Return the server's own model, trained from the global one that `train` got.
-
-        Args:
-            number: The round.
-        """
+        """Return the server's own model, trained from the global one that `train` got."""
         slot = self._work.most_participants
         self._carry_out([("train", [(slot, self._work.server)], number)])
         return self.memory.state(slot)
@@ -106,13 +94,10 @@ class Engine:
         return batch_size * min(max(batches, 1), EVALUATION_BATCHES)
 
     def _carry_out(self, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Give the tasks out, one at a time to each process, and return their answers in order.
+        """Give tasks out, one at a time to each process, and return their answers in order.
 
-        Args:
-            tasks: Names of a worker's methods, and their arguments.
-
-        Raises:
-            FedcrfError: A worker died; the round is lost, the run is not.
+        A task is the name of a worker's method, and its arguments. If a worker dies the round is
+        lost, the run is not.
         """
         if self._worker is not None:
             return [getattr(self._worker, kind)(*arguments) for kind, *arguments in tasks]
@@ -165,14 +150,8 @@ def shared_out(sizes: Sequence[int], num_workers: int) -> list[list[int]]:
 
     A piece is at most a quarter of a worker's share of what is left, or one client, so that few
     messages are needed and yet all workers end together (guided self-scheduling: Polychronopoulos
-    and Kuck, IEEE Transactions on Computers 1987).
-
-    Args:
-        sizes: (m,) how much work each client is.
-        num_workers: How many workers fetch.
-
-    Returns:
-        Lists of indices into ``sizes``, each index once.
+    and Kuck, IEEE Transactions on Computers 1987). ``sizes`` are (m,) how much work each client is;
+    pieces are lists of indices into them.
     """
     pieces: list[list[int]] = []
     left, room = sum(sizes), 0.0
@@ -187,7 +166,6 @@ def shared_out(sizes: Sequence[int], num_workers: int) -> list[list[int]]:
 
 
 def _serve(connection: Connection, work: Work, memory: RoundMemory) -> None:
-    """Carry out tasks until the connection closes."""
     with in_child(), contextlib.suppress(EOFError, ConnectionError):
         worker = Worker(work, memory)
         while True:

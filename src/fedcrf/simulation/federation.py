@@ -23,6 +23,7 @@ from fedcrf.data import (
 )
 from fedcrf.errors import FedcrfError
 from fedcrf.simulation.randomness import Stream, generator
+from fedcrf.simulation.records import Client
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Federation:
     set_aside: PooledExamples | None = None
     names: tuple[str, ...] | None = None
 
-    def called(self, clients: Iterable[int]) -> list[int | str]:
+    def called(self, clients: Iterable[int]) -> list[Client]:
         """Return the clients' names in records."""
         return [client if self.names is None else self.names[client] for client in clients]
 
@@ -119,10 +120,7 @@ class Federation:
     def judged_without(self, clients: Sequence[int]) -> Federation:
         """Return the same clients, with some excluded from validation and test.
 
-        Their test parts are set aside.
-
-        Raises:
-            FedcrfError: No example remains for validation.
+        Their test parts are set aside; an example must remain for validation.
         """
         validation, test = (_of(each, clients, kept=False) for each in (self.validation, self.test))
         if not len(validation):
@@ -139,13 +137,7 @@ def client_splits(
 ) -> tuple[ClientSplit, ...]:
     """Return every client's train, validation and test parts for one seed.
 
-    Args:
-        labels: (n,) labels of the training set.
-        settings: How the examples are dealt out.
-        seed: The run's seed.
-
-    Raises:
-        FedcrfError: The partition is impossible.
+    ``labels`` are those of the training set, (n,).
     """
     parts = partition(labels, settings, generator(seed, Stream.PARTITION))
     return tuple(
@@ -178,19 +170,11 @@ def check_participation(clients_per_round: int | None, num_clients: int) -> None
 
 
 def build_federation(
-    dataset: ImageDataset,
-    splits: Sequence[ClientSplit],
-    device: torch.device | None = None,
+    dataset: ImageDataset, splits: Sequence[ClientSplit], device: torch.device | None = None
 ) -> Federation:
     """Put every client's part on the device, normalised by the union of the training parts.
 
-    Args:
-        dataset: The images.
-        splits: What each client holds, from `client_splits`.
-        device: Where the tensors go; the CPU by default.
-
-    Raises:
-        FedcrfError: There is no example for training, or none for validation.
+    ``splits`` are those of `client_splits`; there must be examples to train and to validate on.
     """
     check_splits(splits)
     training = np.concatenate([split.train for split in splits])
@@ -198,8 +182,10 @@ def build_federation(
     union = _examples(dataset.train, training, scale, device)  # one piece of memory to share
     validation = [split.validation for split in splits]
     test = [split.test for split in splits]
+    sizes = [len(split.train) for split in splits]
+    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
     return Federation(
-        clients=tuple(_split(union, [len(split.train) for split in splits])),
+        clients=tuple(Examples(images, labels) for images, labels in parts),
         validation=_pooled(dataset.train, validation, scale, device),
         test=_pooled(dataset.train, test, scale, device),
         held_out=None
@@ -224,11 +210,6 @@ def _examples(
     )
     labels = torch.from_numpy(source.labels[indices]).to(device)
     return Examples(images.sub_(mean).div_(std), labels)
-
-
-def _split(union: Examples, sizes: list[int]) -> list[Examples]:
-    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
-    return [Examples(images, labels) for images, labels in parts]
 
 
 def _pooled(

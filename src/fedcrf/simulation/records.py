@@ -8,18 +8,14 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fedcrf.crf.potentials import Pairs
 from fedcrf.rules import AggregationResult, ClientReport, reported_evidence
 from fedcrf.rules.base import num_examples
+
+Client = int | str
+"""What a client is called: its number, or the name of a site."""
 
 LARGEST_AFFINITY = 100
 """The most clients for which the affinity matrix is kept: 4,950 numbers a round."""
@@ -45,12 +41,9 @@ class Record(BaseModel):
 
 
 class Metrics(Record):
-    """A model's loss and accuracy on a set of examples.
+    """A model's loss and accuracy on a set of examples; NaN without any, or if there is none.
 
-    Attributes:
-        loss: Mean cross-entropy, or the task's loss; NaN without examples.
-        accuracy: Share classified correctly, in [0, 1]; NaN without examples, or if the task has
-            none.
+    The loss is the mean cross-entropy or the task's, the accuracy a share in [0, 1].
     """
 
     loss: Number
@@ -58,11 +51,9 @@ class Metrics(Record):
 
 
 class ClientMetrics(Metrics):
-    """A model's metrics on the union of the clients' parts, and client by client.
+    """A model's metrics on the union of the clients' parts, and the mean and least accuracy of one.
 
-    Attributes:
-        client_mean: Unweighted mean of the accuracies of the clients with examples in these parts.
-        worst_client: Lowest of these accuracies.
+    Clients count alike in the mean, and only if they have examples.
     """
 
     client_mean: Number
@@ -89,23 +80,14 @@ class Seconds(Record):
 class Totals(Record):
     """What the rounds since the record before came to, that of the record included: sums.
 
-    The lists run over ``clients``, who took part in any of these rounds.
-
-    Attributes:
-        rounds: How many rounds.
-        training_loss: Sum of their training losses.
-        clients: In order.
-        took_part: In how many of the rounds a client took part.
-        weight: Sum of a client's weights.
-        excluded: In how many rounds its update was excluded.
-        kept_model: In how many rounds the model stayed as it was.
-        lost_rounds: See `fedcrf.simulation.stopping.lost_rounds`; of the last round.
-        seconds: Sums of the phases.
+    The lists run over ``clients``, who took part in any of these rounds: in how many, the sum of
+    their weights, and how often their updates were excluded. ``kept_model`` counts the rounds in
+    which the model stayed as it was; ``lost_rounds`` are of the last, see `rounds.lost_rounds`.
     """
 
     rounds: int
     training_loss: Number
-    clients: list[int | str]
+    clients: list[Client]
     took_part: list[int]
     weight: list[Number]
     excluded: list[int]
@@ -117,14 +99,14 @@ class Totals(Record):
     def of(
         cls,
         before: Totals | None,
-        clients: Sequence[int | str],
+        clients: Sequence[Client],
         result: AggregationResult,
         training_loss: float,
         lost_rounds: int,
         seconds: Seconds,
     ) -> Totals:
         """Return the totals with one more round; of that round alone where there are none yet."""
-        sums: dict[int | str, tuple[int, float, int]] = {}
+        sums: dict[Client, tuple[int, float, int]] = {}
         if before is not None:
             rows = zip(before.took_part, before.weight, before.excluded, strict=True)
             sums = dict(zip(before.clients, rows, strict=True))
@@ -154,7 +136,6 @@ class Totals(Record):
 
 
 def _current_causes(causes: object) -> object:
-    """Return causes under today's names."""
     if not isinstance(causes, Mapping):
         return causes
     return {RENAMED.get(name, name): values for name, values in causes.items()}
@@ -199,7 +180,7 @@ class Reasons(Record):
 class ExcludedNode(Record):
     """A node of another framework without a usable reply in the round, and the reason."""
 
-    node: int | str
+    node: Client
     reason: str
 
 
@@ -231,19 +212,19 @@ class RoundRecord(Record):
     everyone: ClientMetrics | None = None
     metrics: dict[str, dict[str, Number]] | None = None
     attack_success: Number | None = None
-    clients: list[int | str]
-    nodes: list[int | str] | None = None
+    clients: list[Client]
+    nodes: list[Client] | None = None
     num_examples: list[int | float]
     client_training_loss: list[Number]
     evidence: dict[str, list[Number]] | None = None
     weight: list[Number]
     base_weight: list[Number]
-    excluded: list[int | str] = []
-    overflowed: list[int | str] | None = None
+    excluded: list[Client] = []
+    overflowed: list[Client] | None = None
     excluded_nodes: list[ExcludedNode] | None = Field(
         default=None, validation_alias=AliasChoices("excluded_nodes", "left_out")
     )
-    attackers: list[int | str] | None = None
+    attackers: list[Client] | None = None
     kept_model: bool = False
     kept_reason: str | None = None
     reasons: Reasons | None = None
@@ -304,34 +285,32 @@ def _are_affinities(
     )
 
 
-def in_order(clients: Iterable[int | str]) -> list[int | str]:
+Rounds = Sequence[RoundRecord]
+"""Of one run, in their order."""
+
+
+def in_order(clients: Iterable[Client]) -> list[Client]:
     """Return each client once: sorted numbers, then sorted names."""
     return sorted(set(clients), key=lambda client: (isinstance(client, str), client))
 
 
-def rounds_of(records: Sequence[RoundRecord]) -> int:
+def rounds_of(records: Rounds) -> int:
     """Return how many rounds the records of a run are of."""
     return records[-1].round if records else 0
 
 
-def reported_round(records: Sequence[RoundRecord]) -> RoundRecord:
-    """Return the round whose model is reported: that with the lowest validation loss.
-
-    If no loss is finite, it is the last round.
-    """
+def reported_round(records: Rounds) -> RoundRecord:
+    """Return the round with the lowest validation loss, whose model is reported; else the last."""
     finite = [record for record in records if math.isfinite(record.validation.loss)]
     return min(finite, key=lambda record: record.validation.loss) if finite else records[-1]
 
 
 def decided(
-    reports: Sequence[ClientReport], clients: Sequence[int | str], result: AggregationResult | None
+    reports: Sequence[ClientReport], clients: Sequence[Client], result: AggregationResult | None
 ) -> dict[str, Any]:
     """Return the fields of a `RoundRecord` that follow from the reports and the rule's decision.
 
-    Args:
-        reports: The reports that the rule got.
-        clients: Their clients' names in the record.
-        result: The decision; None without any report.
+    ``clients`` are the reports' in the record; ``result`` is None without any report.
     """
     seen: dict[str, Any] = {
         "clients": list(clients),
@@ -350,9 +329,7 @@ def decided(
     }
 
 
-def overflowed_of(
-    result: AggregationResult, clients: Sequence[int | str]
-) -> list[int | str] | None:
+def overflowed_of(result: AggregationResult, clients: Sequence[Client]) -> list[Client] | None:
     """Return the clients whose updates were too large to be squared; None if it is not known."""
     if result.posterior is None:
         return None

@@ -1,13 +1,16 @@
-"""The federated loop: broadcast, local training, aggregation, evaluation, stopping."""
+"""The federated loop, when it ends, and its state between two rounds, also on disk."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import compress
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,41 +19,111 @@ from fedcrf.attacks import Threat
 from fedcrf.checks import Settings, check_whole
 from fedcrf.errors import FedcrfError
 from fedcrf.extensions import failing
+from fedcrf.files import atomic_write
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
-from fedcrf.rules import (
-    LABEL_DIVERGENCE,
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    State,
-)
+from fedcrf.rules import LABEL_DIVERGENCE, AggregationResult, Memory, Rule, State
 from fedcrf.rules.base import num_examples
 from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine, engine_for
-from fedcrf.simulation.evaluation import (
-    Scores,
-    client_evaluation_of,
-    evaluation_of,
-    joined,
-    metrics_of,
-)
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import (
-    ClientMetrics,
+    Client,
     RoundRecord,
     Seconds,
     Totals,
     brief,
     decided,
 )
-from fedcrf.simulation.stopping import EarlyStopping, divergence, lost_rounds
-from fedcrf.simulation.task import CLASSIFICATION, Task
-from fedcrf.simulation.work import TRIGGERED, Work, check_evidence
-from fedcrf.simulation.worker import state_of
+from fedcrf.simulation.task import (
+    CLASSIFICATION,
+    Scores,
+    Task,
+    client_evaluation_of,
+    evaluation_of,
+    joined,
+    metrics_of,
+)
+from fedcrf.simulation.worker import TRIGGERED, Work, check_evidence, state_of
+
+DIVERGED = 3
+"""Rounds in a row without a finite update after which a run has diverged."""
+
+
+@dataclass(frozen=True)
+class EarlyStopping(Settings):
+    """Stops after ``patience`` rounds in a row without an improvement; a value, not an object.
+
+    An improvement is a loss more than ``min_improvement`` below that of the last improvement; NaN
+    is never one. The best round is the one with the lowest loss, by any difference.
+
+    Attributes:
+        patience: Rounds without improvement before the run stops.
+        min_improvement: The least improvement, in units of the loss.
+        reference_loss: The loss of the last improvement.
+        rounds_without: Rounds since then.
+        best_loss: The lowest loss so far.
+        best_round: Its round, from 1; 0 before any finite loss.
+    """
+
+    patience: int = 5
+    min_improvement: float = 1e-4
+    reference_loss: float = float("inf")
+    rounds_without: int = 0
+    best_loss: float = float("inf")
+    best_round: int = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run should end here."""
+        return self.rounds_without >= self.patience
+
+    def observe(self, round_number: int, loss: float) -> EarlyStopping:
+        """Return the state after the validation loss of one more round."""
+        after = self
+        if loss < self.best_loss:
+            after = replace(after, best_loss=loss, best_round=round_number)
+        if self.reference_loss - loss > self.min_improvement:
+            return replace(after, reference_loss=loss, rounds_without=0)
+        return replace(after, rounds_without=self.rounds_without + 1)
+
+
+def lost_rounds(
+    before: int, number: int, honest: Set[Client], excluded: Set[Client], threat: Threat | None
+) -> int:
+    """Return how many rounds in a row, up to this one, no honest client had a finite update.
+
+    The outcome of an attack is a result, not divergence: rounds count only if nobody had attacked
+    before the first of them. ``before`` is this number for the round before, 0 for the first;
+    ``honest`` are those who did not attack in it, ``excluded`` those whose update was not finite.
+    """
+    if not honest:
+        return before
+    if not honest <= excluded:
+        return 0
+    attacked = threat is not None and any(map(threat.schedule.active, range(1, number)))
+    return 0 if attacked and not before else before + 1
+
+
+def lost_so_far(before: int, record: RoundRecord, threat: Threat | None) -> int:
+    """Return `lost_rounds` from the record of a round, ``before`` that of the record before."""
+    if record.totals is not None:
+        return record.totals.lost_rounds
+    honest = set(record.clients) - set(record.attackers or ())
+    return lost_rounds(before, record.round, honest, set(record.excluded), threat)
+
+
+def divergence(lost: int, done: int, ended: bool) -> str | None:
+    """Return the message that the clients' training has diverged; None if it has not.
+
+    It has after `DIVERGED` lost rounds, or in a run that ends and never had a finite update.
+    """
+    if lost < DIVERGED and not (lost and lost == done and ended):
+        return None
+    rounds = "a round" if lost == 1 else f"{lost} rounds in a row"
+    return f"training diverged by round {done}: no client's update was finite for {rounds}"
 
 
 @dataclass(frozen=True)
@@ -64,9 +137,9 @@ class RunState:
         stopping: The state of early stopping.
         memory: What the rule keeps from round to round.
         attack_memory: What the attackers keep from round to round.
-        lost_rounds: See `fedcrf.simulation.stopping.lost_rounds`.
-        personal: By name the tensors that clients keep without sending them, a row for each client;
-            their momenta too.
+        lost_rounds: See the function of this name.
+        personal: By name the tensors that clients keep without sending them, a row a client; their
+            momenta too.
         totals: What the rounds since the last record came to; None right after a record.
     """
 
@@ -170,11 +243,7 @@ class Simulation(Settings):
         """Return the state before the first round: the seed's initial model."""
         model = state_of(self.task.shared_tensors(self._work.network()))
         return RunState(
-            round=0,
-            model=model,
-            best_model=model,
-            stopping=self.stopping,
-            memory=self.rule.begin(),
+            round=0, model=model, best_model=model, stopping=self.stopping, memory=self.rule.begin()
         )
 
     def finished(self, state: RunState) -> bool:
@@ -182,13 +251,7 @@ class Simulation(Settings):
         return state.stopping.stopped or state.round >= self.max_rounds
 
     def rounds(self, state: RunState, workers: int = 1) -> Iterator[tuple[RunState, RoundRecord]]:
-        """Run the rounds after ``state``, to the end; yield state and record of the recorded ones.
-
-        For the arguments see `steps`.
-
-        Raises:
-            FedcrfError: A worker process died, or training diverged; the last state shows that too.
-        """
+        """Run the rounds after ``state``, to the end, as `steps`; yield those that are recorded."""
         for after, record in self.steps(state, workers):
             if record is not None:
                 yield after, record
@@ -198,9 +261,7 @@ class Simulation(Settings):
     ) -> Iterator[tuple[RunState, RoundRecord | None]]:
         """Run the rounds after ``state``, to the end; yield each round's state and record, if any.
 
-        Args:
-            state: The state after the last round.
-            workers: Processes that train the clients; the results do not depend on it.
+        The results do not depend on ``workers``, the number of processes that train the clients.
 
         Raises:
             FedcrfError: A worker process died, or training diverged; the last state shows that too.
@@ -214,7 +275,6 @@ class Simulation(Settings):
                 self._check_converging(state)
 
     def _check_converging(self, state: RunState) -> None:
-        """Raise a `FedcrfError` if the clients' training has diverged."""
         diverged = divergence(state.lost_rounds, state.round, self.finished(state))
         if diverged is not None:
             mend = (
@@ -253,7 +313,12 @@ class Simulation(Settings):
         if rule.server_examples:
             rule = rule.with_server_model(engine.train_server(number))
         trained = time.perf_counter()
-        reports, attackers, attack_memory = self._attacked(number, state, trained_reports, rule)
+        reports, attackers = trained_reports, None
+        attack_memory: Memory = {}
+        if self.adversary is not None:
+            memories = state.memory, state.attack_memory
+            scene = self.adversary.scene(number, state.model, reports, rule, *memories)
+            reports, attackers, attack_memory = self.adversary.act(scene)
         attacked = time.perf_counter()
         with failing("rule", self.rule.name, f" in round {number}"):
             result = rule.aggregate(state.memory, state.model, reports)
@@ -293,15 +358,19 @@ class Simulation(Settings):
             after = replace(after, totals=totals)
         if not scores:
             return after, None
+        held, everyone = self._work.federation, None
+        if held.set_aside is not None:
+            owners = torch.cat([held.test.owners, held.set_aside.owners])
+            everyone = client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
         validation = evaluation_of(scores["validation"])
         stopping = state.stopping.observe(number, validation.loss)
         record = RoundRecord(
             round=number,
             training_loss=loss,
             validation=validation,
-            test=client_evaluation_of(scores["test"], self._work.federation.test.owners),
+            test=client_evaluation_of(scores["test"], held.test.owners),
             held_out=evaluation_of(scores["held_out"]) if "held_out" in scores else None,
-            everyone=self._everyone(scores),
+            everyone=everyone,
             metrics=metrics_of(scores),
             attack_success=evaluation_of(scores[TRIGGERED]).accuracy
             if TRIGGERED in scores
@@ -327,21 +396,75 @@ class Simulation(Settings):
             model[name][...] -= model[name].dtype.type(decay) * before[name]
         return model
 
-    def _everyone(self, scores: Mapping[str, Scores]) -> ClientMetrics | None:
-        """Return the scores on all clients' test parts; None if none are set aside."""
-        test, set_aside = self._work.federation.test, self._work.federation.set_aside
-        if set_aside is None:
-            return None
-        owners = torch.cat([test.owners, set_aside.owners])
-        return client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
 
-    def _attacked(
-        self, number: int, state: RunState, reports: list[ClientReport], rule: Rule
-    ) -> tuple[list[ClientReport], list[int] | None, Memory]:
-        """Return the clients' reports, the attackers, and their memory."""
-        if self.adversary is None:
-            return reports, None, {}
-        scene = self.adversary.scene(
-            number, state.model, reports, rule, state.memory, state.attack_memory
-        )
-        return self.adversary.act(scene)
+DIGEST_SIZE = 32
+
+
+def save_checkpoint(path: Path, state: RunState) -> None:
+    """Write the state of a run, atomically, and a digest behind it."""
+    content = io.BytesIO()
+    torch.save(
+        {
+            "round": state.round,
+            "model": _tensors(state.model),
+            "best_model": _tensors(state.best_model),
+            "stopping": asdict(state.stopping),
+            "memory": _tensors(state.memory),
+            "attack_memory": _tensors(state.attack_memory),
+            "lost_rounds": state.lost_rounds,
+            "personal": _tensors(state.personal),
+            "totals": None if state.totals is None else state.totals.model_dump(),
+        },
+        content,
+    )
+    with atomic_write(path) as file:
+        file.write(content.getbuffer())
+        file.write(_digest(content.getbuffer()))
+
+
+def load_checkpoint(path: Path) -> RunState:
+    """Read the state of a run."""
+    mend = "delete its folder to run that cell anew"
+    try:
+        whole = path.read_bytes()
+    except OSError as error:
+        raise FedcrfError(f"checkpoint {path} cannot be read ({error.strerror}): {mend}") from None
+    saved, seal = whole[:-DIGEST_SIZE], whole[-DIGEST_SIZE:]
+    if seal != _digest(saved):
+        raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
+    content = torch.load(io.BytesIO(saved), weights_only=True)
+    totals = content.get("totals")
+    return RunState(
+        round=content["round"],
+        model=_arrays(content["model"]),
+        best_model=_arrays(content["best_model"]),
+        stopping=EarlyStopping(**content["stopping"]),
+        memory=_arrays(content["memory"]),
+        attack_memory=_arrays(content["attack_memory"]),
+        lost_rounds=content.get("lost_rounds", 0),  # older ones do not count them
+        personal=_arrays(content.get("personal", {})),
+        totals=None if totals is None else Totals(**totals),
+    )
+
+
+def save_model(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a model as a torch ``state_dict``, atomically."""
+    content = io.BytesIO()  # torch raises no error on a full disk
+    torch.save(_tensors(state), content)
+    with atomic_write(path) as file:
+        file.write(content.getbuffer())
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST_SIZE).digest()
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {
+        name: each if isinstance(each, torch.Tensor) else torch.from_numpy(np.asarray(each))
+        for name, each in state.items()
+    }
+
+
+def _arrays(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}

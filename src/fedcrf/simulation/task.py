@@ -1,14 +1,19 @@
-"""A task: the loss that clients minimise, and the metrics of a model."""
+"""A task: the loss that clients minimise, and the scores and metrics of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.records import ClientMetrics, Metrics
 
 Outputs = Any
 """What a network returns: a tensor, or several in tuples, lists and dictionaries."""
@@ -30,15 +35,10 @@ ACCURACY = "accuracy"
 class Task:
     """The loss and metrics of a model; cross-entropy and accuracy by default.
 
-    Attributes:
-        loss: The loss of outputs and targets; None for the cross-entropy of logits and labels,
-            which is measured example by example together with the accuracy.
-        metrics: Metrics by name, where ``loss`` is given. They and the loss are measured over each
-            client's examples as a whole; numbers over all clients are means by examples.
-        optimizer: Makes a client's optimizer; None for SGD with momentum.
-        shared: Names of the tensors that clients send and the server averages; None for all.
-        personal: Names of the tensors that each client keeps from round to round without sending
-            them. Tensors in neither keep their initial values.
+    With a loss of the user's, loss and metrics are measured over each client's examples as a whole,
+    and numbers over all clients are means by examples; else example by example. Without an
+    optimizer it is SGD with momentum. Clients send the ``shared`` tensors, all if there is None,
+    and keep the ``personal`` ones from round to round; those in neither keep their initial values.
     """
 
     loss: Loss | None = None
@@ -65,7 +65,7 @@ class Task:
 
     def personal_tensors(self, network: nn.Module) -> dict[str, Tensor]:
         """Return the tensors that a client keeps, by name in the network's order."""
-        state = network.state_dict()
+        state = network.state_dict() if self.personal else {}
         return {name: state[name] for name in state if name in self.personal}
 
     def shares(self, name: str) -> bool:
@@ -75,3 +75,114 @@ class Task:
 
 CLASSIFICATION = Task()
 """Cross-entropy and accuracy, SGD with momentum, and every tensor sent."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A model's scores on every example; in a user's task each client's scores as a whole."""
+
+    behaviour: ClassVar[int] = 1
+    losses: Tensor  # (n,) float32 cross-entropies, or the task's losses
+    # (n,) float32; 1 if classified correctly, else 0. In a user's task its accuracy, or NaN
+    correct: Tensor
+    # By name the task's other metrics, (n,) float32
+    others: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def fill(self, where: slice, found: Scores) -> None:
+        """Copy the scores of some of the examples to their place."""
+        self.losses[where] = found.losses
+        self.correct[where] = found.correct
+        for name, values in found.others.items():
+            self.others[name][where] = values
+
+
+def joined(one: Scores, other: Scores) -> Scores:
+    """Return the scores of the examples of both, one's first."""
+    return Scores(
+        torch.cat([one.losses, other.losses]),
+        torch.cat([one.correct, other.correct]),
+        {name: torch.cat([values, other.others[name]]) for name, values in one.others.items()},
+    )
+
+
+def evaluation_of(scores: Scores) -> Metrics:
+    """Return loss and accuracy from every example's score."""
+    return Metrics(loss=_mean(scores.losses), accuracy=_mean(scores.correct))
+
+
+def metrics_of(sets: Mapping[str, Scores]) -> dict[str, dict[str, float]] | None:
+    """Return by set and name the means of a task's other metrics; None without any."""
+    found = {
+        of: {name: _mean(values) for name, values in scores.others.items()}
+        for of, scores in sets.items()
+    }
+    return found if any(found.values()) else None
+
+
+def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
+    """Return loss and accuracy from every example's score, and by the client that owns it."""
+    counts = torch.bincount(owners)
+    right = torch.bincount(owners, weights=scores.correct.double(), minlength=len(counts))
+    accuracies = (right / counts)[counts > 0]
+    some = len(accuracies) > 0
+    return ClientMetrics(
+        loss=_mean(scores.losses),
+        accuracy=_mean(scores.correct),
+        client_mean=float(accuracies.mean()) if some else math.nan,
+        worst_client=float(accuracies.min()) if some else math.nan,
+    )
+
+
+@torch.no_grad()
+def score(
+    model: nn.Module, examples: Examples, batch_size: int, task: Task = CLASSIFICATION
+) -> Scores:
+    """Score every example, ``batch_size`` at a time; with a user's loss all as a whole."""
+    model.eval()
+    if task.loss is not None:
+        return _score_as_one(model, examples, batch_size, task)
+    empty = torch.empty(0, device=examples.labels.device)
+    losses, correct = [empty], [empty]
+    for images, labels in zip(
+        torch.split(examples.images, batch_size),
+        torch.split(examples.labels, batch_size),
+        strict=True,
+    ):
+        logits = model(images).float()
+        losses.append(functional.cross_entropy(logits, labels, reduction="none"))
+        correct.append((logits.argmax(dim=1) == labels).float())
+    return Scores(torch.cat(losses), torch.cat(correct))
+
+
+def _score_as_one(model: nn.Module, examples: Examples, batch_size: int, task: Task) -> Scores:
+    """Give every example the loss and the metrics of all of them."""
+    found: dict[str, float] = dict.fromkeys(task.metrics, math.nan)
+    loss = math.nan
+    if len(examples):
+        outputs = _as_one([model(each) for each in torch.split(examples.images, batch_size)])
+        loss = float(task.loss_of(outputs, examples.labels))
+        found = {name: float(each(outputs, examples.labels)) for name, each in task.metrics.items()}
+    correct = found.pop(ACCURACY, math.nan)
+
+    def everywhere(value: float) -> Tensor:
+        return torch.full((len(examples),), value)
+
+    return Scores(
+        everywhere(loss),
+        everywhere(correct),
+        {name: everywhere(value) for name, value in found.items()},
+    )
+
+
+def _as_one(parts: Sequence[Outputs]) -> Outputs:
+    """Put the outputs of batches together; of a number in them, the first batch's is kept."""
+    leaves, structures = zip(*map(tree_flatten, parts), strict=True)
+    joined = [
+        torch.cat(each) if isinstance(each[0], Tensor) and each[0].dim() else each[0]
+        for each in zip(*leaves, strict=True)
+    ]
+    return tree_unflatten(joined, structures[0])
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean()) if len(values) else math.nan

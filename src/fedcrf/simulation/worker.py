@@ -1,25 +1,196 @@
-"""One process at work: it trains clients and scores models, in memory that it may share."""
+"""What a round is of, and one process at it: it trains clients and scores models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.models import ModelPlan
+from fedcrf.objectives import Objective
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, State
 from fedcrf.rules.state import FlatState, Layout
-from fedcrf.simulation.evaluation import Scores, evaluation_of, score
-from fedcrf.simulation.federation import Examples, PooledExamples
-from fedcrf.simulation.local_training import Batches, momentum_of, trained
-from fedcrf.simulation.mlp_training import MLPTraining, trainer
-from fedcrf.simulation.randomness import Stream, torch_seed
-from fedcrf.simulation.task import ACCURACY
-from fedcrf.simulation.work import Work
+from fedcrf.simulation.adversary import Adversary
+from fedcrf.simulation.federation import Examples, Federation, PooledExamples
+from fedcrf.simulation.local_training import (
+    Batches,
+    LocalTraining,
+    MLPTraining,
+    fewest_in_a_step,
+    momentum_of,
+    trained,
+    trainer,
+)
+from fedcrf.simulation.randomness import Stream, generator, torch_seed
+from fedcrf.simulation.task import ACCURACY, CLASSIFICATION, Scores, Task, evaluation_of, score
 from fedcrf.statistics import as_numpy
+
+TRIGGERED = "triggered"
+"""The evaluated set on which accuracy is the success of a backdoor."""
+
+EVIDENCE = (RESIDUAL_LOSS, LABEL_DIVERGENCE)
+"""Names of the evidence that clients can report."""
+
+
+def check_evidence(names: Iterable[str]) -> None:
+    """Raise a `FedcrfError` if clients cannot report evidence of one of these names."""
+    for name in names:
+        if name not in EVIDENCE:
+            raise unknown_name("evidence", name, EVIDENCE)
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that training and evaluation depend on, besides the global model and the round.
+
+    ``clients_per_round`` is how many clients are drawn for a round; None for all of them.
+    ``adversary`` has the attackers and their poisoned data; None if all clients are honest.
+    ``evidence`` names the evidence that clients report, of `EVIDENCE`. ``task`` has the loss, the
+    metrics and which tensors clients send. ``server_examples`` is how many examples the server
+    trains on itself; 0 for none.
+    """
+
+    federation: Federation
+    model: ModelPlan
+    objective: Objective
+    training: LocalTraining
+    evaluation_batch_size: int
+    seed: int
+    clients_per_round: int | None = None
+    adversary: Adversary | None = None
+    evidence: frozenset[str] = frozenset()
+    task: Task = CLASSIFICATION
+    server_examples: int = 0
+
+    def network(self) -> nn.Module:
+        """Return the seed's initial network, on the federation's device."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(self.seed, Stream.MODEL))
+            shape: Any = self.federation.image_shape  # of any inputs for a plan that takes them
+            network = self.model.build(shape, self.federation.num_classes)
+        # Convolutions are fastest in this layout, which those of volumes have not.
+        if all(tensor.dim() < 5 for tensor in network.state_dict().values()):
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network.to(self.federation.validation.labels.device)
+
+    @cached_property
+    def trained_names(self) -> frozenset[str]:
+        """The names of the parameters that training changes."""
+        named = self.network().named_parameters()
+        return frozenset(name for name, each in named if each.requires_grad)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the federation's data lie on a GPU."""
+        return self.federation.validation.labels.device.type == "cuda"
+
+    @cached_property
+    def fewest_in_a_step(self) -> int:
+        """How many examples a step of the network's training needs."""
+        first = self.federation.clients[self.eligible[0]].images[:1]
+        return fewest_in_a_step(self.network(), torch.cat([first, first]))
+
+    def check_steps(self) -> None:
+        """Raise a `FedcrfError` if some step would have one example and needs two."""
+        if self.fewest_in_a_step == 1:
+            return
+        needs = "batch norm in this model needs two in a step"
+        if self.training.batch_size == 1:
+            raise FedcrfError(
+                f"batch_size 1: {needs}; give two or more (--batch-size) or another model (--model)"
+            )
+        if self.server_examples == 1:
+            raise FedcrfError(f"server_examples 1: {needs}; give two or more")
+        for client in self.eligible:
+            if len(self.federation.clients[client]) == 1:
+                (called,) = self.federation.called([client])
+                raise FedcrfError(
+                    f"client {called} has one example to train on, and {needs}: give clients more "
+                    "(--min-examples, --clients), or choose another model (--model)"
+                )
+
+    @cached_property
+    def eligible(self) -> list[int]:
+        """The clients that have examples to train on."""
+        return self.federation.eligible
+
+    @property
+    def most_participants(self) -> int:
+        """How many clients train in a round: at most all that have examples."""
+        return min(self.clients_per_round or len(self.eligible), len(self.eligible))
+
+    def participants(self, number: int) -> list[int]:
+        """Return the clients that train in a round, in order; they are drawn anew each round."""
+        if self.most_participants == len(self.eligible):
+            return self.eligible
+        draw = generator(self.seed, Stream.PARTICIPATION, number)
+        drawn = draw.choice(self.eligible, self.most_participants, replace=False)
+        return sorted(drawn.tolist())
+
+    @property
+    def server(self) -> int:
+        """The number under which the server trains a model itself: that after the clients'."""
+        return len(self.federation.clients)
+
+    @cached_property
+    def root(self) -> Examples:
+        """The server's own examples, drawn uniformly from the union of the clean training parts.
+
+        Clients keep them (FLTrust's root data: Cao et al., NDSS 2021, section VI).
+        """
+        parts = [self.federation.clients[client] for client in self.eligible]
+        ends = np.cumsum([len(part) for part in parts])
+        draw = generator(self.seed, Stream.SERVER)
+        drawn = np.sort(draw.choice(ends[-1], self.server_examples, replace=False))
+        images, labels = [], []
+        for part, end in zip(parts, ends, strict=True):
+            within = drawn[(drawn >= end - len(part)) & (drawn < end)] - (end - len(part))
+            places = torch.from_numpy(within).to(part.labels.device)
+            images.append(part.images[places])
+            labels.append(part.labels[places])
+        return Examples(torch.cat(images), torch.cat(labels))
+
+    def examples(self, client: int, number: int) -> Examples:
+        """Return what a client trains on in a round, or the server."""
+        if client == self.server:
+            return self.root
+        if self.adversary is not None and self.adversary.poisons(client, number):
+            return self.adversary.poisoned[client]
+        return self.federation.clients[client]
+
+    def evaluated(self) -> Mapping[str, Examples]:
+        """Return the sets of examples that every global model is evaluated on, by name."""
+        sets: dict[str, Examples] = {
+            "validation": self.federation.validation,
+            "test": self.federation.test,
+        }
+        for name in ("held_out", "set_aside"):
+            examples = getattr(self.federation, name)
+            if examples is not None:
+                sets[name] = examples
+        if self._triggered is not None:
+            sets[TRIGGERED] = self._triggered
+        return sets
+
+    @cached_property
+    def _triggered(self) -> Examples | None:
+        """The test examples with a backdoor's trigger and its target as their label."""
+        return None if self.adversary is None else self.adversary.triggered(self.federation.test)
+
+    def effective_steps(self, num_examples: int) -> float:
+        """Return what a client of so many examples reports as the steps of its update."""
+        training, fewest = self.training, self.fewest_in_a_step
+        if self.task.optimizer is None:
+            return training.effective_steps(num_examples, fewest)
+        return float(training.num_steps(num_examples, fewest))
+
 
 MOMENTUM = "worker momentum"
 """The name of the clients' momenta among what they keep; a row is what `momentum_of` reads."""
@@ -27,29 +198,26 @@ MOMENTUM = "worker momentum"
 
 @dataclass(frozen=True)
 class RoundMemory:
-    """The global model, the models of a round's clients and the scores, used again every round.
-
-    Attributes:
-        model: The global model.
-        layout: Where a client's tensors lie in its row.
-        clients: One row for each client of a round, the numbers of its floating-point tensors.
-        others: By name of any other tensor, one row for each client of a round.
-        scores: By name of a set, every example's score.
-        personal: By name of a tensor that clients keep to themselves, and for `MOMENTUM`, one row
-            for each client of the federation.
-    """
+    """The global model, the models of a round's clients and the scores, used again every round."""
 
     model: Mapping[str, Tensor]
-    layout: Layout
-    clients: Tensor
-    others: Mapping[str, Tensor]
-    scores: Mapping[str, Scores]
+    layout: Layout  # where a client's tensors lie in its row
+    clients: Tensor  # one row for each client of a round, the numbers of its floating-point tensors
+    others: Mapping[str, Tensor]  # by name of any other tensor, one row for each client of a round
+    scores: Mapping[str, Scores]  # by name of a set, every example's score
+    # By name of a tensor that clients keep to themselves, and for `MOMENTUM`, one row for each
+    # client of the federation
     personal: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: Work, shared: bool = False) -> RoundMemory:
         """Return the memory for so much work; other processes see it where it is shared."""
-        place = _in_shared_memory if shared else _as_it_is
+
+        def place(tensor: Tensor) -> Tensor:
+            if shared:  # it is freed with the last process that sees it
+                tensor.share_memory_()  # type: ignore[no-untyped-call]
+            return tensor
+
         network, task = work.network(), work.task
         state = state_of(task.shared_tensors(network))
         tensors = {name: torch.from_numpy(array) for name, array in state.items()}
@@ -58,6 +226,10 @@ class RoundMemory:
         others = [name for name in task.metrics if name != ACCURACY]
         server = int(work.server_examples > 0)
         count, kept = work.most_participants + server, len(work.federation.clients) + server
+        personal = task.personal_tensors(network)
+        if work.training.worker_momentum:  # of a client that has not trained yet
+            size = sum(each.numel() for each in trained(network))
+            personal = {**personal, MOMENTUM: torch.zeros(size)}
         return cls(
             model={name: place(tensor) for name, tensor in tensors.items()},
             layout=layout,
@@ -77,10 +249,7 @@ class RoundMemory:
             },
             personal={
                 name: place(tensor.cpu().repeat(kept, *[1] * tensor.dim()))
-                for name, tensor in (
-                    *task.personal_tensors(network).items(),
-                    *_no_momentum(work, network),
-                )
+                for name, tensor in personal.items()
             },
         )
 
@@ -112,12 +281,7 @@ class RoundMemory:
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of a client's local training, besides its model.
-
-    Attributes:
-        loss: Mean loss over the steps.
-        evidence: The evidence that the client reports.
-    """
+    """A client's mean loss over the steps of a round, and the evidence that it reports."""
 
     loss: float
     evidence: Mapping[str, float]
@@ -140,15 +304,7 @@ class Worker:
         ]
 
     def train(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
-        """Train clients from the published model, each into its slot of the memory.
-
-        Args:
-            clients: Slot and number of each client.
-            number: The round.
-
-        Returns:
-            Each client's loss and evidence.
-        """
+        """Train clients, by slot of the memory and number, from the published model."""
         work, trained = self._work, []
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
@@ -159,8 +315,11 @@ class Worker:
                 passes = self._batches.of(client, number, len(examples))
                 momenta = self._momenta[client] if self._momenta else None
                 loss = self._trainer(examples, work.objective, passes, momenta, number)
-                torch._foreach_copy_(self._slot(slot), self._tensors())
-                self._keep(client)
+                if slot not in self._slots:
+                    self._slots[slot] = self.memory.client(slot)
+                torch._foreach_copy_(self._slots[slot], self._tensors())
+                for name, tensor in work.task.personal_tensors(self._network).items():
+                    self.memory.personal[name][client] = tensor
                 trained.append(Trained(loss, self._evidence(examples)))
         return trained
 
@@ -190,18 +349,10 @@ class Worker:
         return evidence
 
     def _load(self, client: int | None = None) -> None:
-        """Load the published model into the network, and a client's personal tensors."""
         torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
         if client is not None and self._work.task.personal:
             for name, tensor in self._work.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
-
-    def _keep(self, client: int) -> None:
-        """Store a client's personal tensors from the network."""
-        if not self._work.task.personal:
-            return
-        for name, tensor in self._work.task.personal_tensors(self._network).items():
-            self.memory.personal[name][client] = tensor
 
     def _seed(self, seed: int) -> None:
         # torch.manual_seed keeps a note for every device there might be, a trace of the stack each.
@@ -215,26 +366,11 @@ class Worker:
             return self._fixed
         return list(self._work.task.shared_tensors(self._network).values())
 
-    def _slot(self, slot: int) -> list[Tensor]:
-        """Return where the tensors of one client of the round go."""
-        if slot not in self._slots:
-            self._slots[slot] = self.memory.client(slot)
-        return self._slots[slot]
-
-
-def _no_momentum(work: Work, network: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return the momentum of a client that has not trained yet; nothing where none is kept."""
-    if not work.training.worker_momentum:
-        return []
-    return [(MOMENTUM, torch.zeros(sum(each.numel() for each in trained(network))))]
-
 
 def label_divergence(labels: Tensor, num_classes: int) -> float:
     """Return Σ p_c log(C p_c), the divergence of label shares p from uniform ones, in nats.
 
-    Args:
-        labels: (n,) labels from 0 to C − 1.
-        num_classes: C.
+    The labels are (n,), from 0 to C − 1.
     """
     shares = torch.bincount(labels, minlength=num_classes).double() / len(labels)
     return float(torch.xlogy(shares, num_classes * shares).sum())
@@ -246,13 +382,3 @@ def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
         name: as_numpy(tensor.float() if tensor.dtype == torch.bfloat16 else tensor).copy()
         for name, tensor in tensors.items()
     }
-
-
-def _in_shared_memory(tensor: Tensor) -> Tensor:
-    """Move a tensor to memory that other processes see; it is freed with the last of them."""
-    tensor.share_memory_()  # type: ignore[no-untyped-call]
-    return tensor
-
-
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor

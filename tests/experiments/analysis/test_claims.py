@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedcrf.experiments.analysis.claims import claims_table
+from fedcrf.experiments.analysis.paper import claims_table
 from fedcrf.experiments.results import frame
 
 Curves = dict[tuple[str, int], Sequence[float]]

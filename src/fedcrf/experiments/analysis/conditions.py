@@ -62,10 +62,7 @@ def worst_of(
     """Return the condition with a method's least mean accuracy, that mean, and the quiet one's.
 
     All are over the seeds that are finished under each of these conditions, and under the quiet one
-    unless none of its seeds is. Then it has no mean.
-
-    Returns:
-        None where the conditions share no seed.
+    unless none of its seeds is; then it has no mean. None where the conditions share no seed.
     """
     import pandas as pd
 
@@ -191,12 +188,8 @@ def _by_condition(
 ) -> Table:
     """Return a table with a row a condition, and columns of the oracles and some methods.
 
-    Args:
-        suite: The suite.
-        title: Stands above the table.
-        methods: The columns behind those of the oracles.
-        text: Returns an entry, of the row's condition, the one that is ideal for it where the
-            column is an oracle's (else the same), and the column's method.
+    ``text`` returns an entry, of the row's condition, the one that is ideal for it where the column
+    is an oracle's (else the same), and the column's method.
     """
     header = ("condition", *map(oracle_title, suite.oracles), *map(method_title, methods))
     rows = []
@@ -213,37 +206,39 @@ def _by_condition(
 def success_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
     """Return every method under every backdoor: the mean share of images that it turns."""
     places, seeds = _places(cells, partition), len(suite.seeds)
-    texts = {
-        name: [
-            _mean_text(_mean(places, name, each, "attack_success"), seeds) for each in suite.methods
-        ]
-        for name in _tested(suite)
-    }
-    rows = [
-        (suite.conditions[name].title, *found)
-        for name, found in texts.items()
-        if any(text != NO_NUMBER for text in found)
-    ]
-    title = f"{place_title(suite, partition)}: mean success of backdoors"
-    return Table(title, ("condition", *map(method_title, suite.methods)), tuple(rows))
+    return _of_known(
+        suite,
+        f"{place_title(suite, partition)}: mean success of backdoors",
+        lambda at: _mean_text(_mean(places, *at, "attack_success"), seeds),
+        all_methods=True,
+    )
 
 
 def separation_table(suite: Suite, cells: pd.DataFrame, partition: str) -> Table:
     """Return how well the weights show who is wrong; methods that infer weights only."""
     places = _places(cells, partition)
-    texts = {
-        (condition, method): _separation_text(places[condition, method]["separation"])
-        for condition in _tested(suite)
-        for method in suite.methods
+    return _of_known(
+        suite,
+        f"{place_title(suite, partition)}: area under the curve, mean (least) over rounds",
+        lambda at: _separation_text(places[at]["separation"]),
+    )
+
+
+def _of_known(
+    suite: Suite, title: str, text: Callable[[tuple[str, str]], str], *, all_methods: bool = False
+) -> Table:
+    """Return a table of conditions by methods, without those of which no entry is known."""
+    entries = {
+        (name, each): text((name, each)) for name in _tested(suite) for each in suite.methods
     }
-    shown = [at for at, text in texts.items() if text != NO_NUMBER]
-    inferring = [method for method in suite.methods if method in {each for _, each in shown}]
+    known = [at for at, entry in entries.items() if entry != NO_NUMBER]
+    shown = {method for _, method in known}
+    methods = [each for each in suite.methods if all_methods or each in shown]
     rows = [
-        (suite.conditions[name].title, *(texts[name, method] for method in inferring))
-        for name in dict.fromkeys(condition for condition, _ in shown)
+        (suite.conditions[name].title, *(entries[name, each] for each in methods))
+        for name in dict.fromkeys(name for name, _ in known)
     ]
-    title = f"{place_title(suite, partition)}: area under the curve, mean (least) over rounds"
-    return Table(title, ("condition", *map(method_title, inferring)), tuple(rows))
+    return Table(title, ("condition", *map(method_title, methods)), tuple(rows))
 
 
 def _separation_text(areas: Iterable[Sequence[float] | None]) -> str:
@@ -299,10 +294,7 @@ def _mean_text(found: Estimate | None, seeds: int = 0) -> str:
 
 
 def _difference_text(places: Places, condition: str, there: str, method: str, seeds: int) -> str:
-    """Return what a method has more in a condition, or the ideal for it, than FedAvg in it.
-
-    With the number of its seeds where there are not so many.
-    """
+    """Return what a method has more in a condition, or the ideal for it, than FedAvg in it."""
     own, baseline = (places[at]["accuracy"] for at in ((there, method), (condition, BASELINE)))
     found = paired_difference(own, baseline)
     return NO_NUMBER if found is None else f"{difference_text(found)}{_fewer(found, seeds)}"

@@ -19,7 +19,7 @@ from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
 from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
-from fedcrf.simulation.records import RoundRecord, in_order
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 STYLES = ("-", "--", "-.", ":")
 
-Records = Mapping[str, Sequence[Sequence[RoundRecord]]]
+Records = Mapping[str, Sequence[Rounds]]
 """By method, the records of each of its seeds."""
 
 
@@ -50,23 +50,18 @@ def save_run_figures(
 ) -> list[Path]:
     """Write the figures of a run into a folder: accuracy if it has one, loss, who was trusted.
 
-    Args:
-        folder: Where.
-        records: Of the run.
-        title: Stands above them.
-        trust_title: Stands above the last instead, which is of the first seed alone.
+    ``trust_title`` stands above the last instead, which is of the first seed alone.
     """
     every = [each.validation for of in records.values() for seed in of for each in seed]
     accuracies, losses = (
         np.isfinite([getattr(each, what) for each in every]).any() for what in ("accuracy", "loss")
     )
-    figures = {
-        "accuracy": accuracy_figure(records, title) if accuracies or not losses else None,
-        "loss": loss_figure(records, title),
-        "trust": trust_figure(records, trust_title or title),
-    }
-    drawn = {name: figure for name, figure in figures.items() if figure is not None}
-    return [path for name, figure in drawn.items() for path in save(figure, folder / name)]
+    figures = {"loss": loss_figure(records, title)}
+    if accuracies or not losses:
+        figures = {"accuracy": accuracy_figure(records, title), **figures}
+    if (trust := trust_figure(records, trust_title or title)) is not None:
+        figures["trust"] = trust
+    return [path for name, figure in figures.items() for path in save(figure, folder / name)]
 
 
 def accuracy_figure(records: Records, title: str) -> Figure:
@@ -82,20 +77,15 @@ def loss_figure(records: Records, title: str) -> Figure:
     axis = figure.axes[0]
     axis.set_yscale("log")
     for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-        formatter(FuncFormatter(_sparse))
+        # Ticks are named at 1, 2, 3 and 5 times a power of ten: more would overlap.
+        formatter(FuncFormatter(lambda loss, _: f"{loss:g}" if f"{loss:e}"[0] in "1235" else ""))
     return figure
-
-
-def _sparse(loss: float, _: int | None) -> str:
-    """Name only the ticks at 1, 2, 3 and 5 times a power of ten: more would overlap."""
-    return f"{loss:g}" if f"{loss:e}"[0] in "1235" else ""
 
 
 def trust_figure(records: Records, title: str) -> Figure | None:
     """Draw each client's CRF weight over rounds as a multiple of its FedAvg weight, one seed.
 
-    Returns:
-        None where no method of the run infers weights.
+    None where no method of the run infers weights.
     """
     inferred = {
         method: seeds[0]
@@ -162,11 +152,7 @@ def heat_map_figure(
 ) -> Figure:
     """Draw a table of accuracies as colours, each with its number.
 
-    Args:
-        values: Its rows go downwards; NaN where there is none. The names of its two axes are
-            written beside them.
-        title: Stands above it.
-        default: Row and column of the default, which is framed where the table has it.
+    ``default`` names the row and column of the default, which is framed where the table has it.
     """
     grid = values.to_numpy(dtype=np.float64)
     rows, columns = map(str, values.index), list(map(str, values.columns))
@@ -229,14 +215,14 @@ def _progress(
     return figure
 
 
-def _ends(rounds: Sequence[RoundRecord]) -> tuple[float, float]:
+def _ends(rounds: Rounds) -> tuple[float, float]:
     """Return where a picture of so many records, as wide as they are apart, begins and ends."""
     first, last = rounds[0].round, rounds[-1].round
     half = (last - first) / max(len(rounds) - 1, 1) / 2 or 0.5
     return first - half, last + half
 
 
-def _log_ratio(rounds: Sequence[RoundRecord], clients: Sequence[int | str]) -> NDArray[np.float64]:
+def _log_ratio(rounds: Rounds, clients: Sequence[Client]) -> NDArray[np.float64]:
     """Return log2 of weight over FedAvg weight, clients by rounds; NaN for one with no weight."""
     rows = {client: row for row, client in enumerate(clients)}
     grid = np.full((len(clients), len(rounds)), np.nan)

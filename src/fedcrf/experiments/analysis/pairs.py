@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.simulation.records import RoundRecord, reported_round
+from fedcrf.simulation.records import RoundRecord, Rounds, reported_round
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +46,7 @@ class Estimate:
         mean: Sample mean.
         seeds: Number of seeds.
         sd: Sample standard deviation (n − 1); NaN for one seed, and of a worst case.
-        low: Where the 95 % interval begins; NaN for fewer than three seeds, or where none was
-            asked for.
+        low: Where the 95 % interval begins; NaN for fewer than three seeds, or if not asked for.
         high: Where it ends, likewise.
     """
 
@@ -61,12 +60,7 @@ class Estimate:
 def by_axes(cells: pd.DataFrame, *axes: str) -> Mapping[Any, pd.DataFrame]:
     """Return the complete cells at each combination of some axes' values, by seed.
 
-    Args:
-        cells: The table.
-        axes: Names of its columns. Of one axis the keys are its values, of several tuples of them.
-
-    Returns:
-        For a combination that has no complete cell a table without rows.
+    Of one axis the keys are its values, of several tuples of them; a table without rows for others.
     """
     complete = cells[cells["complete"]].set_index("seed").sort_index()
     groups = complete.groupby(axes[0] if len(axes) == 1 else list(axes), sort=False)
@@ -101,10 +95,7 @@ def mean_accuracy(cells: pd.DataFrame, method: str) -> Estimate | None:
 def method_difference(
     cells: pd.DataFrame, method: str, baseline: str = BASELINE
 ) -> Estimate | None:
-    """Return by how much a method is more accurate than another one.
-
-    None where they are the same, or share no seed.
-    """
+    """Return by how much a method is more accurate than another; None without a shared seed."""
     if method == baseline:
         return None
     return paired_difference(
@@ -117,11 +108,8 @@ def paired_difference(
 ) -> Estimate | None:
     """Return the mean of ``values − baseline`` with Student's t interval; None without a pair.
 
-    Args:
-        values: By seed.
-        baseline: By seed; what only one of the two has is not paired.
-        bound: The greatest possible difference, which the interval does not leave: 1 for
-            accuracies, infinity for what has no limits.
+    Both are by seed. The interval does not leave ``bound``, the greatest possible difference: 1 for
+    accuracies, infinity for what has no limits.
     """
     shared = values.index.intersection(baseline.index).sort_values()
     found = estimate(values.loc[shared].to_numpy() - baseline.loc[shared].to_numpy())
@@ -138,10 +126,7 @@ def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
     The seeds are drawn again, for all rows the same, and each time the least of the means is taken.
     Few seeds make percentiles too narrow: those taken here are as far out as makes the interval of
     a plain mean that of Student's t (the expanded percentile interval of Hesterberg, The American
-    Statistician 69, 2015).
-
-    Args:
-        grid: Accuracies, a row for each value of an axis and a column for each seed.
+    Statistician 69, 2015). ``grid`` has accuracies, a column a seed.
     """
     from scipy.special import ndtr
 
@@ -159,7 +144,7 @@ def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
 
 
 def mean_curve(
-    seeds: Sequence[Sequence[RoundRecord]], value: Callable[[RoundRecord], float]
+    seeds: Sequence[Rounds], value: Callable[[RoundRecord], float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and standard deviation over seeds, record by record; the latter NaN for one seed.
 
@@ -177,7 +162,7 @@ def mean_curve(
         return curves.mean(axis=0), sd
 
 
-def curve_rounds(seeds: Sequence[Sequence[RoundRecord]]) -> list[int]:
+def curve_rounds(seeds: Sequence[Rounds]) -> list[int]:
     """Return the round of each value of `mean_curve`: those of the run that went on longest."""
     return [record.round for record in max(seeds, key=len)]
 

@@ -107,16 +107,21 @@ class Table:
         return text.getvalue()
 
 
+def write_page(
+    folder: Path, page: str, texts: Mapping[str, str], cells: pd.DataFrame
+) -> list[Path]:
+    """Write files of a folder by name, unless the tables of its page show less than before."""
+    check_not_emptier(folder / page, texts[page], cells)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in texts]
+
+
 def check_not_emptier(path: Path, page: str, cells: pd.DataFrame) -> None:
-    """Check that the tables of a Markdown page show no less than those of the file it replaces.
+    """Raise a `FedcrfError` where the tables of a page show less than those of the file at a path.
 
-    Args:
-        path: Of the file, where there is one.
-        page: What is to be written.
-        cells: What the tables are of; where some are stale, less may be shown.
-
-    Raises:
-        FedcrfError: They show less.
+    Where some of the cells behind it are stale, less may be shown.
     """
     if (cells["stale"] != "").any():
         return
@@ -151,18 +156,11 @@ def _results_shown(page: str) -> int:
 
 
 def results_table(
-    title: str,
-    cells: pd.DataFrame,
-    published: Mapping[str, Published],
-    note: str = "",
+    title: str, cells: pd.DataFrame, published: Mapping[str, Published], note: str = ""
 ) -> Table:
     """Return who won and by how much: test accuracy and the paired difference to FedAvg.
 
-    Args:
-        title: Stands above it.
-        cells: Of one run. Its methods are the rows, but for those without a complete cell.
-        published: The paper's numbers by method; no such column where empty.
-        note: Stands below it.
+    The rows are the methods of one run with a complete cell. ``published`` has the paper's numbers.
     """
     rows = []
     for method in dict.fromkeys(cells["method"]):
@@ -211,10 +209,6 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
 
     The difference is to the same method of the first run, paired by seed where both had the same
     data.
-
-    Args:
-        runs: The name of each, and its cells.
-        note: Stands below the table.
     """
     rows = []
     (first_name, first), *_ = runs
