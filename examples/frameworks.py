@@ -1,10 +1,10 @@
-"""Run the Flower and NVFlare examples with several rules and seeds, with a hostile client and without.
+"""Run the Flower and NVFlare examples with some rules and seeds, with a hostile client and without.
 
-python examples/frameworks.py flower --seeds 0-4        # needs fedcrf[flower,report], flwr[simulation]
-python examples/frameworks.py nvflare --seeds 0-4       # needs fedcrf[nvflare]
+python examples/frameworks.py flower --seeds 0-2    # needs fedcrf[flower,report], flwr[simulation]
+python examples/frameworks.py nvflare --seeds 0-4   # needs fedcrf[nvflare]
 
-A run is a line of results/frameworks/FRAMEWORK.jsonl. One that is there, by the same code of its rule,
-is not repeated. `make tables` writes the tables of the pages from them.
+A run is a line of results/frameworks/FRAMEWORK.jsonl. One that is there, by the same code of its
+rule, is not repeated. `make tables` writes the tables of the pages from them.
 """
 
 from __future__ import annotations

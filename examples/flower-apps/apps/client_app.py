@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from apps.tasks import TASKS, dealt
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+
+from apps.tasks import TASKS, dealt
 
 app = ClientApp()
 

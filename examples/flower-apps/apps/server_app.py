@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-from apps.tasks import TASKS, dealt
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from apps.tasks import TASKS, dealt
 from fedcrf.integrations.flower import RuleStrategy
 from fedcrf.rules import find_rule
 
