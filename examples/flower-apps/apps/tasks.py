@@ -1,4 +1,4 @@
-"""Three tasks on scikit-learn's digits: what is sent, how clients train, how a model is measured."""
+"""Three tasks on the digits: what is sent, how clients train, and how a model is measured."""
 
 from __future__ import annotations
 
