@@ -24,10 +24,15 @@ def main(grid: Grid, context: Context) -> None:
     name, output = str(config["strategy"]), str(config["output"])
     task, held_out = TASKS[str(config["task"])], dealt(int(config["seed"]), nodes)[0]
     accuracies: dict[int, float] = {}
+    folder = Path(output)
+    if output:
+        folder.mkdir(parents=True, exist_ok=True)
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         model = {name: array.numpy() for name, array in arrays.items()}
         accuracies[number] = task.accuracy(model, held_out)
+        if output:
+            (folder / "accuracies.json").write_text(json.dumps(accuracies))
         return MetricRecord({"accuracy": accuracies[number]})
 
     initial = ArrayRecord({name: Array(array) for name, array in task.initial().items()})
@@ -45,7 +50,4 @@ def main(grid: Grid, context: Context) -> None:
         run = strategy.resume if output else strategy.start
         result = run(grid, initial, **arguments)
     if output:
-        folder = Path(output)
-        folder.mkdir(parents=True, exist_ok=True)
         np.savez(folder / "model.npz", **{k: v.numpy() for k, v in result.arrays.items()})
-        (folder / "accuracies.json").write_text(json.dumps(accuracies))
