@@ -124,7 +124,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 run["accuracy"] = measure(run, Path(folder) / "run")
-            except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
                 print(f"{run}: {error}", file=sys.stderr)
                 continue
         run |= {"seconds": round(time.monotonic() - started, 1), "provenance": versions}

@@ -24,6 +24,6 @@ def train(message: Message, context: Context) -> Message:
         after = {
             name: np.asarray(before[name] - 5 * (after[name] - before[name])) for name in before
         }
-    arrays = ArrayRecord({name: Array(np.ascontiguousarray(each)) for name, each in after.items()})
+    arrays = ArrayRecord({name: Array(np.asarray(each, order="C")) for name, each in after.items()})
     metrics = MetricRecord({"num-examples": len(own[1]), "partition-id": client})
     return Message(content=RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
