@@ -138,7 +138,8 @@ def test_a_round_without_a_usable_result_keeps_the_model_and_a_second_ends_the_j
         round_of(aggregator, [])
 
 
-def test_the_memory_survives_a_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("submitted_again", [False, True])
+def test_the_memory_survives_a_restart(tmp_path: Path, submitted_again: bool) -> None:
     def rounds(aggregator: RuleAggregator, number: int) -> FLModel:
         for _ in range(number):
             after = round_of(aggregator, [result(site) for site in SITES])
@@ -146,11 +147,14 @@ def test_the_memory_survives_a_restart(tmp_path: Path) -> None:
 
     settings = {"sketch_seed": 1}
     whole = rounds(begun(tmp_path / "whole", "crf-robust", settings=settings), 4)
-    rounds(begun(tmp_path / "cut", "crf-robust", settings=settings), 2)
-    resumed = rounds(begun(tmp_path / "cut", "crf-robust", settings=settings), 2)
+    kept = {"checkpoint_to": str(tmp_path / "kept.npz")} if submitted_again else {}
+    rounds(begun(tmp_path / "cut", "crf-robust", settings=settings, **kept), 2)
+    folder = tmp_path / ("again" if submitted_again else "cut")
+    resumed = rounds(begun(folder, "crf-robust", settings=settings, **kept), 2)
     assert all(np.array_equal(resumed.params[name], whole.params[name]) for name in MODEL)
-    (run,) = recorded_runs(tmp_path / "cut" / "fedcrf").values()
-    assert [record.round for record in run.records()] == [1, 2, 3, 4]
+    (run,) = recorded_runs(folder / "fedcrf").values()
+    numbers = [record.round for record in run.records()]
+    assert numbers == ([3, 4] if submitted_again else [1, 2, 3, 4])
 
 
 def test_the_memory_of_another_rule_or_model_is_refused(tmp_path: Path) -> None:
