@@ -262,7 +262,9 @@ class Rounds(RuleBasedStateMachine):
             if "metrics" in answer.content:
                 answer.content["metrics"]["partition-id"] = answer.node
         honest = [node for node in nodes if node not in hostile]
-        if claimed in honest:  # a node that is new gives the partition of one that is there
+        # A node that is new gives the partition of one that is there. (Of one that is not heard of
+        # since a restart it gets it: nodes without keys have new ids.)
+        if claimed in honest and claimed in self.twin.memory["nodes"]:
             answers.append(an_answer(100 + seed, self.model, [], rng, 0.0))
             answers[-1].content["metrics"]["partition-id"] = claimed
         if killed:  # after the decision, before it was saved
