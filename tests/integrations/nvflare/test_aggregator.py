@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,12 @@ import pytest
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fedcrf[nvflare]'")
 
 import torch
+from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import recorded_runs
@@ -92,6 +97,26 @@ def test_the_average_of_full_and_diff_parameters(
     for name, expected in mean(SITES).items():
         assert isinstance(after.params[name], torch.Tensor if torch_too else np.ndarray)
         np.testing.assert_allclose(np.asarray(after.params[name]), expected, rtol=1e-5)
+
+
+def test_a_sampled_site_that_never_fetches_the_model_is_named(tmp_path: Path) -> None:
+    task = SimpleNamespace(name="train", targets=SITES[:3])
+    other = SimpleNamespace(name="validate", targets=SITES)
+    controller = SimpleNamespace(communicator=SimpleNamespace(_tasks=[other, task]))
+    engine = SimpleNamespace(get_component=lambda name: {"controller": controller}[name])
+    context = FLContext()
+    context.get_engine = lambda: engine
+    shareable = FLModelUtils.to_shareable(FLModel(ParamsType.FULL, params=MODEL))
+    context.set_prop(AppConstants.TRAIN_SHAREABLE, shareable)
+    aggregator = begun(tmp_path)
+    aggregator.handle_event(AppEventType.BEFORE_TRAIN_TASK, context)
+    aggregator.accept_model(result("site-1"))
+    aggregator.accept_model(result("site-3"))
+    after = aggregator.aggregate_model()
+    np.testing.assert_allclose(after.params["w"], mean(["site-1", "site-3"])["w"], rtol=1e-5)
+    (run,) = recorded_runs(tmp_path / "fedcrf").values()
+    (record,) = run.records()
+    assert [each.node for each in record.excluded_nodes or ()] == ["site-2"]
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
