@@ -71,9 +71,11 @@ def main() -> None:
     run = job.execute(environment)
     result = run.get_result()
     seconds = time.monotonic() - started
-    (model,) = Path(str(result)).rglob("server.npy")
+    models = [*Path(str(result)).rglob("server.npy")]
+    if not models:
+        sys.exit(f"error: the job left no model: {run.get_status()}")
     x, y, rows = dealt(given.seed)
-    measured = accuracy(np.load(model).astype(float), x[rows[0]], y[rows[0]])
+    measured = accuracy(np.load(models[0]).astype(float), x[rows[0]], y[rows[0]])
     print(f"{run.get_status()}; the job's folder: {result}")
     print(f"{given.rule}, hostile: {given.hostile or 'none'}, seed {given.seed}: "
           f"held-out accuracy {measured:.3f}, {seconds:.1f} s")  # fmt: skip
