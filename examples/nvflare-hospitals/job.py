@@ -69,7 +69,7 @@ def main() -> None:
         environment = SimEnv(clients=sites, workspace_root=folder)
     started = time.monotonic()
     run = job.execute(environment)
-    result = run.get_result()
+    result = run.get_result(clean_up=False)  # what is downloaded lies in what would be removed
     seconds = time.monotonic() - started
     models = [*Path(str(result)).rglob("server.npy")]
     if not models:
