@@ -36,12 +36,22 @@ def section(name: str, peaks: dict[str, Any]) -> Any:
         return crowds.crowds(say)
     if name == "flower":
         return [flower.flower(cores, say) for cores in CORES]
+    if name == "flower-load":
+        return [flower.flower(cores, say, flower.MANY) for cores in CORES]
     return {
         str(cores): rounds.compare(name, cores, peaks["product"][str(cores)]) for cores in CORES
     }
 
 
-SECTIONS = [*rounds.FIELDS, "small-clients", "aggregation", "growth", "crowds", "flower"]
+SECTIONS = [
+    *rounds.FIELDS,
+    "small-clients",
+    "aggregation",
+    "growth",
+    "crowds",
+    "flower",
+    "flower-load",
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,6 +7,7 @@ import os
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,15 +17,32 @@ from numpy.typing import NDArray
 from benchmarks.timing import Timing, take_turns
 from fedcrf.rules import RULES
 
-CLIENTS, TURNS = 10, 15
-SHAPES = {"1.weight": (1000, 784), "1.bias": (1000,), "3.weight": (400, 1000), "3.bias": (400,),
-          "5.weight": (10, 400), "5.bias": (10,)}  # fmt: skip
 FLOWER, OURS = "Flower FedAvg", "fedcrf CRFAvg"
+
+
+@dataclass(frozen=True)
+class Load:
+    """How many nodes send a model of which shapes, and to which strategies; by default to all."""
+
+    clients: int
+    turns: int
+    shapes: Mapping[str, tuple[int, ...]]
+    strategies: tuple[str, ...] = ()
+
+
+PERCEPTRON = Load(10, 15, {"1.weight": (1000, 784), "1.bias": (1000,), "3.weight": (400, 1000),
+                           "3.bias": (400,), "5.weight": (10, 400), "5.bias": (10,)})  # fmt: skip
+MANY = Load(
+    200,
+    5,
+    {f"{k}.weight": (250, 400) for k in range(10)},
+    (FLOWER, OURS, "fedcrf fedavg", "fedcrf crf-robust"),
+)
 
 Model = Mapping[str, NDArray[np.float32]]
 
 
-def flower(threads: int, say: Callable[[str], None]) -> dict[str, Any]:
+def flower(threads: int, say: Callable[[str], None], load: Load = PERCEPTRON) -> dict[str, Any]:
     """Time ``aggregate_train`` of every strategy in turns, and take its peak of memory.
 
     A turn has replies of its own, since some of Flower's strategies consume them. The peak is
@@ -37,19 +55,27 @@ def flower(threads: int, say: Callable[[str], None]) -> dict[str, Any]:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as within a run
     generator = np.random.default_rng(0)
-    model = {name: generator.standard_normal(s, dtype=np.float32) for name, s in SHAPES.items()}
-    contents = [_trained(model, generator) for _ in range(CLIENTS)]
-    rounds = {name: partial(_prepared, each, model, contents) for name, each in _strategies()}
-    timings = take_turns({name: partial(_seconds, each) for name, each in rounds.items()}, TURNS)
+    model = {
+        name: generator.standard_normal(s, dtype=np.float32) for name, s in load.shapes.items()
+    }
+    contents = [_trained(model, generator) for _ in range(load.clients)]
+    rounds = {
+        name: partial(_prepared, each, model, contents)
+        for name, each in _strategies()
+        if name in load.strategies or not load.strategies
+    }
+    timings = take_turns(
+        {name: partial(_seconds, each) for name, each in rounds.items()}, load.turns
+    )
     size = sum(array.nbytes for array in model.values())
     found = {name: _described(timings, name, _peak(each) / size) for name, each in rounds.items()}
     ratio = found[OURS]["times_fedavg"]
     say(
-        f"m = {CLIENTS}, d = {size / 4:.2e}, {threads} thread(s): {OURS} "
+        f"m = {load.clients}, d = {size / 4:.2e}, {threads} thread(s): {OURS} "
         f"{1e3 * timings[OURS].median:.1f} ms, {ratio['median']:.2f} x {FLOWER} "
         f"({ratio['least']:.2f} to {ratio['greatest']:.2f}), peak {found[OURS]['peak']:.2f} models"
     )
-    return {"clients": CLIENTS, "numbers": size // 4, "threads": threads, "strategies": found}
+    return {"clients": load.clients, "numbers": size // 4, "threads": threads, "strategies": found}
 
 
 def _strategies() -> list[tuple[str, Any]]:
@@ -57,7 +83,11 @@ def _strategies() -> list[tuple[str, Any]]:
 
     from fedcrf.integrations.flower import CRFAvg, RuleStrategy
 
-    rules = [(f"fedcrf {name}", RuleStrategy(RULES[name]())) for name in RULES if name != "crf"]
+    rules = [
+        (f"fedcrf {name}", RuleStrategy(kind()))
+        for name, kind in RULES.items()
+        if name != "crf" and not kind().server_examples  # which a Flower server has not
+    ]
     peers = [(FLOWER, FedAvg()), ("Flower FedMedian", FedMedian()), ("Flower Krum", Krum())]
     return [(OURS, CRFAvg()), *peers, *rules]
 
@@ -80,19 +110,22 @@ def _record(state: Model) -> Any:
     return ArrayRecord({name: Array(array) for name, array in state.items()})
 
 
+@dataclass(frozen=True)
 class _Nodes:
     """As much of a grid as sampling needs."""
 
+    clients: int
+
     def get_node_ids(self) -> list[int]:
         """Return the nodes' ids."""
-        return list(range(1, CLIENTS + 1))
+        return list(range(1, self.clients + 1))
 
 
 def _prepared(strategy: Any, model: Model, contents: list[Any]) -> Callable[[], object]:
     """Return the aggregation of fresh replies to a model that the strategy has sent."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    asked = strategy.configure_train(1, _record(model), ConfigRecord(), _Nodes())
+    asked = strategy.configure_train(1, _record(model), ConfigRecord(), _Nodes(len(contents)))
     replies = [
         Message(RecordDict({key: value.copy() for key, value in content.items()}), reply_to=message)
         for content, message in zip(contents, asked, strict=True)

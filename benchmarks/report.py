@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,9 @@ def tables(found: Found) -> str:
         parts.append("\n".join(["### Growth", "", *growth(found)]))
     if "crowds" in found:
         parts.append("\n".join(["### Crowds", "", *crowds(found)]))
-    if "flower" in found:
-        parts.append("\n".join(["### In Flower", "", *in_flower(found)]))
+    for name, title in (("flower", "In Flower"), ("flower-load", "In Flower, 200 nodes")):
+        if name in found:
+            parts.append("\n".join([f"### {title}", "", *in_flower(found[name]["result"])]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -197,9 +198,8 @@ def crowds(found: Found) -> Iterator[str]:
     yield "from the exact graph's weights, and of those from the weights with all pairs."
 
 
-def in_flower(found: Found) -> Iterator[str]:
+def in_flower(cases: Sequence[Any]) -> Iterator[str]:
     """Yield the table of the strategies: times, times Flower's FedAvg, peaks of memory."""
-    cases = found["flower"]["result"]
     heads = [f"t={case['threads']}, ms | x Flower FedAvg [least, greatest]" for case in cases]
     yield f"| m={cases[0]['clients']} d={cases[0]['numbers']:.1e} | {' | '.join(heads)} | peak |"
     yield f"| --- |{' ---: | ---: |' * len(cases)} ---: |"

@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +17,7 @@ import pandas as pd
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from examples.frameworks import OWN, runs_of  # noqa: E402
 from examples.least_weights import least_weights  # noqa: E402
 
 from fedcrf.experiments.analysis.conditions import (  # noqa: E402
@@ -330,6 +332,19 @@ def source() -> str:
     return Table("", header, tuple(rows)).as_markdown()
 
 
+def frameworks(framework: str) -> str:
+    """Return the accuracies of a framework's examples, with a hostile client and without."""
+    runs = pd.DataFrame(runs_of(framework))
+    rows = []
+    for (app, strategy), cells in runs.groupby(["app", "strategy"], sort=False):
+        accuracies = [cells[cells["hostile"] == hostile]["accuracy"] for hostile in (True, False)]
+        shown = (f"{each.mean():.3f} ± {each.std():.3f} (n = {len(each)})" for each in accuracies)
+        name = f"{strategy} (its own)" if strategy == OWN[framework] else strategy
+        rows.append((app, name, *shown, f"{cells['seconds'].median():.0f}"))
+    header = ("app", "strategy", "one client hostile", "none", "seconds of a run")
+    return Table("", header, tuple(rows)).as_markdown()
+
+
 def filled(text: str, indent: str = "") -> str:
     """Return a paragraph in lines of the pages' width."""
     lines = textwrap.wrap(
@@ -361,6 +376,8 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("README.md", "adaptive"): adaptive,
     ("README.md", "gain"): gain,
     ("docs/attacks.md", "suites"): suites,
+    ("docs/flower.md", "frameworks"): partial(frameworks, "flower"),
+    ("docs/nvflare.md", "frameworks"): partial(frameworks, "nvflare"),
     ("docs/protocols.md", "protocols"): protocols,
     ("docs/protocols.md", "source"): source,
     ("results/README.md", "paper"): paper,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+from examples import frameworks
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,3 +33,16 @@ def test_the_least_weights() -> None:
     (shown,) = [line for line in said.splitlines() if line.startswith("| iid-10-sites |")]
     page = (ROOT / "results" / "limits" / "README.md").read_text(encoding="utf-8")
     assert shown in page
+
+
+def test_a_run_of_a_framework_is_repeated_only_where_its_rule_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frameworks, "RESULTS", tmp_path)
+    every = [*frameworks.wanted("nvflare", range(2))]
+    assert len(every) == 2 * 3 * 2
+    stale = {**every[3], "behaviour": every[3]["behaviour"] - 1}
+    lines = [json.dumps(run | {"accuracy": 0.5}) for run in (*every[:3], stale)]
+    (tmp_path / "nvflare.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert [*frameworks.wanted("nvflare", range(2))] == every[3:]
+    assert [run["seed"] for run in frameworks.runs_of("nvflare")] == [0, 0, 0]

@@ -39,6 +39,7 @@ def run_without(program: str, *installed: str) -> subprocess.CompletedProcess[st
         ("sklearn", "sklearn is not installed: pip install 'fedcrf[simulation]'"),
         ("jinja2", "jinja2 is not installed: pip install 'fedcrf[report]'"),
         ("flwr", "flwr is not installed: pip install 'fedcrf[flower]'"),
+        ("nvflare", "nvflare is not installed: pip install 'fedcrf[nvflare]'"),
         ("mlflow", "mlflow is not installed: pip install 'fedcrf[mlflow]'"),
         ("numba", "numba is not installed: pip install 'fedcrf[fast]'"),
         ("no_such_tool", "no_such_tool is not installed: pip install 'no-such-tool'"),

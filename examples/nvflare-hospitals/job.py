@@ -69,11 +69,13 @@ def main() -> None:
         environment = SimEnv(clients=sites, workspace_root=folder)
     started = time.monotonic()
     run = job.execute(environment)
-    result = run.get_result()
+    result = run.get_result(clean_up=False)  # what is downloaded lies in what would be removed
     seconds = time.monotonic() - started
-    (model,) = Path(str(result)).rglob("server.npy")
+    models = [*Path(str(result)).rglob("server.npy")]
+    if not models:
+        sys.exit(f"error: the job left no model: {run.get_status()}")
     x, y, rows = dealt(given.seed)
-    measured = accuracy(np.load(model).astype(float), x[rows[0]], y[rows[0]])
+    measured = accuracy(np.load(models[0]).astype(float), x[rows[0]], y[rows[0]])
     print(f"{run.get_status()}; the job's folder: {result}")
     print(f"{given.rule}, hostile: {given.hostile or 'none'}, seed {given.seed}: "
           f"held-out accuracy {measured:.3f}, {seconds:.1f} s")  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +15,10 @@ from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import CRFRobust, Rule
 from fedcrf.rules import FedAvg as FedAvgRule
+from integrations.hostile import COUNT, Answer
 
 LOG = logging.getLogger("a framework")
 MODEL = {"w": np.zeros(50, dtype=np.float32)}
-COUNT = "n"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A message of the framework, which is a dictionary."""
-
-    node: int | str
-    content: Mapping[str, Any]
-
-    def metrics(self) -> Mapping[str, Any]:
-        if "failed" in self.content:
-            raise FedcrfError(f"failed: {self.content['failed']}")
-        return self.content["metrics"]
-
-    def model(self) -> Mapping[str, Any]:
-        return self.content["model"]
 
 
 class Loop:

@@ -73,6 +73,28 @@ def test_where_a_rule_raises_model_and_memory_stay(error: Exception, reason: str
     assert_array_equal(result.excluded, [False, False, True])
 
 
+class Growing(FedAvg):
+    """A rule whose step overflows."""
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        result = super().aggregate(memory, model, reports)
+        return replace(
+            result, state={"w": np.array([1, np.inf, 1], np.float32)}, memory={"a": MODEL["w"]}
+        )
+
+
+def test_a_next_model_that_is_not_finite_is_not_taken() -> None:
+    memory = {"rounds": np.array(3)}
+    result = aggregate_or_keep(Growing(), memory, MODEL, reports(10, 30))
+    assert result.kept_reason == "the rule failed: its next model is not finite"
+    assert result.state is MODEL
+    assert result.memory is memory
+    assert_array_equal(result.weights, [0, 0])
+    assert_array_equal(result.base_weights, [0.25, 0.75])
+
+
 @pytest.mark.parametrize(
     ("some", "reason"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +25,8 @@ RULE = "rule."
 
 MEND = "give the property memory of the one that ran before, or none to begin anew"
 
-MODEL, MEMORY = "model.", "memory."
-"""Prefixes of the names in a checkpoint."""
+MODEL, MEMORY, NAMES = "model.", "memory.", "names"
+"""In a checkpoint: prefixes of names, and the name of the list of all names, which is first."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Checkpoint:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
+                np.savez(file, **{NAMES: np.array([*arrays]), **arrays})  # type: ignore[arg-type]
         except OSError as error:
             raise FedcrfError(f"checkpoint {path}: {error.strerror or error}") from None
 
@@ -75,6 +74,9 @@ class Checkpoint:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 found = dict(arrays)
+            # One flipped bit can hide all further arrays of the file, and zipfile says nothing.
+            if NAMES in found and {*found[NAMES].tolist()} != found.keys() - {NAMES}:
+                raise ValueError
             return cls(
                 round=int(found["round"]),
                 model=named(MODEL, found),
@@ -83,7 +85,7 @@ class Checkpoint:
             )
         except OSError as error:
             why = error.strerror or str(error)
-        except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile):
+        except Exception:  # of many kinds: a damaged archive may claim to be encrypted
             why = "it is damaged, or none"
         raise FedcrfError(f"checkpoint {path} cannot be read: {why}; take it away to begin anew")
 

@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -173,9 +174,15 @@ class Excluded:
 
     @classmethod
     def of(cls, node: Node, error: FedcrfError) -> Excluded:
-        """Return it with the message of an error as reason, cut to `MOST_REASON`."""
-        reason = str(error)
-        return cls(node, reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}…")
+        """Return it with an error's message as reason, cut to `MOST_REASON`.
+
+        It may quote what a client sent, so it gets one line without control characters.
+        """
+        shown = "".join(
+            each if each.isprintable() else " " for each in str(error)[: MOST_REASON + 1]
+        )
+        reason = " ".join(shown.split())
+        return cls(node, reason if len(shown) <= MOST_REASON else f"{reason[:MOST_REASON]}…")
 
 
 def train_replies(
@@ -198,9 +205,14 @@ def train_replies(
         needs_steps: Whether a reply without effective steps is excluded.
     """
     usable, excluded = [], []
-    replied = set()
-    for reply in sorted(replies, key=lambda reply: reply.node):
-        replied.add(reply.node)
+    by_node = sorted(replies, key=lambda reply: reply.node)
+    replied = Counter(reply.node for reply in by_node)
+    for node, times in replied.items():
+        if times > 1:  # which of them it means is not known
+            excluded.append(Excluded(node, f"replied {times} times"))
+    for reply in by_node:
+        if replied[reply.node] > 1:
+            continue
         try:
             metrics = reply.metrics()
             state, casts = usable_model(reply.model(), global_state)
@@ -218,7 +230,7 @@ def train_replies(
             excluded.append(Excluded.of(reply.node, error))
         else:
             usable.append(checked)
-    silent = [Excluded(node, "did not reply") for node in set(asked) - replied]
+    silent = [Excluded(node, "did not reply") for node in set(asked) - replied.keys()]
     return usable, sorted([*excluded, *silent], key=lambda each: each.node)
 
 
@@ -415,7 +427,7 @@ def mean_of(values: Sequence[float], weights: Sequence[float]) -> float:
     """Return the weighted mean of the finite values; NaN where none of them has a weight."""
     weighed = [
         (value, weight)
-        for value, weight in zip(values, weights, strict=True)
+        for value, weight in zip(map(_as_float, values), weights, strict=True)
         if math.isfinite(value) and weight > 0
     ]
     if not weighed:
@@ -445,5 +457,12 @@ def numbers(records: Sequence[Metrics], names: Names) -> list[float]:
 
 
 def _number(metrics: Metrics, name: str) -> float:
-    value = metrics.get(name)
-    return math.nan if value is None or isinstance(value, list) else value
+    return _as_float(metrics.get(name))
+
+
+def _as_float(value: Any) -> float:
+    """Return a real number as float; NaN for anything else, and beyond all floats."""
+    try:
+        return float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        return math.nan

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.extras import mend
 from fedcrf.integrations.checkpoint import (
     CLIENTS,
     MADE_BY,
+    MEND,
     NODES,
     RULE,
     SIGNS,
@@ -360,7 +361,12 @@ class RuleServer:
             self._secret_rule.aggregate(self._secret_rule.begin(), model, [report])
         except Exception:  # it refuses any single report, whatever its memory
             return
-        self._secret_rule.aggregate(self._memory, model, [report])
+        try:
+            self._secret_rule.aggregate(self._memory, model, [report])
+        except FedcrfError:
+            raise
+        except Exception as error:
+            raise FedcrfError(f"the memory is damaged ({in_a_line(error)}): {MEND}") from None
 
     def _log_round(self, decision: Decision) -> None:
         """Log what became of a round's replies, in few lines however many there are."""

@@ -18,6 +18,7 @@ from fedcrf.rules.state import (
     Layout,
     State,
     flattened,
+    floating_layers,
     layers_alike,
     merged,
 )
@@ -313,13 +314,16 @@ def reported_evidence(
 def aggregate_or_keep(
     rule: Rule, memory: Memory, model: State, reports: Sequence[ClientReport]
 ) -> AggregationResult:
-    """Let a rule decide; if it raises, keep model and memory.
+    """Let a rule decide; if it raises, or its model is not finite, keep model and memory.
 
     It is for servers, which must survive a round in which a rule fails. `kept_reason` is then the
     rule's error, all weights are 0, and only reports that are not finite are excluded.
     """
     try:
-        return rule.aggregate(memory, model, reports)
+        result = rule.aggregate(memory, model, reports)
+        if not finite_clients([floating_layers(result.state)]).all():
+            raise FedcrfError("its next model is not finite")
+        return result
     except Exception as error:  # whatever it is, it is this round's alone
         try:
             finite = finite_reports(model, reports)

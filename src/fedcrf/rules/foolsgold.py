@@ -105,4 +105,4 @@ def _output_updates(model: State, reports: Sequence[ClientReport]) -> NDArray[np
         ]
         for report in reports
     ]
-    return np.stack([np.concatenate(row) for row in rows])
+    return np.stack([np.concatenate([np.zeros(0), *row]) for row in rows])

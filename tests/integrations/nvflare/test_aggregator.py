@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,12 @@ import pytest
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fedcrf[nvflare]'")
 
 import torch
+from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import recorded_runs
@@ -94,6 +99,26 @@ def test_the_average_of_full_and_diff_parameters(
         np.testing.assert_allclose(np.asarray(after.params[name]), expected, rtol=1e-5)
 
 
+def test_a_sampled_site_that_never_fetches_the_model_is_named(tmp_path: Path) -> None:
+    task = SimpleNamespace(name="train", targets=SITES[:3])
+    other = SimpleNamespace(name="validate", targets=SITES)
+    controller = SimpleNamespace(communicator=SimpleNamespace(_tasks=[other, task]))
+    engine = SimpleNamespace(get_component=lambda name: {"controller": controller}[name])
+    context = FLContext()
+    context.get_engine = lambda: engine
+    shareable = FLModelUtils.to_shareable(FLModel(ParamsType.FULL, params=MODEL))
+    context.set_prop(AppConstants.TRAIN_SHAREABLE, shareable)
+    aggregator = begun(tmp_path)
+    aggregator.handle_event(AppEventType.BEFORE_TRAIN_TASK, context)
+    aggregator.accept_model(result("site-1"))
+    aggregator.accept_model(result("site-3"))
+    after = aggregator.aggregate_model()
+    np.testing.assert_allclose(after.params["w"], mean(["site-1", "site-3"])["w"], rtol=1e-5)
+    (run,) = recorded_runs(tmp_path / "fedcrf").values()
+    (record,) = run.records()
+    assert [each.node for each in record.excluded_nodes or ()] == ["site-2"]
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"params": {"w": MODEL["w"]}}, "b"),
     ({"params": {**MODEL, "w": np.zeros(3, dtype=np.float32)}}, "w"),
@@ -138,7 +163,8 @@ def test_a_round_without_a_usable_result_keeps_the_model_and_a_second_ends_the_j
         round_of(aggregator, [])
 
 
-def test_the_memory_survives_a_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("submitted_again", [False, True])
+def test_the_memory_survives_a_restart(tmp_path: Path, submitted_again: bool) -> None:
     def rounds(aggregator: RuleAggregator, number: int) -> FLModel:
         for _ in range(number):
             after = round_of(aggregator, [result(site) for site in SITES])
@@ -146,11 +172,14 @@ def test_the_memory_survives_a_restart(tmp_path: Path) -> None:
 
     settings = {"sketch_seed": 1}
     whole = rounds(begun(tmp_path / "whole", "crf-robust", settings=settings), 4)
-    rounds(begun(tmp_path / "cut", "crf-robust", settings=settings), 2)
-    resumed = rounds(begun(tmp_path / "cut", "crf-robust", settings=settings), 2)
+    kept = {"checkpoint_to": str(tmp_path / "kept.npz")} if submitted_again else {}
+    rounds(begun(tmp_path / "cut", "crf-robust", settings=settings, **kept), 2)
+    folder = tmp_path / ("again" if submitted_again else "cut")
+    resumed = rounds(begun(folder, "crf-robust", settings=settings, **kept), 2)
     assert all(np.array_equal(resumed.params[name], whole.params[name]) for name in MODEL)
-    (run,) = recorded_runs(tmp_path / "cut" / "fedcrf").values()
-    assert [record.round for record in run.records()] == [1, 2, 3, 4]
+    (run,) = recorded_runs(folder / "fedcrf").values()
+    numbers = [record.round for record in run.records()]
+    assert numbers == ([3, 4] if submitted_again else [1, 2, 3, 4])
 
 
 def test_the_memory_of_another_rule_or_model_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -105,9 +104,8 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
                 shareable = fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE)
                 peer = fl_ctx.get_peer_context()
                 sites = [] if peer is None else [peer.get_identity_name()]
-                others = [client.name for client in fl_ctx.get_engine().get_clients()]
-                everyone = others if self._all_are_sampled(fl_ctx, len(others)) else []
-                self.sent(FLModelUtils.from_shareable(shareable).params, [*sites, *everyone])
+                params = FLModelUtils.from_shareable(shareable).params
+                self.sent(params, [*sites, *_sampled(fl_ctx)])
         except FedcrfError as error:
             self.system_panic(str(error), fl_ctx)
 
@@ -201,8 +199,14 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
             raise FedcrfError("the job has not begun: NVFlare sends START_RUN, or call begin()")
         return self._server
 
-    def _all_are_sampled(self, fl_ctx: FLContext, connected: int) -> bool:
-        """Tell whether the controller sends the model to every connected site."""
-        controller = fl_ctx.get_engine().get_component(CONTROLLER)
-        wanted = getattr(controller, "num_clients", math.nan)
-        return not wanted or wanted >= connected
+
+def _sampled(fl_ctx: FLContext) -> list[str]:
+    """Return the sites that the controller sends the round's model to; none where it hides them."""
+    controller = fl_ctx.get_engine().get_component(CONTROLLER)
+    tasks = getattr(getattr(controller, "communicator", None), "_tasks", ())  # has no public name
+    return [
+        site
+        for task in tasks
+        if task.name == AppConstants.TASK_TRAIN
+        for site in task.targets or ()
+    ]

@@ -1,0 +1,1 @@
+"""Three tasks in one Flower app, with one hostile client."""
