@@ -96,8 +96,9 @@ class SlowRobust:
     labels: Sequence[float] = (0.0, 0.25, 1.0)
     prior_log_odds: float = 2.0
     persistence: float = 0.9
+    longest_window: float | None = None
     opposition_strength: float = 2.0
-    opposition_tolerance: float = 0.5
+    opposition_tolerance: float = 0.3
     opposition_tolerance_growth: float = 0.0
     vote_power: float = 32.0
     large_round: float = 10.0
@@ -106,9 +107,9 @@ class SlowRobust:
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_tolerance: float = 1.0
-    norm_tolerance_growth: float = 1.0
+    norm_tolerance_growth: float = 0.0
     curvature_response_strength: float = 10.0
-    curvature_response_share: float = 0.25
+    curvature_response_share: float = 0.5
     curvature_response_tolerance_growth: float = 0.0
     update_consistency_strength: float = 10.0
     update_consistency_share: float = 0.5
@@ -216,7 +217,9 @@ class SlowRobust:
         after = list(model)
         for c in present:
             self.last[c] = belief[c]
-            most = self.clip * median(lengths.values())
+            most = (
+                self.clip * median(lengths.values()) * math.exp(self.norm_tolerance_growth * shrunk)
+            )
             clip = min(1.0, most / lengths[c]) if lengths[c] else 1.0
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
@@ -225,10 +228,9 @@ class SlowRobust:
 
     def _find_window(self) -> None:
         """Longer where clients respond less clearly than they scatter, over clients and rounds."""
-        known = list(self.response.values())
-        if len(known) < 3:
+        most, known = self.longest_window, list(self.response.values())
+        if most is None or len(known) < 3:
             return
-        most = 1 / (1 - self.persistence)
         middle, before = median(known), slowly(self.middles, most)
         if self.middles:
             self.jumps.append((middle - before) ** 2)
@@ -280,14 +282,16 @@ class SlowRobust:
                 if norm(moved):
                     self.response[c] = cosine(minus(past.update, past.earlier_update), moved)
         middle, deviation = usual(self.response.values())
-        crowded = 1 - self._few(present)
+        if self.longest_window is not None and middle >= 0:
+            return dict.fromkeys(present, 0.0)
+        typical, crowded = min(0.0, middle), 1 - self._few(present)
         expected = max(
-            self.curvature_response_share * middle, middle + crowded * self.spread * deviation
+            self.curvature_response_share * typical, typical + crowded * self.spread * deviation
         )
         doubt = self.curvature_response_tolerance_growth * shrunk
         return {
             c: max(0.0, self.response[c] - expected - doubt * self._standing(c))
-            if c in self.response and middle < 0
+            if c in self.response
             else 0.0
             for c in present
         }

@@ -158,7 +158,7 @@ def test_norm_evidence(spread):
     [
         ([-0.6, -0.4, 0.2, 0.0, math.nan], 0.0, [0, 0, 0.3, 0.1, 0]),  # the median is −0.2
         ([-0.6, -0.4, 0.2, 0.0, math.nan], 2.0, [0, 0, 0.1, 0, 0]),  # half of 2 · 0.3 is nothing
-        ([0.4, 0.4, -0.2, 0.0, math.nan], 0.0, [0] * 5),  # most do not respond
+        ([0.4, 0.4, 0.2, 0.0, math.nan], 0.0, [0.4, 0.4, 0.2, 0, 0]),  # nobody is asked for more
         ([math.nan] * 5, 4.0, [0] * 5),
     ],
 )
@@ -215,8 +215,8 @@ def test_opposition(crowd):
 
 
 def test_linear_parts_tell_their_energies():
-    field = RobustCRF(opposition_tolerance=0.3).field
-    known = np.linspace(-0.9, 0.5, 7)
+    field = RobustCRF().field
+    known = np.linspace(-0.9, 0.9, 7)
     seen = observe(
         updates(), measured={"curvature_response": known, "update_consistency": known[::-1]}
     )

@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from crf.slow_robust import SlowRobust
 from fedcrf import EvidenceCRF, FedcrfError, RobustCRF
 from fedcrf.crf import client_crf, evidence_crf, field, robust_crf
+from fedcrf.crf.memory import ADDED
 
 D = 30
 SMALL = RobustCRF(sketch_size=64)  # keeps 30 numbers exactly
@@ -112,11 +113,13 @@ def test_against_the_slow_version(rounds, value, settings):
 @pytest.mark.parametrize("rounds", [[range(9)] * 16, [[0, 1, 2, 3, 7], [4, 5, 6, 0, 8]] * 8])
 def test_windows_against_the_slow_version(rounds):
     """Updates are mostly noise, so that a window grows; the model moves on by itself too."""
-    slow, model, memory, lengths = SlowRobust(), np.zeros(D), None, []
+    settings = {"longest_window": 10.0, "norm_tolerance_growth": 1.0}
+    crf = replace(SMALL, **settings)
+    slow, model, memory, lengths = SlowRobust(**settings), np.zeros(D), None, []
     for number, clients in enumerate(rounds):
         noise = np.random.default_rng(number).standard_normal((len(clients), D))
         rows = np.stack([0.2 * update(client, model, number) for client in clients]) + noise
-        found = SMALL.infer(
+        found = crf.infer(
             rows, counts_of(clients), clients=list(clients), memory=memory, model=model
         )
         given = dict(zip(clients, rows.tolist(), strict=True))
@@ -125,8 +128,11 @@ def test_windows_against_the_slow_version(rounds):
         assert_allclose(lengths[-1], slow.window, rtol=1e-6)
         weights, _ = slow.round(model.tolist(), given, counts)
         assert_allclose(found.weights, [weights[c] for c in clients], atol=1e-5)
-        answers = [slow.response.get(c, math.nan) for c in clients]
-        assert_allclose(found.causes["curvature_response"], answers, atol=1e-5)
+        if "curvature_response" in found.causes:
+            answers = np.array([slow.response.get(c, math.nan) for c in clients])
+            known = answers[np.isfinite(answers)]
+            heard = answers if len(known) and np.median(known) < 0 else math.nan * answers
+            assert_allclose(found.causes["curvature_response"], heard, atol=1e-5)
         steady = [slow.steadiness.get(c, math.nan) for c in clients]
         assert_allclose(found.causes["update_consistency"], steady, atol=1e-5)
         memory, model = found.memory, model + 0.1 * rows.mean(axis=0)
@@ -137,11 +143,11 @@ def test_windows_against_the_slow_version(rounds):
 @pytest.mark.parametrize("length", [1.0, 2.5, 10.0])
 def test_averages_respond_as_the_updates_that_they_are_of(length):
     """Updates are −H(w − w*) with H = 0.3, so U − V is −0.3 times the model's step, whatever k."""
-    model, memory = np.zeros(D), None
+    crf, model, memory = replace(SMALL, longest_window=20.0), np.zeros(D), None
     for number in range(12):
         clients = range(9) if number % 3 else range(6)
         rows = 0.3 * (goals()[clients] - model)
-        found = SMALL.infer(rows, clients=list(clients), memory=memory, model=model)
+        found = crf.infer(rows, clients=list(clients), memory=memory, model=model)
         known = np.isfinite(found.causes["curvature_response"])
         assert_allclose(found.causes["curvature_response"][known], -1.0, atol=1e-5)
         assert known.all() == (number > 1)
@@ -243,7 +249,7 @@ def test_who_is_absent_or_not_finite_is_kept_as_it_was():
         for client in (2, 3, 4, 5, 6, 8):
             assert_array_equal(second.memory[name][client], first.memory[name][client])
     assert third.causes["curvature_response"][2] > 0.5, "by what it was two rounds ago"
-    assert len(third.memory["positions"]) == 4, "one for each choice of rounds"
+    assert len(third.memory["positions"]) == 3, "a model's place for each round still spoken of"
     assert len(play(SMALL, [range(9)] * 5)[-1].memory["positions"]) == 1
 
 
@@ -287,8 +293,10 @@ def test_a_round_touches_what_is_kept_of_its_own_clients_alone():
 
 @pytest.mark.parametrize("hand_over", [dict, lambda memory: pickle.loads(pickle.dumps(memory))])
 @pytest.mark.parametrize("most", [3, 9])
-def test_a_memory_read_from_its_plain_arrays_is_the_same(most, hand_over):
-    crf, memory, other = replace(SMALL, remember=most), None, None
+@pytest.mark.parametrize("longest", [None, 4.0])
+def test_a_memory_read_from_its_plain_arrays_is_the_same(most, hand_over, longest):
+    crf = replace(SMALL, remember=most, longest_window=longest)
+    memory, other = None, None
     for number, clients in enumerate(ROUNDS["some"]):
         rows = np.stack([update(client, np.zeros(D), number) for client in clients])
         one, same = (
@@ -299,6 +307,28 @@ def test_a_memory_read_from_its_plain_arrays_is_the_same(most, hand_over):
         for name, array in one.memory.items():
             assert_array_equal(same.memory[name], array, err_msg=name)
         memory, other = one.memory, hand_over(same.memory)
+
+
+def test_a_memory_of_version_0_1_is_gone_on_from():
+    played, memory = play(SMALL, ROUNDS["some"]), None
+    for number, clients in enumerate(ROUNDS["some"]):
+        rows = np.stack([update(client, np.zeros(D), number) for client in clients])
+        model = np.full(D, number / 9)
+        now = SMALL.infer(rows, clients=clients, memory=memory, model=model)
+        earlier = None if memory is None else {n: memory[n] for n in memory if n not in ADDED}
+        then = SMALL.infer(rows, clients=clients, memory=earlier, model=model)
+        assert_array_equal(then.weights, now.weights)
+        memory = now.memory
+    assert "window" not in played[-1].causes
+
+
+def test_a_memory_of_windows_is_none_without():
+    windowed = replace(SMALL, longest_window=4.0)
+    for one, other in ((SMALL, windowed), (windowed, SMALL)):
+        memory = one.infer(np.eye(3, D)).memory
+        for handed in (memory, dict(memory)):
+            with pytest.raises(FedcrfError, match="windows"):
+                other.infer(np.eye(3, D), memory=handed)
 
 
 def test_node_ids_of_64_bits_are_identities():
@@ -377,9 +407,9 @@ def test_more_opposition_is_put_up_with_the_shorter_updates_become(shrunk):
     found = crf.infer(rows, memory=crf.infer(math.exp(shrunk) * np.abs(rows)).memory)
     met = found.causes["opposition"]
     assert_allclose(
-        found.causes["opposed"], np.maximum(0.0, met - np.median(met) - 0.5 - 0.4 * shrunk)
+        found.causes["opposed"], np.maximum(0.0, met - np.median(met) - 0.3 - 0.4 * shrunk)
     )
-    assert found.causes["opposed"][4] > 0.2, "there was evidence to check"
+    assert found.causes["opposed"][4] > 0.4, "there was evidence to check"
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-6, 1e30, 1e40, 1e100])

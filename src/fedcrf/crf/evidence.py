@@ -116,9 +116,8 @@ class ResponseEvidence(LinearPart):
     step: r_i < 0. The update of a client that pushes the model somewhere does not respond
     (r_i = 0), or follows the step (r_i > 0).
 
-    The threshold is t = max(share·ν, ν + ℓ·spread·δ) with ν = median(r), the large-round share ℓ
-    and the lower median deviation δ. Where ν ≥ 0 nobody is expected to respond, and there is no
-    evidence.
+    The threshold is t = max(share·ν, ν + ℓ·spread·δ) with ν = min(0, median(r)), the large-round
+    share ℓ and the lower median deviation δ.
 
     The threshold may grow with the norm decay, in proportion to the client's trust ratio. A client
     that has learnt its own examples responds little, so that responses become noise as a federation
@@ -153,12 +152,12 @@ class ResponseEvidence(LinearPart):
             return Energy(np.zeros((seen.num_clients, len(labels))))
         known = np.isfinite(response)
         middle, deviation = median_and_lower_mad(response[known])
+        typical = min(0.0, middle)
         spread = self.spread * large_round_share(seen.finite, self.large_round)
-        expected = max(self.share * middle, middle + spread * deviation)
+        expected = max(self.share * typical, typical + spread * deviation)
         trusted = 1.0 if seen.trust_ratio is None else seen.trust_ratio
         tolerated = expected + self.tolerance_growth * seen.norm_decay * trusted
-        counted = known if middle < 0.0 else np.zeros_like(known)
-        evidence = np.where(counted, np.maximum(0.0, response - tolerated), 0.0)
+        evidence = np.where(known, np.maximum(0.0, response - tolerated), 0.0)
         return self.against(seen, evidence, labels, {self.cause: response})
 
 

@@ -27,10 +27,10 @@ ARRAYS: Mapping[str, tuple[str, str]] = {
     "clients": ("iu", "k"),  # identities, rising, in the order of the next three
     "beliefs": ("iuf", "kL"),
     "sketches": ("iuf", "ks"),
-    "before": ("iuf", "ks"),
+    "before": ("iuf", "kb"),
     "rounds": ("iu", "k"),  # each client's row of the next four
     "positions": ("iuf", "Ts"),  # one of each path of the model, the longest ago first
-    "earlier": ("iuf", "Ts"),
+    "earlier": ("iuf", "Tb"),
     "counts": ("iu", "T"),
     "last": ("iu", "T"),
     "expected": ("iuf", "s"),
@@ -41,6 +41,9 @@ ARRAYS: Mapping[str, tuple[str, str]] = {
 
 What they hold is an attribute of `ClientMemory` or `Row`.
 """
+
+ADDED = ("before", "earlier", "counts", "last", "window")
+"""Those that memories of version 0.1 lack; they are of a rule without windows."""
 
 SHARED = ("layout", "labels", "expected", "longest", "window")
 """Those that belong to no single client."""
@@ -57,7 +60,8 @@ class Path:
 
     Attributes:
         position: (s,) float64 sketch of the recent average; see `fedcrf.crf.window`.
-        earlier: (s,) float64 sketch of the average before it; NaN after the first round.
+        earlier: (b,) float64 sketch of the average before it; NaN after the first round, and
+            without numbers where nothing is averaged.
         count: The rounds in which these clients took part.
         last: The number of the last of them among all rounds, from 1.
     """
@@ -75,7 +79,8 @@ class Row:
     Attributes:
         belief: (L,) float64 marginals.
         sketch: (s,) float32 sketch of the recent average of its updates; see `fedcrf.crf.window`.
-        before: (s,) float32 sketch of the average before it; NaN after the first round.
+        before: (b,) float32 sketch of the average before it; NaN after the first round, and without
+            numbers where nothing is averaged.
         path: The models that it started from.
     """
 
@@ -92,9 +97,9 @@ class Recalled:
     Attributes:
         beliefs: (m, L) marginals.
         sketches: (m, s) float64 sketches of the recent averages of their updates.
-        before: (m, s) float64 sketches of the averages before them.
+        before: (m, b) float64 sketches of the averages before them; b is s, or 0 without windows.
         positions: (T, s) of their T different paths, the recent averages.
-        earlier: (T, s) of the same, the averages before them.
+        earlier: (T, b) of the same, the averages before them.
         counts: (T,) of the same, the rounds; 0 for new clients.
         rounds: (m,) each client's row of the last three.
     """
@@ -122,6 +127,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         rows: The rows by identity, the longest absent first; of one round the smaller first.
         expected: (s,) float64 sketch of the next global model, if nothing but the rule moves it.
         longest: (1,) float64, the largest median norm of a round so far; 0 before the first.
+        averaged: Whether rows keep averages before the recent ones, for windows.
         window: (5,) float64, `fedcrf.crf.window.Window.numbers`.
     """
 
@@ -131,13 +137,19 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
     expected: NDArray[np.float64]
     longest: NDArray[np.float64]
     window: NDArray[np.float64]
+    averaged: bool = False
 
     __eq__ = object.__eq__  # a mapping would compare arrays
     __hash__ = object.__hash__
 
     @classmethod
     def of(
-        cls, memory: Arrays | None, layout: Sequence[int], labels: Sequence[float]
+        cls,
+        memory: Arrays | None,
+        layout: Sequence[int],
+        labels: Sequence[float],
+        *,
+        averaged: bool = False,
     ) -> ClientMemory:
         """Return the given memory; one without clients where none is given.
 
@@ -145,6 +157,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             memory: As the round before returned it, or its plain arrays, which are checked.
             layout: What the memory's layout must be.
             labels: What its labels must be.
+            averaged: Whether the rule has windows.
 
         Raises:
             FedcrfError: It is the memory of another rule or federation, or it is damaged.
@@ -156,6 +169,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             expected=np.zeros(layout[1]),
             longest=np.zeros(1),
             window=Window().numbers,
+            averaged=averaged,
         )
         if memory is not None and not isinstance(memory, Mapping):
             raise FedcrfError(
@@ -167,6 +181,8 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if isinstance(memory, cls):
             memory._check_settings(new)
             return memory
+        if set(memory) == set(ARRAYS) - set(ADDED):
+            memory = _of_version_0_1(memory)
         if set(memory) != set(ARRAYS):
             odd = sorted(map(str, set(memory) ^ set(ARRAYS)))[0]
             raise FedcrfError(
@@ -183,7 +199,8 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             raise damaged from None
         if arrays["layout"].shape != new.layout.shape:
             raise damaged
-        given = cls(rows={}, **{name: arrays[name] for name in SHARED})
+        kept = arrays["before"].ndim == 2 and arrays["before"].shape[1] > 0
+        given = cls(rows={}, averaged=kept, **{name: arrays[name] for name in SHARED})
         given._check_settings(new)
         if not _fit_together(arrays, new) or not _hold_values(arrays):
             raise damaged
@@ -201,12 +218,14 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if name == "sketches":
             return np.array([row.sketch for row in rows], np.float32).reshape(-1, size)
         if name == "before":
-            return np.array([row.before for row in rows], np.float32).reshape(-1, size)
+            before = np.array([row.before for row in rows], np.float32)
+            return before.reshape(len(rows), self._averaged)
         paths = _paths(self.rows.values())
         if name == "positions":
             return np.array([path.position for path in paths]).reshape(-1, size)
         if name == "earlier":
-            return np.array([path.earlier for path in paths]).reshape(-1, size)
+            earlier = np.array([path.earlier for path in paths])
+            return earlier.reshape(len(paths), self._averaged)
         if name == "counts":
             return np.array([path.count for path in paths], dtype=np.int64)
         if name == "last":
@@ -223,11 +242,17 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         """Return the number of plain arrays."""
         return len(ARRAYS)
 
+    @property
+    def _averaged(self) -> int:
+        """b, the numbers in an average before the recent one."""
+        return len(self.expected) if self.averaged else 0
+
     def gather(self, clients: NDArray[np.int64]) -> Recalled:
         """Return the rows of these (m,) identities."""
         unknown = np.full(len(self.expected), np.nan)
-        nothing = unknown.astype(np.float32)
-        new = Row(np.full(len(self.labels), np.nan), nothing, nothing, Path(unknown, unknown, 0, 0))
+        nothing, before = unknown.astype(np.float32), unknown[: self._averaged]
+        path = Path(unknown, before, 0, 0)
+        new = Row(np.full(len(self.labels), np.nan), nothing, nothing[: self._averaged], path)
         rows = [self.rows.get(client, new) for client in clients.tolist()]
         paths = _paths(rows)
         return Recalled(
@@ -280,7 +305,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             rows[identities[place]] = Row(
                 beliefs[place].copy(),
                 as_remembered(averages.updates[place]),
-                as_remembered(averages.before[place]),
+                as_remembered(averages.before[place, : self._averaged]),
                 paths[int(averages.rounds[place])],
             )
         surplus = len(rows) - max(most, len(clients))
@@ -305,8 +330,10 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
 
     def _check_settings(self, like: ClientMemory) -> None:
         """Raise a `FedcrfError` where layout or labels differ from another's."""
-        parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
-        settings = ([*each.layout.tolist(), each.labels.tolist()] for each in (self, like))
+        parts = ("model size", "sketch size", "sketch seed", "model given", "labels", "windows")
+        settings = (
+            [*each.layout.tolist(), each.labels.tolist(), each.averaged] for each in (self, like)
+        )
         other = "; ".join(
             f"{name} {kept}, here {here}"
             for name, kept, here in zip(parts, *settings, strict=True)
@@ -352,9 +379,29 @@ def _rows(arrays: Arrays) -> dict[int, Row]:
     }
 
 
+def _of_version_0_1(memory: Arrays) -> Arrays:
+    """Return a memory of version 0.1 with the arrays that it lacked."""
+    rows, positions = (np.shape(as_numpy(memory[name])) for name in ("sketches", "positions"))
+    return {
+        **memory,
+        "before": np.empty((*rows[:1], 0), np.float32),
+        "earlier": np.empty((*positions[:1], 0)),
+        "counts": np.ones(positions[:1], np.int64),
+        "last": np.arange(1, 1 + sum(positions[:1])),
+        "window": Window().numbers,
+    }
+
+
 def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
     """Return whether plain arrays have the dtypes and axes of `ARRAYS`."""
-    lengths = {"1": 1, "4": 4, "5": 5, "L": len(like.labels), "s": len(like.expected)}
+    lengths = {
+        "1": 1,
+        "4": 4,
+        "5": 5,
+        "b": like._averaged,
+        "L": len(like.labels),
+        "s": len(like.expected),
+    }
     for name, (kinds, axes) in ARRAYS.items():
         array = arrays[name]
         if array.dtype.kind not in kinds or array.ndim != len(axes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from fedcrf.checks import (
     Settings,
     check_fraction,
     check_not_negative,
+    check_number,
     check_positive,
     check_whole,
     checked_number,
@@ -37,7 +39,7 @@ from fedcrf.crf.field import Field
 from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
-from fedcrf.crf.potentials import median_norm
+from fedcrf.crf.potentials import median, median_norm
 from fedcrf.crf.weights import base_weights, capped_weights, refined_weights, trusted_weights
 from fedcrf.crf.window import Averages, Window
 from fedcrf.errors import FedcrfError
@@ -78,6 +80,8 @@ class RobustCRF(Settings):
         labels: Reliability labels 𝒬.
         prior_log_odds: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the probability that a client's label stays.
+        longest_window: The most rounds over which updates are averaged before they are looked at;
+            see `fedcrf.crf.window`. Where left out nothing is averaged.
         opposition_strength: λ.
         opposition_tolerance: The tolerated opposition above the median.
         opposition_tolerance_growth: How much that grows for each unit of norm decay.
@@ -99,7 +103,8 @@ class RobustCRF(Settings):
         update_consistency_strength: κ of the update consistency.
         update_consistency_share: The share of the median client's consistency that is expected of
             each client, in [0, 1].
-        clip: The norm to which updates are clipped, in median norms.
+        clip: The norm to which updates are clipped, in median norms. It grows with the norm decay
+            where ``norm_tolerance_growth`` is above 0.
         count_cap: The largest count of examples that is believed, in median counts.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
         evidence_threshold: Its tolerance, in deviations above the median.
@@ -157,8 +162,9 @@ class RobustCRF(Settings):
     labels: tuple[float, ...] = (0.0, 0.25, 1.0)
     prior_log_odds: float = 2.0
     persistence: float = 0.9
+    longest_window: float | None = None
     opposition_strength: float = 2.0
-    opposition_tolerance: float = 0.5
+    opposition_tolerance: float = 0.3
     opposition_tolerance_growth: float = 0.0
     vote_power: float = 32.0
     large_round: float = 10.0
@@ -167,9 +173,9 @@ class RobustCRF(Settings):
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     norm_tolerance: float = 1.0
-    norm_tolerance_growth: float = 1.0
+    norm_tolerance_growth: float = 0.0
     curvature_response_strength: float = 10.0
-    curvature_response_share: float = 0.25
+    curvature_response_share: float = 0.5
     curvature_response_tolerance_growth: float = 0.0
     update_consistency_strength: float = 10.0
     update_consistency_share: float = 0.5
@@ -184,7 +190,7 @@ class RobustCRF(Settings):
     iterations: int = 30
     damping: float = 0.5
     remember: int = 4096
-    sketch_size: int = 512
+    sketch_size: int = 4096
     sketch_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -212,6 +218,8 @@ class RobustCRF(Settings):
         object.__setattr__(self, "labels", self.field.labels)
         self.reported  # noqa: B018  (checks the settings)
         check_positive(self, "clip", "count_cap", "copy_power")
+        if self.longest_window is not None:
+            check_number("longest_window", self.longest_window, 1.0)
         check_whole("remember", self.remember, least=1)
         check_whole("sketch_size", self.sketch_size, least=1)
         check_whole("sketch_seed", self._seed, least=0)
@@ -271,11 +279,6 @@ class RobustCRF(Settings):
         """
         chain = Chain(self.persistence)
         return chain.transition(np.asarray(self.unknown_label), remembered, window)
-
-    @cached_property
-    def longest_window(self) -> float:
-        """1/(1 − s), the rounds in which a label is drawn anew, and the longest window."""
-        return 1.0 / (1.0 - self.persistence)
 
     @cached_property
     def unknown_label(self) -> float:
@@ -387,27 +390,33 @@ class RobustCRF(Settings):
         base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
         who = identities(clients, len(finite))
         layout = (statistics.dimension, self.sketch_size, self._seed, position is not None)
-        memory = ClientMemory.of(memory, layout, self.labels)
+        averaged = self.longest_window is not None
+        memory = ClientMemory.of(memory, layout, self.labels, averaged=averaged)
         past, window = memory.gather(who), Window.of(memory.window)
         position = memory.expected if position is None else position
         # Rounded, so that a repeated update has not changed.
         sketches = as_remembered(sketches).astype(np.float64)
         sketches[~finite] = np.nan
-        averages = Averages.of(past, sketches, position, window.length)
-        seen_updates = statistics
-        if window.length > 1.0:
-            gram = averages.updates @ averages.updates.T
-            seen_updates = replace(statistics, gram=gram)
+        looked_at = statistics
+        if averaged:
+            averages = Averages.of(past, sketches, position, window.length)
+            if window.length > 1.0:
+                looked_at = replace(statistics, gram=averages.updates @ averages.updates.T)
+        else:
+            averages = Averages.of_single_rounds(past, sketches, position)
         trusted = past.beliefs @ memory.labels
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = np.ones(len(finite)) if reported is None else reported.expected_label
-        middle = median_norm(seen_updates.norms, finite)
+        middle = median_norm(looked_at.norms, finite)
         response = curvature_response(averages.updates - averages.before, averages.steps)
+        known = response[np.isfinite(response)]
+        # Where nobody responds yet, a longer window will show who does.
+        heard = response if not averaged or median(known) < 0.0 else np.full_like(response, np.nan)
         seen = Observation(
-            seen_updates,
+            looked_at,
             num_examples=counted,
             measured={
-                ResponseEvidence.cause: response,
+                ResponseEvidence.cause: heard,
                 ConsistencyEvidence.cause: update_consistency(averages.updates, averages.before),
             },
             before=past.beliefs,
@@ -420,6 +429,7 @@ class RobustCRF(Settings):
         trust = found.expected_label * credit
         decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
         longest = self.clip * median_norm(statistics.norms, finite)
+        longest *= math.exp(self.norm_tolerance_growth * seen.norm_decay)
         clip = clip_factors(statistics.norms, finite, longest)
         beliefs = found.marginals
         if decided.kept_reason is not None and memory.trusts_absent(
@@ -440,9 +450,9 @@ class RobustCRF(Settings):
                 # A part has a number for an excluded client too, of which it measured nothing.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
                 "remembered": trusted,
-                "window": np.where(finite, window.length, np.nan),
                 "clip": clip,
                 "copies": copies,
+                **({"window": np.where(finite, window.length, np.nan)} if averaged else {}),
                 **(reported.causes if reported is not None and evidence else {}),
             },
             clip=clip,
@@ -455,7 +465,11 @@ class RobustCRF(Settings):
                 averages.of_clients(present),
                 expected=position + moved,
                 median_norm=middle,
-                window=window.after(response, self.longest_window).numbers,
+                window=(
+                    memory.window
+                    if self.longest_window is None
+                    else window.after(response, self.longest_window).numbers
+                ),
                 most=self.remember,
             ),
             trusted_share=decided.share,

@@ -82,7 +82,7 @@ class Window:
 
         Args:
             responses: (m,) curvature responses; NaN where a client's is unknown.
-            most: The longest window, which is also how many rounds the averages remember.
+            most: The longest window, which is also how many rounds the means of responses remember.
         """
         known = responses[np.isfinite(responses)]
         if len(known) < 3:  # no scatter to speak of
@@ -108,19 +108,22 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Averages:
-    """The averages of a round's m clients, in sketches of s numbers.
+    """The averages of a round's m clients, in sketches of s numbers, and what is kept of them.
 
     Attributes:
         updates: (m, s) U of each client.
         before: (m, s) V; NaN for a new client.
-        positions: (T, s) the averages of the T different paths of the model, as U.
-        earlier: (T, s) those, as V; NaN for new clients.
+        steps: (m, s) how the model moved between its two averages, or (1, s) if that is one for
+            all; NaN for a new client.
+        positions: (T, s) the recent averages of the T different paths of the model.
+        earlier: (T, s) the averages before them.
         counts: (T,) how many rounds are in them.
         rounds: (m,) each client's row of the last three.
     """
 
     updates: Matrix
     before: Matrix
+    steps: Matrix
     positions: Matrix
     earlier: Matrix
     counts: NDArray[np.int64]
@@ -139,14 +142,29 @@ class Averages:
         counts = past.counts + 1
         share = 1.0 / np.minimum(length, counts)
         before = 1.0 / np.minimum(length, np.maximum(counts - 1, 1))
-        own, own_before = share[past.rounds], before[past.rounds]
+        positions = _towards(past.positions, position, share)
+        earlier = _towards(past.earlier, past.positions, before)
         return cls(
-            updates=_towards(past.sketches, sketches, own),
-            before=_towards(past.before, past.sketches, own_before),
-            positions=_towards(past.positions, position, share),
-            earlier=_towards(past.earlier, past.positions, before),
+            updates=_towards(past.sketches, sketches, share[past.rounds]),
+            before=_towards(past.before, past.sketches, before[past.rounds]),
+            steps=_by_client(positions - earlier, past.rounds),
+            positions=positions,
+            earlier=earlier,
             counts=counts,
             rounds=past.rounds,
+        )
+
+    @classmethod
+    def of_single_rounds(cls, past: Recalled, sketches: Matrix, position: Vector) -> Self:
+        """Return what `of` does where nothing is averaged, and keep no averages before it."""
+        return cls(
+            updates=sketches,
+            before=past.sketches,
+            steps=_by_client(position - past.positions, past.rounds),
+            positions=position[None],
+            earlier=np.empty((1, 0)),
+            counts=np.ones(1, dtype=np.int64),
+            rounds=np.zeros(len(sketches), dtype=np.int64),
         )
 
     def of_clients(self, chosen: slice | NDArray[np.bool_]) -> Self:
@@ -158,11 +176,9 @@ class Averages:
             rounds=self.rounds[chosen],
         )
 
-    @property
-    def steps(self) -> Matrix:
-        """(m, s) how the model moved between the two averages; (1, s) if that is one for all."""
-        steps = self.positions - self.earlier
-        return steps if len(steps) == 1 else steps[self.rounds]
+
+def _by_client(steps: Matrix, rounds: NDArray[np.int64]) -> Matrix:
+    return steps if len(steps) == 1 else steps[rounds]
 
 
 def _towards(mean: Matrix, value: Matrix, share: Vector) -> Matrix:

@@ -74,6 +74,7 @@ METHODS: Mapping[str, Method] = {
         Method("crf-robust", "crf-robust", "plain", title="CRF-robust"),
         Method("crf-evidence", "crf-evidence", "plain", title="CRF-evidence"),
         Method("crf-robust-evidence", "crf-robust-evidence", "plain", "CRF-robust-evidence"),
+        Method("crf-windowed", "crf-windowed", "plain", title="CRF-windowed"),
     )
 }
 

@@ -73,7 +73,6 @@ class CRFRobust(RobustCRF, Rule):
     Those of reported evidence are not used, since clients are not asked for any.
     """
 
-    behaviour: ClassVar[int] = 2
     remembers: ClassVar[bool] = True
     ignores: ClassVar[frozenset[str]] = frozenset(
         field.name for field in fields(RobustCRF) if field.name.startswith("evidence")
@@ -111,15 +110,31 @@ class CRFRobust(RobustCRF, Rule):
 
 
 @dataclass(frozen=True)
+class CRFWindowed(CRFRobust):
+    """The robust CRF that looks at windows of rounds, whose length it finds.
+
+    Where a round is one mini-batch, single rounds are noise; see `fedcrf.crf.window`. Honest
+    clients differ less from each other over a window, and its tolerances are wider.
+    """
+
+    longest_window: float | None = 10.0
+    opposition_tolerance: float = 0.5
+    norm_tolerance_growth: float = 1.0
+    curvature_response_share: float = 0.25
+    sketch_size: int = 512
+
+
+@dataclass(frozen=True)
 class CRFRobustEvidence(CRFRobust):
     """The robust CRF, with the evidence that clients report against themselves.
 
     Its tolerances suit the larger differences between honest clients of a converged federation: by
-    default those of opposition and trusted clients' responses grow with the norm decay too.
+    default those of norms, opposition and trusted clients' responses grow with the norm decay.
     """
 
     ignores: ClassVar[frozenset[str]] = frozenset()
 
+    norm_tolerance_growth: float = 1.0
     opposition_tolerance_growth: float = 0.4
     curvature_response_tolerance_growth: float = 0.1
 
