@@ -20,8 +20,7 @@ from examples.least_weights import least_weights  # noqa: E402
 
 from fedcrf.experiments.analysis.conditions import (  # noqa: E402
     Place,
-    cost_ranks,
-    worst_case_ranks,
+    rank_tables,
 )
 from fedcrf.experiments.analysis.pairs import (  # noqa: E402
     Estimate,
@@ -296,8 +295,7 @@ def protocols() -> str:
             for partition in shown.partitions
             if len(cells[cells["partition"] == partition])
         ]
-    tables = worst_case_ranks(places), cost_ranks(places)
-    return "\n".join(table.as_markdown() for table in tables)
+    return "\n".join(table.as_markdown() for table in rank_tables(places))
 
 
 SAME_RULES = {
