@@ -288,7 +288,7 @@ def protocols() -> str:
     for folder in sorted(PROTOCOLS.glob("*-quick*")):
         name, _, dataset = folder.name.partition("-quick-")
         whole = read_suite(name, dataset)
-        shown = held(whole, whole.chosen(quick=True, conditions=[]), Store(folder))
+        shown = held(whole, whole.chosen(quick=True, conditions=[], seeds=[]), Store(folder))
         cells = suite_cells(shown, Store(folder))
         places += [
             Place(f"{folder.name.replace('-quick', '')}, {partition}", shown, cells, partition)
