@@ -22,8 +22,7 @@ from examples.least_weights import least_weights  # noqa: E402
 
 from fedcrf.experiments.analysis.conditions import (  # noqa: E402
     Place,
-    cost_ranks,
-    worst_case_ranks,
+    rank_tables,
 )
 from fedcrf.experiments.analysis.pairs import (  # noqa: E402
     Estimate,
@@ -291,15 +290,14 @@ def protocols() -> str:
     for folder in sorted(PROTOCOLS.glob("*-quick*")):
         name, _, dataset = folder.name.partition("-quick-")
         whole = read_suite(name, dataset)
-        shown = held(whole, whole.chosen(quick=True, conditions=[]), Store(folder))
+        shown = held(whole, whole.chosen(quick=True, conditions=[], seeds=[]), Store(folder))
         cells = suite_cells(shown, Store(folder))
         places += [
             Place(f"{folder.name.replace('-quick', '')}, {partition}", shown, cells, partition)
             for partition in shown.partitions
             if len(cells[cells["partition"] == partition])
         ]
-    tables = worst_case_ranks(places), cost_ranks(places)
-    return "\n".join(table.as_markdown() for table in tables)
+    return "\n".join(table.as_markdown() for table in rank_tables(places))
 
 
 SAME_RULES = {

@@ -289,6 +289,15 @@ def test_sorted_labels_are_karimireddys(count: int, clients: int) -> None:
     assert [part.tolist() for part in parts] == [sorted(each) for each in expected]
 
 
+@pytest.mark.parametrize("fields", [{"scheme": "sorted-labels"}, {**GAMMA, "gamma": 0.0}], ids=str)
+def test_with_fewer_clients_than_classes_a_client_holds_several(fields: dict[str, Any]) -> None:
+    labels = np.repeat(np.arange(10), 100)
+    parts = cut(labels, num_clients=4, **fields)
+    held = [set(labels[part].tolist()) for part in parts]
+    assert set.union(*held) == set(range(10))
+    assert [len(classes) for classes in held] == [3, 3, 3, 3]
+
+
 def test_a_last_client_without_enough_examples_is_named() -> None:
     with pytest.raises(FedcrfError, match=r"parts of 10, the last of 9 clients gets 2, and needs"):
         cut(np.zeros(82, np.int64), scheme="sorted-labels", num_clients=9, min_examples=3)

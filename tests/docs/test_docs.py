@@ -99,13 +99,16 @@ def test_a_study_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def commands(page: str) -> list[list[str]]:
     """Return the commands of a page, a comment behind them left out."""
     lines = [
-        line for language, code in blocks(page) if language == "sh" for line in code.splitlines()
+        line
+        for language, code in blocks(page)
+        if language == "sh"
+        for line in code.replace("\\\n", " ").splitlines()
     ]
     split = [shlex.split(each, comments=True) for line in lines for each in line.split(";")]
     return [words for words in split if words and words[0] == "fedcrf"]
 
 
-@pytest.mark.parametrize("page", ["../README", "index", "experiments", "attacks"])
+@pytest.mark.parametrize("page", ["../README", "index", "experiments", "attacks", "protocols"])
 def test_commands_are_such(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = commands(page)
     assert len(shown) >= 4

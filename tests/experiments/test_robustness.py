@@ -19,13 +19,12 @@ from fedcrf import FedcrfError
 from fedcrf.experiments.analysis.conditions import (
     Place,
     accuracy_table,
-    cost_ranks,
     difference_table,
     heat_map_grid,
     overview_table,
+    rank_tables,
     separation_table,
     summary_table,
-    worst_case_ranks,
     worst_of,
 )
 from fedcrf.experiments.analysis.pairs import by_axes
@@ -629,8 +628,8 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
 def test_rules_are_ranked_over_several_places() -> None:
     first, one = made_up(
         {
-            ("none", "fedavg"): [0.9, 0.8], ("ipm-2", "fedavg"): [0.1, 0.2],
-            ("none", "rfa"): [0.8, 0.8], ("ipm-2", "rfa"): [0.6, 0.6],
+            ("none", "fedavg"): [0.9, 0.8, 0.7], ("ipm-2", "fedavg"): [0.1, 0.2, 0.3],
+            ("none", "rfa"): [0.8, 0.8, 0.5], ("ipm-2", "rfa"): [0.6, 0.6, 0.6],
         },
         methods=["fedavg", "rfa"], conditions=["ipm-2"],
     )  # fmt: skip
@@ -638,19 +637,42 @@ def test_rules_are_ranked_over_several_places() -> None:
         {("none", "fedavg"): [0.9], ("none", "krum"): [0.95], ("ipm-2", "fedavg"): [0.3]},
         methods=["fedavg", "krum"], conditions=["ipm-2"],
     )  # fmt: skip
-    places = [Place("a", first, one, "iid"), Place("b", second, two, "iid")]
-    worst = worst_case_ranks(places)
-    assert worst.header == ("worst case (rank)", "mean rank", "a", "b")
-    assert [(row[0], row[1]) for row in worst.rows] == [
-        ("RFA", "1.0"), ("FedAvg", "1.5"), ("Krum", "–"),
+    one, two = (cells.assign(worst_client=1 - cells["accuracy"]) for cells in (one, two))
+    quiet, three = second.chosen(conditions=[]), two[two["condition"] == "none"]
+    places = [
+        Place("a", first, one, "iid"),
+        Place("b", second, two, "iid"),
+        Place("c", quiet, three, "iid"),
+    ]
+    overview, worst, cost, client = rank_tables(places)
+    assert overview.header == (
+        "mean rank", "places", "worst case", "nobody wrong", "nobody wrong, worst client"
+    )  # fmt: skip
+    assert overview.rows == (
+        ("RFA", "1", "1.0", "2.0", "1.0"),
+        ("FedAvg", "3", "1.5", "1.7", "1.3"),
+        ("Krum", "2", "–", "1.0", "2.0"),
+    )
+    # The interval of a worst case is from the same drawings as its mean; all seeds agree on RFA's.
+    assert worst.header == ("worst case (rank)", "mean rank", "a (n = 3)", "b (n = 1)")
+    assert worst.rows[0] == ("RFA", "1.0", "0.600 ± 0.000 (1)", "–")
+    assert worst.rows[1][2].startswith("0.200 ± 0.1")
+    assert worst.rows[1][3] == "0.300 (1)"
+    assert worst.rows[2] == ("Krum", "–", "–", "–")
+    # −0.1, 0 and −0.2: 4.303 standard errors of 0.1 / √3.
+    assert [row[:3] for row in cost.rows] == [
+        ("Krum", "1.0", "–"), ("FedAvg", "1.7", "0.800 (1)"), ("RFA", "2.0", "-0.100 ± 0.248 (2)"),
     ]  # fmt: skip
-    assert worst.rows[0][2:] == ("0.600 [too few seeds] (1)", "–")
-    assert worst.rows[1][2:] == ("0.150 [too few seeds] (2)", "0.300 [too few seeds] (1)")
-    cost = cost_ranks(places)
-    assert [(row[0], row[1]) for row in cost.rows] == [
-        ("Krum", "1.0"), ("FedAvg", "1.5"), ("RFA", "2.0"),
-    ]  # fmt: skip
-    assert cost.rows[2][2:] == ("-0.050 [too few seeds] (2)", "–")
+    assert cost.rows[0][3:] == ("+0.050 (1)", "+0.050 (1)")
+    assert client.rows[0][:3] == ("RFA", "1.0", "+0.100 ± 0.248 (1)")
+    assert client.rows[2] == ("Krum", "2.0", "–", "-0.050 (2)", "-0.050 (2)")
+
+
+def test_of_a_rule_with_fewer_seeds_the_ranking_says_it() -> None:
+    shown = {("none", "fedavg"): [0.9, 0.8], ("none", "rfa"): [0.7]}
+    suite, cells = made_up(shown, methods=["fedavg", "rfa"], conditions=[])
+    _, _, cost, _ = rank_tables([Place("a", suite, cells, "iid")])
+    assert cost.rows[1] == ("RFA", "2.0", "-0.200 (n = 1) (2)")
 
 
 def test_a_worst_case_and_its_reference_are_over_the_same_seeds() -> None:

@@ -510,6 +510,17 @@ def test_an_attack_reaches_the_cells_and_comes_back_from_their_descriptions() ->
     )
 
 
+@pytest.mark.parametrize("method", ["centered-clipping", "flame", "signguard"])
+def test_a_rule_that_draws_is_no_rule_that_knows_how_many_attack(method: str) -> None:
+    unknown = {
+        "methods": [method],
+        "attack": {"name": "ipm", "attackers": 0.2},
+        "partition": {"scheme": "label-skew-unbalanced"},
+    }
+    (cell,) = resolve(unknown, {"seeds": [7]}).cells()
+    assert cell.describe()["rule"]["seed"] == 7
+
+
 @pytest.mark.parametrize(
     ("layers", "krum", "trimmed"),
     [

@@ -291,8 +291,10 @@ class RunSpec:
         if threat is None:
             return rule.informed(0, drawn, seed)
         informed = rule.informed(threat.schedule.count_among(drawn, num_clients), drawn, seed)
+        before = plain(rule)
+        learnt = {key for key, value in plain(informed).items() if value != before.get(key)}
         if (
-            informed != rule
+            learnt - {"seed"}  # which is the run's, however many attack
             and self.partition.may_leave_empty
             and not (threat.schedule.is_count and drawn == num_clients)
         ):

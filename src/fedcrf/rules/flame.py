@@ -36,9 +36,10 @@ class FLAME(Drawing):
     median length of all, averaged plainly, and every trained number gets Gaussian noise of standard
     deviation λS.
 
-    Noise is the paper's, with its λ for images. FLPoison (vio1etus/FLPoison) has a λ of 1.2e-5, and
-    multiplies by the standard deviation of each tensor, which is not in the paper. Clustering of
-    whole models with one sample to a core and a single cluster allowed is as in FLPoison; the paper
+    Noise is the paper's, with its λ for images; zhmzm/FLAME has the same λ, times the median length
+    of the cluster's updates alone. FLPoison (vio1etus/FLPoison) has a λ of 1.2e-5 and S as here,
+    and multiplies by the standard deviation of each tensor, which is not in the paper. Clustering
+    of whole models with one sample to a core and a single cluster allowed is as in both; the paper
     leaves it open.
 
     Attributes:

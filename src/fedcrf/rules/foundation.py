@@ -30,10 +30,11 @@ class FoundationFL(InformedOfAttackers):
     """Trimmed mean or median of the updates and of copies of one (Fang et al., NDSS 2025).
 
     The copied update is the one whose distance to the nearer of the coordinate-wise maximum and
-    minimum of all updates is greatest; of equal ones the first. The server adds the copies as
-    synthetic updates (arXiv 2501.17381). The trimmed mean cuts f values on each side, as without
-    copies. No code of the authors is known to us: the score follows the paper's formula; the
-    default number of copies, half of the clients, is unchecked.
+    minimum of all updates is greatest (equations 2 to 5 of arXiv 2501.17381); of equal ones the
+    first. The server adds the copies as synthetic updates. Their number is the paper's default,
+    n / 2 of n clients, rounded up for odd n, of which it has none; so is the trimmed mean's f on
+    each side, as without copies (section VI-A, "Parameter Settings"). No code of the authors is
+    known to us.
 
     Attributes:
         base: Which rule: of `BASES`.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,13 @@ from fedcrf.experiments.analysis.pairs import (
     paired_difference,
     worst_case,
 )
-from fedcrf.experiments.analysis.tables import NO_NUMBER, Table, difference_text, interval_text
+from fedcrf.experiments.analysis.tables import (
+    NO_NUMBER,
+    Table,
+    difference_text,
+    interval_text,
+    spread_text,
+)
 from fedcrf.experiments.methods import method_title
 
 if TYPE_CHECKING:
@@ -320,63 +327,93 @@ class Place:
     cells: pd.DataFrame
     partition: str
 
+    @cached_property
+    def by_condition(self) -> Places:
+        """By condition and method its cells, by seed."""
+        return _places(self.cells, self.partition)
 
-def worst_case_ranks(places: Sequence[Place]) -> Table:
-    """Return a row a method: its worst mean accuracy over all attacks in each place, and its rank.
 
-    Methods are in the order of their mean rank. Rank 1 is the best; where a method is not run, it
-    has no rank.
+RANKED: Mapping[str, str | None] = {
+    "worst case": None,
+    "nobody wrong: Δ to FedAvg": "accuracy",
+    "nobody wrong, worst client: Δ to FedAvg": "worst_client",
+}
+"""By title what rules are ranked by: the worst case, or a column where nobody is wrong."""
+
+
+def rank_tables(places: Sequence[Place]) -> list[Table]:
+    """Return tables with a row a method over several places: mean ranks, then each of `RANKED`.
+
+    Rank 1 is the best; where a method is not run, it has no rank. Methods are in the order of their
+    mean rank. An entry is a mean ± how far its 95 % interval reaches, and a rank; the mean alone
+    where the seeds are too few for an interval. FedAvg has its own value where others are compared
+    with it.
     """
-
-    def worst(place: Place, method: str) -> Estimate | None:
-        by_condition = _places(place.cells, place.partition)
-        names = _groups(place.suite).get("all shown", [])
-        found = worst_of(by_condition, names, place.suite.quiet, method)
-        return None if found is None else found[1]
-
-    attacked = [each for each in places if _groups(each.suite)]
-    return _ranked("worst case (rank)", attacked, worst)
-
-
-def cost_ranks(places: Sequence[Place]) -> Table:
-    """Return a row a method: what it costs where nobody is wrong, as the difference to FedAvg."""
-
-    def cost(place: Place, method: str) -> Estimate | None:
-        by_condition = _places(place.cells, place.partition)
-        own, baseline = (
-            by_condition[place.suite.quiet, name]["accuracy"] for name in (method, BASELINE)
+    tables, means = [], {}
+    for title, column in RANKED.items():
+        shown = [place for place in places if column is not None or _groups(place.suite)]
+        table, means[title] = _ranked(title, shown, column)
+        tables.append(table)
+    order = sorted(
+        dict.fromkeys(method for place in places for method in place.suite.methods),
+        key=lambda method: [mean.get(method, np.inf) for mean in means.values()],
+    )
+    run_in = {method: sum(method in each.suite.methods for each in places) for method in order}
+    rows = tuple(
+        (
+            method_title(method),
+            str(run_in[method]),
+            *(_rank(mean, method) for mean in means.values()),
         )
-        return paired_difference(own, baseline)
-
-    return _ranked("nobody wrong: Δ to FedAvg (rank)", places, cost)
+        for method in order
+    )
+    header = ("mean rank", "places", *(title.removesuffix(": Δ to FedAvg") for title in means))
+    return [Table("", header, rows), *tables]
 
 
 def _ranked(
-    title: str,
-    places: Sequence[Place],
-    measure: Callable[[Place, str], Estimate | None],
-) -> Table:
-    """Return a table of methods by places: a measure of which more is better, and ranks by it."""
+    title: str, places: Sequence[Place], column: str | None
+) -> tuple[Table, Mapping[str, float]]:
+    """Return a table of methods by places and the methods' mean ranks; see `RANKED`."""
     methods = dict.fromkeys(method for place in places for method in place.suite.methods)
-    ranks: dict[str, list[float]] = {method: [] for method in methods}
+    ranks: dict[str, list[int]] = {method: [] for method in methods}
     columns: list[dict[str, str]] = []
     for place in places:
-        found = {method: measure(place, method) for method in methods}
-        known = {method: each for method, each in found.items() if each is not None}
+        compared = {method: _compared(place, method, column) for method in methods}
+        known = {method: each for method, each in compared.items() if each is not None}
         texts = {}
         for method, each in known.items():
             rank = 1 + sum(other.mean > each.mean for other in known.values())
             ranks[method].append(rank)
-            texts[method] = f"{each.mean:.3f} {interval_text(each)} ({rank})"
+            text = spread_text(each, ".3f" if column is None else "+.3f")
+            if method == BASELINE and column is not None:
+                text = _mean_text(_mean(place.by_condition, place.suite.quiet, method, column))
+            texts[method] = f"{text}{_fewer(each, len(place.suite.seeds))} ({rank})"
         columns.append(texts)
-    mean = {method: float(np.mean(each)) if each else np.inf for method, each in ranks.items()}
-    rows = [
+    means = {method: float(np.mean(each)) for method, each in ranks.items() if each}
+    rows = tuple(
         (
             method_title(method),
-            f"{mean[method]:.1f}" if ranks[method] else NO_NUMBER,
+            _rank(means, method),
             *(texts.get(method, NO_NUMBER) for texts in columns),
         )
-        for method in sorted(methods, key=mean.__getitem__)
-    ]
-    header = (title, "mean rank", *(place.title for place in places))
-    return Table(title, header, tuple(rows))
+        for method in sorted(methods, key=lambda method: means.get(method, np.inf))
+    )
+    titles = (f"{place.title} (n = {len(place.suite.seeds)})" for place in places)
+    return Table("", (f"{title} (rank)", "mean rank", *titles), rows), means
+
+
+def _compared(place: Place, method: str, column: str | None) -> Estimate | None:
+    """Return a method's worst case, or by how much a column exceeds FedAvg's with nobody wrong."""
+    suite, by_condition = place.suite, place.by_condition
+    if column is None:
+        found = worst_of(by_condition, _groups(suite)["all shown"], suite.quiet, method)
+        return None if found is None else found[1]
+    own, baseline = (
+        by_condition[suite.quiet, name][column].dropna() for name in (method, BASELINE)
+    )
+    return paired_difference(own, baseline)
+
+
+def _rank(means: Mapping[str, float], method: str) -> str:
+    return f"{means[method]:.1f}" if method in means else NO_NUMBER
