@@ -103,7 +103,7 @@ class NormEvidence(LinearPart):
         tolerated += self.tolerance_growth * seen.norm_decay
         evidence = np.zeros(seen.num_clients)
         evidence[known] = np.minimum(np.maximum(0.0, excess - tolerated), self.limit)
-        return self.against(seen, evidence, labels, {})
+        return self.against(evidence, labels, {})
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class ResponseEvidence(LinearPart):
         trusted = 1.0 if seen.trust_ratio is None else seen.trust_ratio
         tolerated = expected + self.tolerance_growth * seen.norm_decay * trusted
         evidence = np.where(known, np.maximum(0.0, response - tolerated), 0.0)
-        return self.against(seen, evidence, labels, {self.cause: response})
+        return self.against(evidence, labels, {self.cause: response})
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class ConsistencyEvidence(LinearPart):
         missing = (1.0 - 0.5 * large) * (1.0 - self.share) * abs(turned)
         expected = -turned - max(missing, large * self.spread * deviation)
         evidence = np.where(known, np.maximum(0.0, expected - consistency), 0.0)
-        return self.against(seen, evidence, labels, {self.cause: consistency})
+        return self.against(evidence, labels, {self.cause: consistency})
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class Opposition(LinearPart):
             else:
                 middle, tolerated = median(met[judges]) if len(judges) else 0.0, tolerance
             evidence = np.maximum(0.0, met - middle - tolerated)
-            return self.against(seen, evidence, labels, {self.cause: met, "vote": counted})
+            return self.against(evidence, labels, {self.cause: met, "vote": counted})
 
         return energy
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Settings, check_share, check_whole, checked_number, checked_share
 from fedcrf.crf.parts import (
     Causes,
+    Energy,
     EvidencePart,
     LinearPart,
     Message,
@@ -111,16 +112,33 @@ class Field(Settings):
         if causes:  # potentials may need them too
             seen = replace(seen, measured={**seen.measured, **causes})
         for part in self.evidence:
-            energy = part.energy(seen, labels)
+            energy = _counted(part.energy(seen, labels), part, seen.window)
             unary = unary + energy.values
             causes.update(energy.causes)
-        messages = [part.message(seen, labels) for part in self.pairwise]
+        messages = [_message(part, seen, labels) for part in self.pairwise]
         marginals = mean_field(
             initial, unary, messages, iterations=self.iterations, damping=self.damping
         )
         for message in messages:
             causes.update(message(marginals).causes)
         return Inference(marginals, marginals @ labels, unary, causes)
+
+
+def _message(part: PairwisePart, seen: Observation, labels: NDArray[np.float64]) -> Message:
+    message = part.message(seen, labels)
+    if seen.window == 1.0:
+        return message
+    return lambda marginals: _counted(message(marginals), part, seen.window)
+
+
+def _counted(energy: Energy, part: object, window: float) -> Energy:
+    """Return the 1/k of an energy, and of its evidence, that counts in a round of a window."""
+    if window == 1.0:
+        return energy
+    causes = dict(energy.causes)
+    if isinstance(part, LinearPart):
+        causes[part.evidence] = causes[part.evidence] / window
+    return Energy(energy.values / window, causes)
 
 
 def mean_field(

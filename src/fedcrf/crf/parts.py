@@ -190,8 +190,7 @@ class LinearPart(Settings):
         """The energy of one unit of evidence at label 1; 0 or more."""
         return self.strength
 
-    def against(self, seen: Observation, excess: Vector, labels: Vector, causes: Causes) -> Energy:
-        """Return the energies of evidence e = excess/k, (m,), and the causes with e among them."""
-        evidence = excess if seen.window == 1.0 else excess / seen.window
+    def against(self, evidence: Vector, labels: Vector, causes: Causes) -> Energy:
+        """Return the energies of (m,) evidence e, and the causes with e among them."""
         values = self.slope * (evidence[:, None] * labels)
         return Energy(values, {**causes, self.evidence: evidence})
