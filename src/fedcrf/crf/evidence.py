@@ -291,13 +291,16 @@ class Chain(Settings):
     def __post_init__(self) -> None:
         check_share(self, "persistence")
 
-    def transition(self, prior: Matrix, before: Matrix, window: float = 1.0) -> Matrix:
+    def within(self, window: float) -> Chain:
+        """Return the chain with s^{1/k}, whose label stays over k rounds with s."""
+        return self if window == 1.0 else Chain(self.persistence ** (1.0 / window))
+
+    def transition(self, prior: Matrix, before: Matrix) -> Matrix:
         """Return P_t, which is P₀ for a new client; see `TemporalPart.transition`.
 
-        With a window of k rounds the label stays with probability s^{1/k}, and so over the whole
-        window with s. It is linear, so that expected labels can be given in the place of marginals.
+        It is linear, so that expected labels can be given in the place of marginals.
         """
-        stay = self.persistence ** (1.0 / window)
+        stay = self.persistence
         return np.where(np.isnan(before), prior, stay * before + (1.0 - stay) * prior)
 
 

@@ -106,7 +106,7 @@ class Field(Settings):
         prior = self.prior.prior(seen, labels)
         initial = prior.probabilities
         if self.temporal is not None and seen.before is not None:
-            initial = self.temporal.transition(initial, seen.before, seen.window)
+            initial = self.temporal.transition(initial, seen.before)
         unary = unary_energy(initial)
         causes = dict(prior.causes)
         if causes:  # potentials may need them too

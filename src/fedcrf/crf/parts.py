@@ -155,14 +155,13 @@ class PairwisePart(Protocol):
 class TemporalPart(Protocol):
     """How a client's label changes between rounds."""
 
-    def transition(self, prior: Matrix, before: Matrix, window: float) -> Matrix:
+    def transition(self, prior: Matrix, before: Matrix) -> Matrix:
         """Return the (m, L) prior of this round.
 
         Args:
             prior: (m, L) prior of a new client.
             before: (m, L) marginals of the round in which a client last took part; NaN rows for new
                 clients.
-            window: `Observation.window`.
         """
         ...
 

@@ -277,8 +277,8 @@ class RobustCRF(Settings):
                 this name; NaN for a new client, whose p_i is p₀.
             window: k, the cause of this name; in its place s is s^{1/k}.
         """
-        chain = Chain(self.persistence)
-        return chain.transition(np.asarray(self.unknown_label), remembered, window)
+        chain = Chain(self.persistence).within(window)
+        return chain.transition(np.asarray(self.unknown_label), remembered)
 
     @cached_property
     def unknown_label(self) -> float:
@@ -425,7 +425,10 @@ class RobustCRF(Settings):
             norm_decay=norm_decay(middle, float(memory.longest[0])),
             window=window.length,
         )
-        found = self.field.infer(seen)
+        field = self.field
+        if window.length > 1.0:
+            field = replace(field, temporal=Chain(self.persistence).within(window.length))
+        found = field.infer(seen)
         trust = found.expected_label * credit
         decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
         longest = self.clip * median_norm(statistics.norms, finite)
