@@ -26,6 +26,7 @@ from fedcrf.rules import (
     CRFEvidence,
     CRFRobust,
     CRFRobustEvidence,
+    CRFWindowed,
     DnC,
     FedAvg,
     FedAWA,
@@ -240,12 +241,14 @@ TESTED: list[Rule] = [
         damping=0.25,
     ),
     CRFRobustEvidence(),
+    CRFWindowed(),
+    CRFWindowed(longest_window=3.0, opposition_tolerance=0.1),
 ]
 
 
-def changed_settings(rule: Rule) -> dict[str, Any]:
-    """The settings of a rule that are not its defaults."""
-    default = type(rule)()
+def changed_settings(rule: Rule, default: Rule | None = None) -> dict[str, Any]:
+    """The settings of a rule that are not its defaults, or not another rule's."""
+    default = default or type(rule)()
     names = [field.name for field in fields(rule)]  # type: ignore[arg-type]
     settings = {name: getattr(rule, name) for name in names}
     return {name: value for name, value in settings.items() if value != getattr(default, name)}
@@ -306,7 +309,8 @@ def slow_version(rule: Rule, round_: Round) -> tuple[Sequence[float], State]:
             return weights, with_floats(slow.weighted_mean(models, weights), before, step)
         case CRFRobust():
             heeded = evidence if isinstance(rule, CRFRobustEvidence) else None
-            server = SlowRobust(**changed_settings(rule))
+            settings = changed_settings(rule, CRFRobust())
+            server = SlowRobust(**{k: v for k, v in settings.items() if k != "sketch_size"})
             return slow_robust(server, round_, vectors, heeded)
         case GAS():
             f = rule.num_byzantine or 0
