@@ -147,7 +147,7 @@ for node in 0 1; do ssh-keygen -q -t ecdsa -b 384 -N "" -f node$node; done
 @pytest.mark.slow
 @pytest.mark.skipif(
     "FEDCRF_KILL_SERVER" not in os.environ,
-    reason="where nodes end before the server it ends its round without them: set FEDCRF_KILL_SERVER",
+    reason="a node that ends first is missing from the round: set FEDCRF_KILL_SERVER",
 )
 def test_a_server_that_is_killed_goes_on_to_the_same_bits_with_the_same_clients(
     processes: Processes, tmp_path: Path, tasks: Any
