@@ -24,7 +24,7 @@ Arrays = Mapping[str, NDArray[Any]]
 ARRAYS: Mapping[str, tuple[str, str]] = {
     "layout": ("iu", "4"),
     "labels": ("iuf", "L"),
-    "clients": ("iu", "k"),  # identities, rising, in the order of the next three
+    "clients": ("iu", "k"),  # identities, rising, in the order of the next four
     "beliefs": ("iuf", "kL"),
     "sketches": ("iuf", "ks"),
     "before": ("iuf", "kb"),
@@ -299,13 +299,15 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             )
             for path in set(averages.rounds.tolist())
         }
+        sketches = as_remembered(averages.updates)
+        before = as_remembered(averages.before[:, : self._averaged])
         for place in np.argsort(clients).tolist():
             rows.pop(identities[place], None)  # so that it comes last
             # Copies, since a view would keep the whole round's array in memory.
             rows[identities[place]] = Row(
                 beliefs[place].copy(),
-                as_remembered(averages.updates[place]),
-                as_remembered(averages.before[place, : self._averaged]),
+                sketches[place].copy(),
+                before[place].copy(),
                 paths[int(averages.rounds[place])],
             )
         surplus = len(rows) - max(most, len(clients))
