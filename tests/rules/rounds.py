@@ -461,6 +461,8 @@ def slack_of(rule: Rule) -> float:
         return 1e-7  # as its weights
     if isinstance(rule, BRA):
         return 1e-7  # densities of distances that the Gram matrix knows less well
+    if isinstance(rule, FoolsGold):
+        return 1e-9  # 1 less a cosine near 1, where histories are alike
     # Weiszfeld's weights divide by distances, which the Gram matrix knows less well.
     return 1e-9 if isinstance(rule, GeometricMedian | RFA) else 1e-13
 
