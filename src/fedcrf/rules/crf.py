@@ -114,13 +114,17 @@ class CRFWindowed(CRFRobust):
     """The robust CRF that looks at windows of rounds, whose length it finds.
 
     Where a round is one mini-batch, single rounds are noise; see `fedcrf.crf.window`. Honest
-    clients differ less from each other over a window, and its tolerances are wider.
+    clients differ less from each other over a window, and its tolerances are wider. A count is
+    believed as far as the length of the update supports it, so that a large site keeps its weight.
     """
+
+    behaviour: ClassVar[int] = 2
 
     longest_window: float | None = 10.0
     opposition_tolerance: float = 0.5
     norm_tolerance_growth: float = 1.0
     curvature_response_share: float = 0.25
+    counts: str | None = "claimed"
     sketch_size: int = 512
 
 
