@@ -238,9 +238,8 @@ def not_at_home() -> str:
         f"{alone[1]} at 0.1. `crf-robust-evidence` spares them: {kinder} at 0.1.",
         f"*Sites of very unequal size*: {lost('unequal-alpha-0.1')} at α = 0.1 and "
         f"{lost('unequal-alpha-0.05')} at 0.05 (6,000 images of MNIST).",
-        "*Small federations*: of ten honest sites with like data the least trusted counts "
-        f"{shares[0]} by round 8 where all have 300 images together, and {shares[1]} by round 20 "
-        "where they have 1,437.",
+        "*Small federations*: with 300 images in all, the least trusted of ten honest sites with "
+        f"like data counts {shares[0]} by round 8. With 1,437 it counts {shares[1]} by round 20.",
     )
     return "".join(map(item, lines))
 

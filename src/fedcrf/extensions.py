@@ -112,11 +112,11 @@ def check_class(what: str, name: str, found: object, base: type) -> None:
     """Check that what a name stands for is a class of settings that derives from another.
 
     Raises:
-        FedcrfError: It is none, or lacks a method.
+        FedcrfError: It is no such class, or lacks a method.
     """
     mend = f"give a frozen dataclass that derives from {base.__module__}.{base.__name__}"
     if not isinstance(found, type) or not issubclass(found, base):
-        raise FedcrfError(f"{what} '{name}' is none: {mend}")
+        raise FedcrfError(f"{what} '{name}' is no {what}: {mend}")
     lacking = sorted(getattr(found, "__abstractmethods__", ()))
     if lacking:
         raise FedcrfError(f"{what} '{name}' lacks {', '.join(lacking)}: give it that method")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,7 +160,7 @@ def partition(
     print_table(partition_table(record, title))
     for line in holdings_notices(record):
         say(line)
-    name = f"{images.name.replace('/', '-')}-{clients_name(spec.partition)}-seed-{seed}"
+    name = f"{re.sub('[/:]', '-', images.name)}-{clients_name(spec.partition)}-seed-{seed}"
     stem = output or Path("runs") / f"partition-{name}"
     if stem.suffix in (".png", ".svg", ".csv"):
         stem = stem.with_suffix("")

@@ -107,7 +107,8 @@ def run(
     describe: Annotated[
         bool,
         what_option(
-            "Print the whole resolved description as a run file, and run nothing.", "--describe"
+            "Print the resolved description, defaults too, as a run file; run nothing.",
+            "--describe",
         ),
     ] = False,
 ) -> None:

@@ -267,8 +267,10 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
     header = tuple(title_of(name).column for name in columns)
 
     def written(causes: ClientCauses, name: str) -> str:
-        if name in ("client", WORDS["node_column"], "num_examples"):
+        if name in ("client", WORDS["node_column"]):
             return str(getattr(causes, name))
+        if name == "num_examples":
+            return str(causes.num_examples).removesuffix(".0")
         if name == WORDS["attacker_column"]:
             return "attacks" if causes.attacks else "not now" if causes.attacker else ""
         return _number(causes.value(name), title_of(name).digits)
