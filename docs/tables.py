@@ -293,7 +293,7 @@ def protocols() -> str:
         shown = held(whole, whole.chosen(quick=True, conditions=[], seeds=[]), Store(folder))
         cells = suite_cells(shown, Store(folder))
         places += [
-            Place(f"{folder.name.replace('-quick', '')}, {partition}", shown, cells, partition)
+            Place(shown, cells, partition, f"{folder.name.replace('-quick', '')}, {partition}")
             for partition in shown.partitions
             if len(cells[cells["partition"] == partition])
         ]

@@ -13,10 +13,10 @@ from scipy.stats import rankdata
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.conditions import (
+    Place,
     accuracy_table,
     heat_map_grid,
     overview_table,
-    place_title,
     tables_of,
 )
 from fedcrf.experiments.analysis.tables import write_page
@@ -150,19 +150,17 @@ def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
     overview = overview_table(suite, cells)
     if len(suite.partitions) > 1 and overview.rows:
         sections.append(overview.as_markdown())
-    texts = {}
-    for partition in suite.partitions:
-        sections.append(f"## {partition}\n")
-        tables = tables_of(suite, cells, partition)
-        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
-        accuracies = accuracy_table(suite, cells, partition)
-        texts[f"accuracy-{partition}.csv"] = accuracies.as_csv()
+    texts, places = {}, [Place(suite, cells, partition) for partition in suite.partitions]
+    for place in places:
+        sections.append(f"## {place.partition}\n")
+        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables_of(place)]
+        texts[f"accuracy-{place.partition}.csv"] = accuracy_table(place).as_csv()
     texts["tables.md"] = "\n".join(sections)
     paths = write_page(folder, "tables.md", texts, cells)
-    for partition in suite.partitions:
-        title = f"{suite.title}: mean test accuracy\n{place_title(suite, partition)}"
-        figure = heat_map_figure(heat_map_grid(suite, cells, partition), title)
-        paths += save(figure, folder / f"heat-map-{partition}")
+    for place in places:
+        title = f"{suite.title}: mean test accuracy\n{place.about}"
+        figure = heat_map_figure(heat_map_grid(place), title)
+        paths += save(figure, folder / f"heat-map-{place.partition}")
     return paths
 
 
