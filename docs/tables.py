@@ -24,22 +24,20 @@ from fedcrf.experiments.analysis.conditions import (  # noqa: E402
     Place,
     rank_tables,
 )
-from fedcrf.experiments.analysis.pairs import (  # noqa: E402
+from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
+from fedcrf.experiments.analysis.tables import (  # noqa: E402  # noqa: E402
     Estimate,
+    Table,
+    difference_text,
+    estimate_text,
     mean_accuracy,
     method_difference,
     of_method,
 )
-from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
-from fedcrf.experiments.analysis.tables import (  # noqa: E402
-    Table,
-    difference_text,
-    estimate_text,
-)
-from fedcrf.experiments.methods import method_title  # noqa: E402
 from fedcrf.experiments.reproduce import columns, paper_cells  # noqa: E402
 from fedcrf.experiments.results import table as results_of  # noqa: E402
 from fedcrf.experiments.robustness import held, suite_cells  # noqa: E402
+from fedcrf.experiments.settings import method_title  # noqa: E402
 from fedcrf.experiments.store import Store  # noqa: E402
 from fedcrf.experiments.suite import read_suite  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402

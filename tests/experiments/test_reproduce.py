@@ -10,7 +10,6 @@ import pytest
 
 from experiments.runs import small_spec, snapshot, summary
 from fedcrf import FedcrfError
-from fedcrf.experiments.analysis.pairs import mean_accuracy
 from fedcrf.experiments.analysis.paper import (
     PAPER_METHODS,
     PUBLISHED,
@@ -19,6 +18,7 @@ from fedcrf.experiments.analysis.paper import (
     column_table,
     published_column,
 )
+from fedcrf.experiments.analysis.tables import mean_accuracy
 from fedcrf.experiments.reproduce import (
     column_store,
     column_tables,

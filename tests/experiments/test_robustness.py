@@ -26,7 +26,7 @@ from fedcrf.experiments.analysis.conditions import (
     separation_table,
     summary_table,
 )
-from fedcrf.experiments.analysis.pairs import by_axes
+from fedcrf.experiments.analysis.tables import by_axes
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,

@@ -20,7 +20,7 @@ from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.results import read_results, table, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import Store
-from fedcrf.report.lookup import find_round, find_rounds
+from fedcrf.report.explanation import find_round, find_rounds
 from fedcrf.report.page import render
 from fedcrf.report.reading import read_report
 from fedcrf.simulation.federation import build_federation, client_splits

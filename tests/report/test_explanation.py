@@ -15,12 +15,15 @@ from fedcrf.errors import FedcrfError
 from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,
+    Explained,
     causes_of,
     causes_table,
     clients_table,
+    find_cell,
+    find_client,
+    find_round,
     most_changed,
 )
-from fedcrf.report.lookup import Explained, find_cell, find_client, find_round
 from fedcrf.rules import CRF, RULES, Adam, ClientReport, CRFRobust, Optimized
 from fedcrf.simulation.records import (
     ClientMetrics,

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from experiments.runs import carry_out, small_spec
-from fedcrf.experiments.analysis.pairs import mean_accuracy, method_difference
+from fedcrf.experiments.analysis.tables import mean_accuracy, method_difference
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.store import Store
+from fedcrf.report.effects import last_verdicts
+from fedcrf.report.explanation import find_rounds
 from fedcrf.report.headline import Headline, distrusted_tile, headline_of
-from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import render
 from fedcrf.report.reading import read_report
-from fedcrf.report.verdict import last_verdicts
 
 
 def headline(folder: Path) -> Headline:
@@ -85,7 +85,7 @@ def test_a_rule_that_judges_nobody_has_no_such_tile(tmp_path: Path) -> None:
 def test_a_difference_that_seeds_may_have_made_is_not_called_clear(
     finished: Path, monkeypatch: pytest.MonkeyPatch, low: float, title: str
 ) -> None:
-    from fedcrf.experiments.analysis.pairs import Estimate
+    from fedcrf.experiments.analysis.tables import Estimate
 
     gain = Estimate(0.01, 3, 0.001, 0.001 + low, 0.02)
     monkeypatch.setattr("fedcrf.report.headline.method_difference", lambda *_: gain)

@@ -13,20 +13,19 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fedcrf.experiments.store import Store
-from fedcrf.report.effects import effects_of
+from fedcrf.report.effects import effects_of, verdicts_of
 from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,
     causes_of,
     clients_table,
     columns_of,
+    find_rounds,
     verdict_line,
     weight_lines,
 )
-from fedcrf.report.lookup import find_rounds
 from fedcrf.report.page import write_page
 from fedcrf.report.reading import read_report
-from fedcrf.report.verdict import verdicts_of
 from report.browser import Browser
 from report.sentences import columns_explained
 from report.test_content import NASTY, break_record

@@ -18,8 +18,7 @@ from fedcrf.cli import app
 from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun
-from fedcrf.report.explanation import causes_of, clients_table
-from fedcrf.report.lookup import find_rounds
+from fedcrf.report.explanation import causes_of, clients_table, find_rounds
 from fedcrf.report.page import render, write_page
 from fedcrf.report.reading import read_report
 from fedcrf.simulation.records import ExcludedNode, Metrics, RoundRecord

@@ -450,7 +450,7 @@ def explain(
     seed: Annotated[int | None, what_option("The seed; else the run's first.")] = None,
 ) -> None:
     """Explain the clients' weights in one round: a verdict in words, then the numbers."""
-    from fedcrf.report.lookup import find_round, find_rounds, in_words
+    from fedcrf.report.explanation import find_round, find_rounds, in_words
 
     found = find_rounds(folder, method, seed)
     said = in_words(found, find_round(found, number, client), client)
@@ -501,7 +501,7 @@ def partition(
 
 def methods() -> None:
     """List the methods, and what they are made of, with its settings."""
-    from fedcrf.experiments.methods import METHODS
+    from fedcrf.experiments.settings import METHODS
     from fedcrf.objectives import OBJECTIVES
     from fedcrf.rules import RULES, SERVER_OPTIMIZERS
     from fedcrf.rules.byzfl import AGGREGATORS, PRE_AGGREGATORS

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.study import Axis, Study
 from fedcrf.experiments.suite import Suite, read_suite
 

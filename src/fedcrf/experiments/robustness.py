@@ -29,10 +29,9 @@ from fedcrf.experiments.grid import (
     Workplace,
     run_grids,
 )
-from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.provenance import FIRST
 from fedcrf.experiments.results import counted, frame, suite_rows
-from fedcrf.experiments.settings import differences
+from fedcrf.experiments.settings import differences, is_method
 from fedcrf.experiments.spec import CellKey, CellSpec
 from fedcrf.experiments.store import Score, Store, name_of, unseeded
 from fedcrf.experiments.suite import Suite

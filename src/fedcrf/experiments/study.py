@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.pairs import by_axes, estimate, mean_grid, paired_difference
 from fedcrf.experiments.analysis.tables import (
     NO_NUMBER,
     UNDER_ATTACK,
     Table,
+    by_axes,
     check_not_emptier,
     difference_text,
+    estimate,
     estimate_text,
+    mean_grid,
+    paired_difference,
 )
-from fedcrf.experiments.methods import folder_name, method_title
-from fedcrf.experiments.settings import Options, flat, hashable
+from fedcrf.experiments.settings import Options, flat, folder_name, hashable, method_title
 from fedcrf.experiments.spec import (
     CellKey,
     CellSpec,

@@ -25,9 +25,8 @@ from pydantic_core import ErrorDetails
 
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.analysis.pairs import BASELINE
-from fedcrf.experiments.methods import averaging_method
-from fedcrf.experiments.settings import flat, wanted
+from fedcrf.experiments.analysis.tables import BASELINE
+from fedcrf.experiments.settings import averaging_method, flat, wanted
 from fedcrf.experiments.spec import (
     NOBODY,
     CellKey,

@@ -75,9 +75,8 @@ class SimulationResult:
         """Return a row for each site: its weight in its last round, and whether it is trusted."""
         import pandas as pd
 
-        from fedcrf.report.effects import effects_of
+        from fedcrf.report.effects import effects_of, verdicts_of
         from fedcrf.report.explanation import reason_in_words
-        from fedcrf.report.verdict import verdicts_of
 
         rows: dict[int | str, dict[str, Any]] = {}
         effects = [effects_of(record, self.description.known_rule) for record in self.records]
@@ -104,7 +103,7 @@ class SimulationResult:
         """
         from rich.console import Console
 
-        from fedcrf.report.lookup import Explained, attackers_of, find_round, in_words
+        from fedcrf.report.explanation import Explained, attackers_of, find_round, in_words
 
         title, rule = self.description.title, self.description.known_rule
         found = Explained(title, self.records, rule, attackers_of(self.records, None))

@@ -7,11 +7,16 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from fedcrf.experiments.analysis.pairs import BASELINE, mean_accuracy, method_difference
-from fedcrf.experiments.analysis.tables import estimate_text, interval_text
+from fedcrf.experiments.analysis.tables import (
+    BASELINE,
+    estimate_text,
+    interval_text,
+    mean_accuracy,
+    method_difference,
+)
 from fedcrf.experiments.results import RunResults
-from fedcrf.report.lookup import attackers_of, find_cell
-from fedcrf.report.verdict import last_verdicts
+from fedcrf.report.effects import last_verdicts
+from fedcrf.report.explanation import attackers_of, find_cell
 from fedcrf.simulation.records import Client, RoundRecord, Rounds
 from fedcrf.simulation.task import ACCURACY
 

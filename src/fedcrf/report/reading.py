@@ -14,19 +14,22 @@ import tomli_w
 
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
-from fedcrf.experiments.analysis.tables import UNDER_ATTACK, Table, comparison_table
+from fedcrf.experiments.analysis.tables import (
+    UNDER_ATTACK,
+    Table,
+    comparison_table,
+    curve_rounds,
+    mean_curve,
+)
 from fedcrf.experiments.cell import CellSummary
-from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
 from fedcrf.experiments.results import RunResults, damage_line, find, read_results
+from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import PartitionRecord, Store
-from fedcrf.report.effects import Effects, effects_of, scales_of
-from fedcrf.report.explanation import WORDS
+from fedcrf.report.effects import Effects, Verdict, effects_of, scales_of, verdicts_of
+from fedcrf.report.explanation import WORDS, attackers_of
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
-from fedcrf.report.lookup import attackers_of
-from fedcrf.report.verdict import Verdict, verdicts_of
 from fedcrf.rules import FedAvg
 from fedcrf.simulation.records import RoundRecord, Rounds
 from fedcrf.simulation.task import ACCURACY

@@ -25,7 +25,7 @@ from fedcrf.experiments.recorded import (
 from fedcrf.experiments.results import table
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
 from fedcrf.integrations.recording import Recorder
-from fedcrf.report.lookup import find_rounds
+from fedcrf.report.explanation import find_rounds
 from fedcrf.rules import (
     CRF,
     RESIDUAL_LOSS,

@@ -14,23 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedcrf.experiments.analysis.pairs import (
+from fedcrf.experiments.analysis.tables import (
     BASELINE,
+    NO_NUMBER,
     Estimate,
+    Table,
     by_axes,
+    difference_text,
     estimate,
+    interval_text,
     mean_grid,
     paired_difference,
+    spread_text,
     worst_case,
 )
-from fedcrf.experiments.analysis.tables import (
-    NO_NUMBER,
-    Table,
-    difference_text,
-    interval_text,
-    spread_text,
-)
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.settings import method_title
 
 if TYPE_CHECKING:
     import pandas as pd

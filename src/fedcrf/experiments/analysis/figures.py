@@ -15,8 +15,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.analysis.tables import curve_rounds, mean_curve
+from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
 from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order

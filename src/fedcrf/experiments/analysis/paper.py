@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.experiments.analysis.pairs import (
+from fedcrf.experiments.analysis.tables import (
     CONFIDENCE,
+    NO_NUMBER,
     Estimate,
+    Table,
     by_axes,
+    difference_text,
     estimate,
+    estimate_text,
     mean_accuracy,
     method_difference,
     paired_difference,
 )
-from fedcrf.experiments.analysis.tables import NO_NUMBER, Table, difference_text, estimate_text
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.suite import read_suite
 
