@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.analysis.paper import (
@@ -23,9 +24,6 @@ from fedcrf.experiments.cell import check_folder, check_free
 from fedcrf.experiments.results import frame, read_results, run_rows, stale_line
 from fedcrf.experiments.settings import folder_name
 from fedcrf.experiments.store import Store
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def columns(table: str, datasets: Sequence[str] | None = None) -> list[Column]:

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.paper import published_column
 from fedcrf.experiments.analysis.tables import (
@@ -34,8 +36,6 @@ from fedcrf.simulation.records import Rounds, reported_round, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, divergence, lost_so_far
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fedcrf.experiments.study import Study
 
 COLUMNS: Mapping[str, Any] = {
@@ -225,8 +225,6 @@ def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
 
     What is None in a row is as good as missing.
     """
-    import pandas as pd
-
     said = ({key: value for key, value in row.items() if value is not None} for row in rows)
     whole = [{**COLUMNS, **more, **row} for row in said]
     found = pd.DataFrame(whole, columns=None if whole else [*COLUMNS, *more])

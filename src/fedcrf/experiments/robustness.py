@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 from scipy.stats import rankdata
 
 from fedcrf.errors import FedcrfError
@@ -36,9 +37,6 @@ from fedcrf.experiments.spec import CellKey, CellSpec
 from fedcrf.experiments.store import Score, Store, name_of, unseeded
 from fedcrf.experiments.suite import Suite
 from fedcrf.simulation.records import RoundRecord, Rounds
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 T = TypeVar("T")
 

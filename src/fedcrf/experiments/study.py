@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import (
@@ -34,9 +36,6 @@ from fedcrf.experiments.spec import (
     with_current_names,
 )
 from fedcrf.experiments.store import Store
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+from rich.console import Console
 from torch import Tensor
 
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.recorded import Description, RecordedRun
+from fedcrf.report.effects import effects_of, verdicts_of
+from fedcrf.report.explanation import Explained, attackers_of, find_round, in_words, reason_in_words
 from fedcrf.simulation.records import RoundRecord, Rounds
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +48,6 @@ class SimulationResult:
     @property
     def metrics(self) -> pd.DataFrame:
         """By round what was measured: of training, validation and test the loss and the metrics."""
-        import pandas as pd
-
         rows = []
         for record in self.records:
             row = {"training_loss": record.training_loss}
@@ -73,11 +72,6 @@ class SimulationResult:
 
     def table(self) -> pd.DataFrame:
         """Return a row for each site: its weight in its last round, and whether it is trusted."""
-        import pandas as pd
-
-        from fedcrf.report.effects import effects_of, verdicts_of
-        from fedcrf.report.explanation import reason_in_words
-
         rows: dict[int | str, dict[str, Any]] = {}
         effects = [effects_of(record, self.description.known_rule) for record in self.records]
         for record, verdicts in zip(self.records, verdicts_of(self.records, effects), strict=True):
@@ -101,10 +95,6 @@ class SimulationResult:
 
         By default it is of all sites in the last round, or the last in which the site took part.
         """
-        from rich.console import Console
-
-        from fedcrf.report.explanation import Explained, attackers_of, find_round, in_words
-
         title, rule = self.description.title, self.description.known_rule
         found = Explained(title, self.records, rule, attackers_of(self.records, None))
         client = None if site is None else self._site(site)
@@ -152,13 +142,9 @@ class SimulationResult:
 
     @property
     def _rounds(self) -> pd.Index:
-        import pandas as pd
-
         return pd.Index([record.round for record in self.records], name="round")
 
     def _by_site(self, values: Callable[[RoundRecord], Sequence[float]]) -> pd.DataFrame:
-        import pandas as pd
-
         rows = [dict(zip(record.clients, values(record), strict=False)) for record in self.records]
         return pd.DataFrame(rows, index=self._rounds, columns=list(self.sites), dtype=float)
 

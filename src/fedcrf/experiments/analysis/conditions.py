@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from fedcrf.experiments.analysis.tables import (
     BASELINE,
@@ -31,8 +32,6 @@ from fedcrf.experiments.analysis.tables import (
 from fedcrf.experiments.settings import method_title
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fedcrf.experiments.suite import Suite
 
 ALL_CLIENTS: Mapping[str, str] = {
@@ -101,8 +100,6 @@ class Place:
         All are over the seeds that are finished under each of these conditions, and under the quiet
         one unless none of its seeds is; then it has no mean. None where they share no seed.
         """
-        import pandas as pd
-
         quiet = self.suite.quiet
         every = [*conditions, *([] if self.by_condition[quiet, method].empty else [quiet])]
         columns = {name: self.by_condition[name, method]["accuracy"] for name in every}
@@ -357,8 +354,6 @@ def _ranked(
     title: str, places: Sequence[Place], column: str | None
 ) -> tuple[Table, Mapping[str, float]]:
     """Return a table of methods by places and the methods' mean ranks; see `RANKED`."""
-    import pandas as pd
-
     methods = list(dict.fromkeys(method for place in places for method in place.suite.methods))
     ranks, texts = pd.DataFrame(index=methods), pd.DataFrame(index=methods)
     for number, place in enumerate(places):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -20,9 +21,6 @@ from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
 from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, with a line style each.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fedcrf.experiments.analysis.tables import (
@@ -32,9 +33,6 @@ from fedcrf.experiments.analysis.tables import (
 from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.suite import read_suite
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -252,7 +250,6 @@ def _speed(pair: str, ours: pd.Series, theirs: pd.Series) -> tuple[str, ...]:
     Where some run never reaches it, its rounds are censored: the seeds are counted on which one
     method is there before the other, and held against chance by the sign test.
     """
-    import pandas as pd
     from scipy.stats import binomtest
 
     targets = [REACHED * max(curve) for curve in theirs]

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
+from scipy.special import ndtr, stdtrit
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.settings import method_title
@@ -26,8 +28,6 @@ from fedcrf.simulation.records import RoundRecord, Rounds, reported_round
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pandas as pd
 
     from fedcrf.experiments.analysis.paper import Published
 
@@ -137,8 +137,6 @@ def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
     a plain mean that of Student's t (the expanded percentile interval of Hesterberg, The American
     Statistician 69, 2015). ``grid`` has accuracies, a column a seed.
     """
-    from scipy.special import ndtr
-
     accuracies = grid.to_numpy(dtype=np.float64)
     means, n = accuracies.mean(axis=1), accuracies.shape[1]
     row = int(means.argmin())
@@ -178,8 +176,6 @@ def curve_rounds(seeds: Sequence[Rounds]) -> list[int]:
 
 def _student_quantile(n: int) -> float:
     """Return how many standard errors an interval reaches to either side."""
-    from scipy.special import stdtrit
-
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
 
 
