@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,15 @@ from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.records import Client, Number, Record, RoundRecord, Rounds, rounds_of
-from fedcrf.simulation.rounds import RunState, load_checkpoint, save_checkpoint, save_model
+from fedcrf.simulation.rounds import (
+    EarlyStopping,
+    RunState,
+    divergence,
+    load_checkpoint,
+    lost_so_far,
+    save_checkpoint,
+    save_model,
+)
 
 R = TypeVar("R")
 
@@ -116,14 +124,6 @@ def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
         raise FedcrfError(f"{path} {wrong}") from None
 
 
-class DamagedRecordsError(FedcrfError):
-    """A line that is no round's record, and the sound rounds before it."""
-
-    def __init__(self, damage: str, sound: Rounds) -> None:
-        super().__init__(damage)
-        self.sound = sound
-
-
 @dataclass(frozen=True)
 class RoundsFolder(ABC):
     """A folder with the records of some rounds."""
@@ -135,10 +135,10 @@ class RoundsFolder(ABC):
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
 
     def records(self) -> list[RoundRecord]:
-        """Return the rounds so far; a damaged line raises a `DamagedRecordsError`."""
+        """Return the rounds so far; a damaged line is an error."""
         records, damage = self.sound_records()
         if damage is not None:
-            raise DamagedRecordsError(damage, records)
+            raise FedcrfError(damage)
         return records
 
 
@@ -190,11 +190,60 @@ class Begun(Record):
     provenance: Provenance
 
 
-class StaleCellError(FedcrfError):
-    """A stale cell: other code made it, and today's may come to another result."""
+@dataclass(frozen=True)
+class CellResult:
+    """How far one cell is.
 
-    def __init__(self, changed: Sequence[str]) -> None:
-        super().__init__("; ".join(changed))
+    Attributes:
+        cell: Which.
+        records: Its rounds so far; where a record is damaged, those before it.
+        summary: Its result, where it is finished.
+        damage: What is wrong with its files.
+        stale: Why it is stale; then it has neither records nor summary.
+    """
+
+    cell: CellSpec
+    records: Rounds
+    summary: CellSummary | None
+    damage: str | None = None
+    stale: str | None = None
+
+    @property
+    def diverged(self) -> str | None:
+        """A line that says that its training has diverged; None where it has not."""
+        rounds = self.cell.rounds
+        stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
+        for record in self.records:
+            stopping = stopping.observe(record.round, record.validation.loss)
+            lost = lost_so_far(lost, record, self.cell.threat)
+        done = rounds_of(self.records)
+        return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
+
+    @property
+    def notice(self) -> str | None:
+        """Why it has no result that counts, and how far it is; None where it has one."""
+        if self.damage is not None:
+            return damage_line(self.damage, self.records)
+        if self.stale is not None:
+            return stale_line(self.stale)
+        if self.summary is not None:
+            return None
+        if not self.records:
+            return "not finished, not started"
+        done, accuracy = rounds_of(self.records), self.records[-1].validation.accuracy
+        so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
+        return self.diverged or so_far
+
+
+def damage_line(damage: str, records: Rounds) -> str:
+    """Return what is wrong with some records, and how far they are shown all the same."""
+    shown = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
+    return f"{shown}: {damage}"
+
+
+def stale_line(why: str) -> str:
+    """Return that a cell is stale, and why."""
+    return f"stale, and left out until it is run again: {why}"
 
 
 @dataclass(frozen=True)
@@ -233,59 +282,57 @@ class CellStore(RoundsFolder):
         """Return the cell's result where it is finished."""
         return read_record(CellSummary, self.path / SUMMARY, f"is not a cell's summary: {ANEW}")
 
-    def read(
-        self, cell: CellSpec, fingerprint: str | None
-    ) -> tuple[list[RoundRecord], CellSummary | None]:
-        """Return the rounds so far, and the cell's result where it is finished.
+    def look(self, cell: CellSpec, fingerprint: str | None) -> CellResult:
+        """Return how far the cell is; that its files are of something else is damage too.
 
-        Raises:
-            StaleCellError: It is stale.
-            FedcrfError: Its files are damaged or do not belong together, or are of another cell, or
-                of data without this fingerprint, where that is known.
+        ``fingerprint`` is that of the data, where it is known.
         """
-        summary = self.summary()
-        if summary is None:
-            self.check_current(cell)
-            return self.records(), None
-        of_data = fingerprint is None or summary.fingerprint == fingerprint
-        named = summary.method == cell.method.name and summary.seed == cell.seed
-        if not of_data or not named or cell_of(summary.description) != cell:
-            raise FedcrfError(
-                f"{self.path} holds the result of another description or other data: "
-                "choose another folder with --output"
+        records, damage = self.sound_records()
+        try:
+            summary, stale = self.summary(), self.stale(cell)
+        except FedcrfError as error:
+            return CellResult(cell, [], None, str(error))
+        if summary is not None:
+            of_data = fingerprint is None or summary.fingerprint == fingerprint
+            named = summary.method == cell.method.name and summary.seed == cell.seed
+            if not of_data or not named or cell_of(summary.description) != cell:
+                damage = (
+                    f"{self.path} holds the result of another description or other data: "
+                    "choose another folder with --output"
+                )
+                return CellResult(cell, [], None, damage)
+        if stale:
+            return CellResult(cell, [], None, stale=stale)
+        if damage is None and summary is not None and rounds_of(records) != summary.rounds:
+            damage = (
+                f"{self.path / ROUNDS} holds {rounds_of(records)} rounds and the summary beside it "
+                f"speaks of {summary.rounds}: {ANEW}"
             )
-        self.check_current(cell)
-        records = self.records()
-        if (there := rounds_of(records)) != summary.rounds:
-            raise FedcrfError(
-                f"{self.path / ROUNDS} holds {there} rounds and the summary beside it speaks of "
-                f"{summary.rounds}: {ANEW}"
-            )
-        return records, summary
+            return CellResult(cell, [], None, damage)
+        return CellResult(cell, records, summary if damage is None else None, damage)
 
     def _begun(self) -> Begun | None:
         """Return the code that the cell was begun by; None where that is not known."""
         wrong = f"does not say by which code the cell was begun: {ANEW}"
         return read_record(Begun, self.path / BEGUN, wrong)
 
-    def check_current(self, cell: CellSpec) -> None:
-        """Raise a `StaleCellError` where the cell, finished or not, is stale."""
+    def stale(self, cell: CellSpec) -> str:
+        """Return why today's code may come to another result than made the cell, finished or not.
+
+        Empty where it does not.
+        """
         made = self.summary() or self._begun()
         if made is None and not (self.path / ROUNDS).exists():
-            return
+            return ""
         kept, device = ({}, "cpu") if made is None else (made.behaviour, made.provenance.device)
-        changed = changes(cell, kept, device)
-        if changed:
-            raise StaleCellError(changed)
+        return "; ".join(changes(cell, kept, device))
 
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
         """Return the state to go on from, and the code behind it; stale rounds are removed.
 
         ``origin`` is what the next part is run with.
         """
-        try:
-            self.check_current(cell)
-        except StaleCellError:
+        if self.stale(cell):
             # In this order it stays stale wherever a kill may cut in.
             for name in (CHECKPOINT, MODEL, ROUNDS, SUMMARY, BEGUN):
                 (self.path / name).unlink(missing_ok=True)

@@ -25,7 +25,7 @@ import torch
 from fedcrf.attacks import DataAttack
 from fedcrf.data import ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.cell import Begun, CellStore, CellSummary, StaleCellError
+from fedcrf.experiments.cell import Begun, CellStore, CellSummary
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellSpec, RunSpec
@@ -230,17 +230,13 @@ def _claim(
     pending = []
     for cell in spec.cells():
         job = Job(cell, store.cell(cell), made[0].fingerprint)
-        try:
-            _, summary = job.store.read(cell, job.fingerprint)
-        except StaleCellError:
-            summary = None
-        except FedcrfError as error:  # its files are left alone, and the other cells still run
-            observer(CellFailed(cell, str(error)))
-            continue
-        if summary is None:
+        found = job.store.look(cell, job.fingerprint)
+        if found.damage is not None:  # its files are left alone, and the other cells still run
+            observer(CellFailed(cell, found.damage))
+        elif found.summary is None:
             pending.append(job)
         else:
-            observer(CellFinished(cell, summary))
+            observer(CellFinished(cell, found.summary))
     return pending
 
 

@@ -20,8 +20,8 @@ from fedcrf.experiments.analysis.paper import (
     paper_table,
 )
 from fedcrf.experiments.analysis.tables import Table, write_page
-from fedcrf.experiments.cell import check_folder, check_free
-from fedcrf.experiments.results import frame, read_results, run_rows, stale_line
+from fedcrf.experiments.cell import check_folder, check_free, stale_line
+from fedcrf.experiments.results import frame, read_results, run_rows
 from fedcrf.experiments.settings import folder_name
 from fedcrf.experiments.store import Store
 

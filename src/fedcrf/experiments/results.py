@@ -25,7 +25,7 @@ from fedcrf.experiments.analysis.tables import (
     details_table,
     results_table,
 )
-from fedcrf.experiments.cell import CellSummary, DamagedRecordsError, StaleCellError
+from fedcrf.experiments.cell import CellResult, CellSummary
 from fedcrf.experiments.provenance import changes
 from fedcrf.experiments.recorded import RecordedRun, recorded_rows, recorded_runs
 from fedcrf.experiments.settings import flat
@@ -33,7 +33,6 @@ from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
 from fedcrf.extensions import short_name
 from fedcrf.simulation.records import Rounds, reported_round, rounds_of
-from fedcrf.simulation.rounds import EarlyStopping, divergence, lost_so_far
 
 if TYPE_CHECKING:
     from fedcrf.experiments.study import Study
@@ -75,62 +74,6 @@ the mean over its last ``last_rounds`` evaluated ones. ``attack_success`` is a b
 ``curve`` has the validation accuracy of each evaluated round of a run's finished cell. ``stale``
 says why a cell is stale, ``complete`` whether it has a result that counts.
 """
-
-
-@dataclass(frozen=True)
-class CellResult:
-    """How far one cell is.
-
-    Attributes:
-        cell: Which.
-        records: Its rounds so far; where a record is damaged, those before it.
-        summary: Its result, where it is finished.
-        damage: What is wrong with its files.
-        stale: Why it is stale; then it has neither records nor summary.
-    """
-
-    cell: CellSpec
-    records: Rounds
-    summary: CellSummary | None
-    damage: str | None = None
-    stale: str | None = None
-
-    @property
-    def diverged(self) -> str | None:
-        """A line that says that its training has diverged; None where it has not."""
-        rounds = self.cell.rounds
-        stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
-        for record in self.records:
-            stopping = stopping.observe(record.round, record.validation.loss)
-            lost = lost_so_far(lost, record, self.cell.threat)
-        done = rounds_of(self.records)
-        return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
-
-    @property
-    def notice(self) -> str | None:
-        """Why it has no result that counts, and how far it is; None where it has one."""
-        if self.damage is not None:
-            return damage_line(self.damage, self.records)
-        if self.stale is not None:
-            return stale_line(self.stale)
-        if self.summary is not None:
-            return None
-        if not self.records:
-            return "not finished, not started"
-        done, accuracy = rounds_of(self.records), self.records[-1].validation.accuracy
-        so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
-        return self.diverged or so_far
-
-
-def damage_line(damage: str, records: Rounds) -> str:
-    """Return what is wrong with some records, and how far they are shown all the same."""
-    shown = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
-    return f"{shown}: {damage}"
-
-
-def stale_line(why: str) -> str:
-    """Return that a cell is stale, and why."""
-    return f"stale, and left out until it is run again: {why}"
 
 
 @dataclass(frozen=True)
@@ -207,17 +150,11 @@ def write_results(store: Store) -> list[Path]:
 
 
 def _cell_result(store: Store, cell: CellSpec) -> CellResult:
-    folder = store.cell(cell)
     try:
         partition = store.partition(cell.seed)
-        fingerprint = (partition.fingerprint or None) if partition is not None else None
-        return CellResult(cell, *folder.read(cell, fingerprint))
-    except StaleCellError as error:
-        return CellResult(cell, [], None, stale=str(error))
-    except DamagedRecordsError as error:  # and nothing else is wrong: the rounds are this cell's
-        return CellResult(cell, error.sound, None, damage=str(error))
     except FedcrfError as error:
-        return CellResult(cell, [], None, damage=str(error))
+        return CellResult(cell, [], None, str(error))
+    return store.cell(cell).look(cell, (partition and partition.fingerprint) or None)
 
 
 def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:

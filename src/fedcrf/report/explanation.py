@@ -20,9 +20,8 @@ from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.cell import CellSummary, StaleCellError
+from fedcrf.experiments.cell import CellSummary, damage_line
 from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
-from fedcrf.experiments.results import damage_line
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Store
 from fedcrf.report.effects import (
@@ -400,7 +399,7 @@ class Explained:
     rule: object  # that made them; None where it is not known
     attackers: Collection[Client] = ()  # of the run
     damage: str | None = None  # what is wrong with the records
-    stale: str | None = None  # which parts behave otherwise than when it was run
+    stale: str = ""  # which parts behave otherwise than when it was run
     unread: Sequence[str] = ()  # a line for each run beside it that could not be read
 
 
@@ -416,15 +415,10 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained
     cell = find_cell(store.read(), method, seed)
     place = store.cell(cell)
     records, damage = place.sound_records()
-    summary, stale = None, None
+    summary, stale = None, ""
     with suppress(FedcrfError):  # the rounds are shown without it
         summary = place.summary()
-    try:
-        place.check_current(cell)
-    except StaleCellError as error:
-        stale = str(error)
-    except FedcrfError:
-        pass  # likewise
+        stale = place.stale(cell)
     attackers = attackers_of(records, summary)
     title = f"{cell.method.title}, seed {cell.seed}"
     return _sound(Explained(title, records, cell.rule, attackers, damage, stale))

@@ -21,10 +21,10 @@ from fedcrf.experiments.analysis.tables import (
     curve_rounds,
     mean_curve,
 )
-from fedcrf.experiments.cell import CellSummary
+from fedcrf.experiments.cell import CellSummary, damage_line
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
-from fedcrf.experiments.results import RunResults, damage_line, find, read_results
+from fedcrf.experiments.results import RunResults, find, read_results
 from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import PartitionRecord, Store
 from fedcrf.report.effects import Effects, Verdict, effects_of, scales_of, verdicts_of
