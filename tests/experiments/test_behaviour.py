@@ -30,7 +30,7 @@ from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
-from fedcrf.report.reading import read_report
+from fedcrf.report.page import read_report
 from fedcrf.rules import CRF, FedAvg, Krum, Rule
 from fedcrf.rules.server_optimizers import Adam
 from fedcrf.simulation.local_training import LocalTraining, MLPTraining

@@ -21,8 +21,7 @@ from fedcrf.experiments.results import read_results, table, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import Store
 from fedcrf.report.explanation import find_round, find_rounds
-from fedcrf.report.page import render
-from fedcrf.report.reading import read_report
+from fedcrf.report.page import read_report, render
 from fedcrf.simulation.federation import build_federation, client_splits
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
 from fedcrf.simulation.task import evaluation_of, score

@@ -14,8 +14,7 @@ from fedcrf.experiments.store import Store
 from fedcrf.report.effects import last_verdicts
 from fedcrf.report.explanation import find_rounds
 from fedcrf.report.headline import Headline, distrusted_tile, headline_of
-from fedcrf.report.page import render
-from fedcrf.report.reading import read_report
+from fedcrf.report.page import read_report, render
 
 
 def headline(folder: Path) -> Headline:

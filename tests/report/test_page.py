@@ -24,8 +24,7 @@ from fedcrf.report.explanation import (
     verdict_line,
     weight_lines,
 )
-from fedcrf.report.page import write_page
-from fedcrf.report.reading import read_report
+from fedcrf.report.page import read_report, write_page
 from report.browser import Browser
 from report.sentences import columns_explained
 from report.test_content import NASTY, break_record
@@ -228,7 +227,7 @@ def test_the_table_of_a_round_has_the_columns_of_the_terminal(
     more: tuple[str, ...],
 ) -> None:
     words = {**WORDS, "particulars": [*WORDS["particulars"], *more]}
-    for module in ("reading", "explanation"):
+    for module in ("page", "explanation"):
         monkeypatch.setattr(f"fedcrf.report.{module}.WORDS", words)
     write_page(read_report([attacked]), tmp_path / "report.html")
     chromium.open(tmp_path / "report.html")

@@ -19,8 +19,7 @@ from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.report.explanation import causes_of, clients_table, find_rounds
-from fedcrf.report.page import render, write_page
-from fedcrf.report.reading import read_report
+from fedcrf.report.page import read_report, render, write_page
 from fedcrf.simulation.records import ExcludedNode, Metrics, RoundRecord
 from report.browser import Browser
 from report.sentences import sentence

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from fedcrf.cli.flags import (
     DATASET,
@@ -35,25 +38,64 @@ from fedcrf.cli.flags import (
     where_option,
     with_flags,
 )
-from fedcrf.cli.output import (
-    TableForm,
-    console,
-    list_entries,
-    list_files,
-    print_table,
-    print_tables,
-    say,
-)
 from fedcrf.cores import available_cores
 from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
     from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments.analysis.tables import Table
     from fedcrf.experiments.grid import CellFailed, Runs, Workplace
     from fedcrf.experiments.recorded import RecordedRun
     from fedcrf.experiments.store import Store
     from fedcrf.loggers import MakeLogger
     from fedcrf.rules.byzfl import Part
+
+
+TableForm = Literal["terminal", "markdown", "latex"]
+
+# In a pipe lines are as long as they need to be, unless COLUMNS says otherwise.
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
+
+
+def say(line: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def list_files(paths: list[Path]) -> None:
+    """Print a line for each file that was written."""
+    for path in paths:
+        say(f"wrote {shlex.quote(str(path))}")
+
+
+def list_entries(title: str, entries: dict[str, str]) -> None:
+    """Print names and what each is, below a title."""
+    say(f"{title}:")
+    width = max(map(len, entries))
+    for name, line in entries.items():
+        say(f"  {name:<{width}}  {line}")
+
+
+def print_tables(tables: Sequence[Table], form: TableForm = "terminal") -> None:
+    """Print the tables that have rows, one after the other."""
+    texts = []
+    for table in tables:
+        if not table.rows:
+            continue
+        if form == "terminal":
+            print_table(table)
+        else:
+            texts.append(table.as_markdown() if form == "markdown" else table.as_latex())
+    print("\n".join(texts), end="")
+
+
+def print_table(table: Table) -> None:
+    """Print a table, its note and an empty line."""
+    console.print(table.for_terminal())
+    if table.note:
+        console.print(table.note, markup=False, highlight=False)
+    console.print()
+
 
 ATTACKERS_OF_SUITE = "How many attack under every condition with an attack; else as the suite says."
 
@@ -120,8 +162,7 @@ def demo(*, output: FolderFlag = Path("runs/demo"), place: Annotated[Said, (JOBS
     """Show the point: three rules on the digits, with three attackers among ten and without."""
     workplace = _workplace({**place, "device": "cpu"})
     from fedcrf.experiments.demo import Demonstration
-    from fedcrf.report.page import write_page
-    from fedcrf.report.reading import read_report
+    from fedcrf.report.page import read_report, write_page
 
     shown = Demonstration(output)
     failed, _ = _carry_out(shown.study.runs(output), workplace, None, brief=True)
@@ -424,8 +465,7 @@ def report(
     ] = None,
 ) -> None:
     """Write what runs show as one HTML page: results, curves, who was trusted and why."""
-    from fedcrf.report.page import write_page
-    from fedcrf.report.reading import read_report
+    from fedcrf.report.page import read_report, write_page
 
     content = read_report(folders)
     path = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"

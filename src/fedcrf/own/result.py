@@ -115,8 +115,7 @@ class SimulationResult:
         from fedcrf.extras import check_installed
 
         check_installed("jinja2", "a report: ")
-        from fedcrf.report.page import write_page
-        from fedcrf.report.reading import read_report
+        from fedcrf.report.page import read_report, write_page
 
         with tempfile.TemporaryDirectory() as folder:
             run = RecordedRun(Path(folder) / "simulation")
