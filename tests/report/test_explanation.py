@@ -12,10 +12,10 @@ from experiments.runs import small_spec
 from fedcrf.crf import ClientCRF
 from fedcrf.crf.potentials import SCORE_TERMS, reliability
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.cell import Course
 from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,
-    Explained,
     causes_of,
     causes_table,
     clients_table,
@@ -196,8 +196,8 @@ def test_few_sentences_and_the_telling_ones() -> None:
     assert most_changed(causes[:5]) == causes[:5]
 
 
-def told_of(records: Any, damage: str | None = None) -> Explained:
-    return Explained("x", records, CRF(), damage=damage)
+def told_of(records: Any, damage: str | None = None) -> Course:
+    return Course("x", records, CRF(), damage=damage)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.runs import carry_out, small_spec
 from fedcrf.experiments.analysis.tables import mean_accuracy, method_difference
+from fedcrf.experiments.cell import Course
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.store import Store
 from fedcrf.report.effects import last_verdicts
@@ -44,7 +45,7 @@ def test_the_result_stands_beside_fedavgs(finished: Path) -> None:
 def test_who_is_distrusted_is_told_with_the_attackers(attacked: Path) -> None:
     found = find_rounds(attacked, "crf-robust", 0)
     verdicts = last_verdicts(found.records, found.rule)
-    tile = distrusted_tile(found.records, found.rule, found.attackers)
+    tile = distrusted_tile(found)
     assert tile is not None
     last = found.records[-1].round
     low = sum(each.is_low and last - each.since >= 2 for each in verdicts)
@@ -56,7 +57,7 @@ def test_a_client_that_lost_its_trust_just_now_is_not_yet_named(attacked: Path) 
     found = find_rounds(attacked, "crf-robust", 0)
     last = found.records[-1]
     fallen = last.model_copy(update={"weight": [0.0, *last.weight[1:]]})
-    tile = distrusted_tile([*found.records[:-1], fallen], found.rule, [])
+    tile = distrusted_tile(Course("", [*found.records[:-1], fallen], found.rule))
     assert tile is not None
     assert f"{last.clients[0]} since" not in tile.about
     assert last_verdicts([*found.records[:-1], fallen], found.rule)[0].is_low

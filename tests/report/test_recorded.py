@@ -211,7 +211,7 @@ def test_the_page_of_it_opens(chromium: Browser, finished: Path, tmp_path: Path)
             "return [...document.querySelectorAll('#round-table tr')]"
             "  .map((row) => [...row.children].map((each) => each.textContent))"
         )
-        table = clients_table(causes_of(record, RecordedRun(folder).rule()))
+        table = clients_table(causes_of(record, RecordedRun(folder).description().known_rule))
         assert shown == [list(row) for row in (table.header, *table.rows)]
         assert shown[1][1] == str(NODE + record.clients[0])
         if folders:

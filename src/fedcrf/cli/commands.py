@@ -443,7 +443,7 @@ def _show_recorded(
     print_tables([recorded_table(runs)], form)
     if figures:
         list_files(write_recorded_figures(folder, runs))
-    damages = {name: run.sound_records()[1] for name, run in runs.items()}
+    damages = {name: run.course().damage for name, run in runs.items()}
     lines += [f"{name}: {damage}" for name, damage in damages.items() if damage]
     for line in lines:
         say(line)
@@ -493,11 +493,11 @@ def explain(
     from fedcrf.report.explanation import find_round, find_rounds, in_words
 
     found = find_rounds(folder, method, seed)
-    said = in_words(found, find_round(found, number, client), client)
-    for line in said.lines:
+    lines, tables = in_words(found, find_round(found, number, client), client)
+    for line in lines:
         say(line)
     say("")
-    for table in said.tables:
+    for table in tables:
         print_table(table)
 
 

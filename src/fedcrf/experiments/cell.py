@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,15 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
-from fedcrf.simulation.records import Client, Number, Record, RoundRecord, Rounds, rounds_of
+from fedcrf.simulation.records import (
+    Client,
+    Number,
+    Record,
+    RoundRecord,
+    Rounds,
+    in_order,
+    rounds_of,
+)
 from fedcrf.simulation.rounds import (
     EarlyStopping,
     RunState,
@@ -191,22 +199,56 @@ class Begun(Record):
 
 
 @dataclass(frozen=True)
-class CellResult:
-    """How far one cell is.
+class Course:
+    """How far a cell is, or a run that another framework carried out.
 
     Attributes:
-        cell: Which.
+        title: What it is called: its method.
         records: Its rounds so far; where a record is damaged, those before it.
+        rule: What weighed the clients; None where it is not known.
+        seed: Of all that was drawn; 0 of a run that does not say it.
         summary: Its result, where it is finished.
         damage: What is wrong with its files.
-        stale: Why it is stale; then it has neither records nor summary.
+        stale: Why today's code may come to another result; empty where it would not.
+        unread: A line for each run beside it that could not be read.
     """
 
-    cell: CellSpec
+    title: str
     records: Rounds
-    summary: CellSummary | None
+    rule: object = None
+    seed: int = 0
+    summary: CellSummary | None = None
     damage: str | None = None
-    stale: str | None = None
+    stale: str = ""
+    unread: Sequence[str] = ()
+
+    @property
+    def attackers(self) -> list[Client]:
+        """Who attacks: whom its result names, else who has attacked so far."""
+        if self.summary is not None:
+            return self.summary.attackers or []
+        return in_order(client for record in self.records for client in record.attackers or ())
+
+    @property
+    def notice(self) -> str | None:
+        """What is not as it should be; of damage also how far it is shown all the same."""
+        if self.damage is None:
+            return None if self.records else "it has no rounds yet"
+        last = f"shown up to round {rounds_of(self.records)}"
+        return f"{last if self.records else 'no rounds are shown'}: {self.damage}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult(Course):
+    """How far a cell is; of a stale one there are neither records nor summary."""
+
+    cell: CellSpec
+
+    @classmethod
+    def of(cls, cell: CellSpec, records: Rounds = (), **more: Any) -> CellResult:
+        """Return how far a cell is: its rounds, and what else is known."""
+        title, rule, seed = cell.method.title, cell.rule, cell.seed
+        return cls(title=title, records=records, rule=rule, seed=seed, cell=cell, **more)
 
     @property
     def diverged(self) -> str | None:
@@ -223,8 +265,8 @@ class CellResult:
     def notice(self) -> str | None:
         """Why it has no result that counts, and how far it is; None where it has one."""
         if self.damage is not None:
-            return damage_line(self.damage, self.records)
-        if self.stale is not None:
+            return super().notice
+        if self.stale:
             return stale_line(self.stale)
         if self.summary is not None:
             return None
@@ -233,12 +275,6 @@ class CellResult:
         done, accuracy = rounds_of(self.records), self.records[-1].validation.accuracy
         so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
         return self.diverged or so_far
-
-
-def damage_line(damage: str, records: Rounds) -> str:
-    """Return what is wrong with some records, and how far they are shown all the same."""
-    shown = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
-    return f"{shown}: {damage}"
 
 
 def stale_line(why: str) -> str:
@@ -291,25 +327,22 @@ class CellStore(RoundsFolder):
         try:
             summary, stale = self.summary(), self.stale(cell)
         except FedcrfError as error:
-            return CellResult(cell, [], None, str(error))
+            return CellResult.of(cell, damage=str(error))
         if summary is not None:
             of_data = fingerprint is None or summary.fingerprint == fingerprint
             named = summary.method == cell.method.name and summary.seed == cell.seed
             if not of_data or not named or cell_of(summary.description) != cell:
-                damage = (
-                    f"{self.path} holds the result of another description or other data: "
-                    "choose another folder with --output"
-                )
-                return CellResult(cell, [], None, damage)
+                other = f"{self.path} holds the result of another description or other data: "
+                return CellResult.of(cell, damage=f"{other}choose another folder with --output")
         if stale:
-            return CellResult(cell, [], None, stale=stale)
-        if damage is None and summary is not None and rounds_of(records) != summary.rounds:
-            damage = (
-                f"{self.path / ROUNDS} holds {rounds_of(records)} rounds and the summary beside it "
-                f"speaks of {summary.rounds}: {ANEW}"
-            )
-            return CellResult(cell, [], None, damage)
-        return CellResult(cell, records, summary if damage is None else None, damage)
+            return CellResult.of(cell, stale=stale)
+        if damage is not None:
+            return CellResult.of(cell, records, damage=damage)
+        if summary is not None and (there := rounds_of(records)) != summary.rounds:
+            beside = f"the summary beside it speaks of {summary.rounds}: {ANEW}"
+            damage = f"{self.path / ROUNDS} holds {there} rounds and {beside}"
+            return CellResult.of(cell, damage=damage)
+        return CellResult.of(cell, records, summary=summary)
 
     def _begun(self) -> Begun | None:
         """Return the code that the cell was begun by; None where that is not known."""

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
-from fedcrf.experiments.cell import RoundsFolder, line_of, read_lines, read_record
+from fedcrf.experiments.cell import Course, RoundsFolder, line_of, read_lines, read_record
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
@@ -155,9 +155,11 @@ class RecordedRun(RoundsFolder):
                 rounds[line.evaluated_round] = line.added_to(rounds[line.evaluated_round])
         return list(rounds.values()), damage
 
-    def rule(self) -> Rule | None:
-        """Return the rule with its settings; None where it is none of this version's."""
-        return self.description().known_rule
+    def course(self) -> Course:
+        """Return how far the run is."""
+        records, damage = self.sound_records()
+        description = self.description()
+        return Course(description.title, records, description.known_rule, damage=damage)
 
     def append(self, record: RoundRecord | LaterEvaluation) -> None:
         """Keep one more round, or what was measured of one."""
@@ -247,13 +249,13 @@ def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
     ``excluded``, and the ``last_loss``. Nothing says whether it is complete, nor of which seed.
     """
     for name, run in runs.items():
-        sound, damage = run.sound_records()
-        records, description = evaluated(sound), run.description()
+        course = run.course()
+        records = evaluated(course.records)
         row = {
-            "method": description.title,
+            "method": course.title,
             "rounds": len(records),
-            "commit": description.provenance.commit,
-            "damage": damage,
+            "commit": run.description().provenance.commit,
+            "damage": course.damage,
             "folder": str(run.path),
             "run": name,
             "clients": max((len(record.clients) for record in records), default=0),
@@ -317,6 +319,6 @@ def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> lis
     """Draw accuracy, loss and trust over the rounds of all runs into the folder."""
     from fedcrf.experiments.analysis.figures import save_run_figures
 
-    records = {name: [evaluated(run.sound_records()[0])] for name, run in runs.items()}
+    records = {name: [evaluated(run.course().records)] for name, run in runs.items()}
     title = ", ".join(dict.fromkeys(run.description().framework for run in runs.values()))
     return save_run_figures(folder, records, title)

@@ -153,7 +153,7 @@ def _cell_result(store: Store, cell: CellSpec) -> CellResult:
     try:
         partition = store.partition(cell.seed)
     except FedcrfError as error:
-        return CellResult(cell, [], None, str(error))
+        return CellResult.of(cell, damage=str(error))
     return store.cell(cell).look(cell, (partition and partition.fingerprint) or None)
 
 

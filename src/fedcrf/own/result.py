@@ -16,9 +16,10 @@ from rich.console import Console
 from torch import Tensor
 
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.cell import Course
 from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.report.effects import effects_of, verdicts_of
-from fedcrf.report.explanation import Explained, attackers_of, find_round, in_words, reason_in_words
+from fedcrf.report.explanation import find_round, in_words, reason_in_words
 from fedcrf.simulation.records import RoundRecord, Rounds
 
 
@@ -95,15 +96,14 @@ class SimulationResult:
 
         By default it is of all sites in the last round, or the last in which the site took part.
         """
-        title, rule = self.description.title, self.description.known_rule
-        found = Explained(title, self.records, rule, attackers_of(self.records, None))
+        found = Course(self.description.title, self.records, self.description.known_rule)
         client = None if site is None else self._site(site)
-        said = in_words(found, find_round(found, number, client), client)
+        lines, tables = in_words(found, find_round(found, number, client), client)
         text = io.StringIO()
         console = Console(file=text, width=160, highlight=False)
-        for line in said.lines:
+        for line in lines:
             console.print(line, markup=False, soft_wrap=True)
-        for table in said.tables:
+        for table in tables:
             console.print(table.for_terminal())
         return text.getvalue()
 

@@ -10,7 +10,7 @@ import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from importlib import resources
 from pathlib import Path
@@ -20,8 +20,8 @@ from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.cell import CellSummary, damage_line
-from fedcrf.experiments.recorded import RecordedRun, newest, readable, recorded_runs
+from fedcrf.experiments.cell import Course
+from fedcrf.experiments.recorded import newest, readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Store
 from fedcrf.report.effects import (
@@ -35,7 +35,7 @@ from fedcrf.report.effects import (
     scales_of,
 )
 from fedcrf.rules import plain_rule
-from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order
+from fedcrf.simulation.records import Client, RoundRecord
 
 WORDS: Mapping[str, Any] = tomllib.loads(
     (resources.files("fedcrf.report") / "templates" / "words.toml").read_text(encoding="utf-8")
@@ -390,62 +390,33 @@ def _number(value: float, digits: int) -> str:
     return f"{written:zf}".replace("-", "−")
 
 
-@dataclass(frozen=True)
-class Explained:
-    """What is to be explained of a run."""
-
-    title: str  # of the run, or its cell
-    records: Rounds  # its rounds; those before the damage, where there is some
-    rule: object  # that made them; None where it is not known
-    attackers: Collection[Client] = ()  # of the run
-    damage: str | None = None  # what is wrong with the records
-    stale: str = ""  # which parts behave otherwise than when it was run
-    unread: Sequence[str] = ()  # a line for each run beside it that could not be read
-
-
-def find_rounds(folder: Path, method: str | None, seed: int | None) -> Explained:
+def find_rounds(folder: Path, method: str | None, seed: int | None) -> Course:
     """Return what is to be explained of a run, or of runs that another framework carried out.
 
     ``method`` names one, or such a run; else it is the first that infers weights, or the last begun
     of such runs. ``seed`` is the first by default. Rounds before damage are shown, if any.
     """
-    if recorded := recorded_runs(folder):
-        return _sound(_recorded_rounds(recorded, method))
-    store = Store(folder)
-    cell = find_cell(store.read(), method, seed)
-    place = store.cell(cell)
-    records, damage = place.sound_records()
-    summary, stale = None, ""
-    with suppress(FedcrfError):  # the rounds are shown without it
-        summary = place.summary()
-        stale = place.stale(cell)
-    attackers = attackers_of(records, summary)
-    title = f"{cell.method.title}, seed {cell.seed}"
-    return _sound(Explained(title, records, cell.rule, attackers, damage, stale))
-
-
-def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Explained:
-    unread: list[str] = []
-    if name is None:
-        sound, unread = readable(runs)
-        inferring = {each: run for each, run in sound.items() if _infers(run.rule())}
-        name = newest(inferring or sound)
-    elif name not in runs:
-        raise unknown_name("run", name, runs)
-    run = runs[name]
-    records, damage = run.sound_records()
-    title, attackers = f"{name}, {run.description().title}", attackers_of(records, None)
-    return Explained(title, records, run.rule(), attackers, damage, unread=unread)
-
-
-def attackers_of(records: Rounds, summary: CellSummary | None) -> list[Client]:
-    """Return who attacks in a cell: whom its summary names, else who has attacked so far."""
-    if summary is not None:
-        return summary.attackers or []
-    return in_order(client for record in records for client in record.attackers or ())
-
-
-def _sound(found: Explained) -> Explained:
+    if runs := recorded_runs(folder):
+        unread: list[str] = []
+        if method is None:
+            sound, unread = readable(runs)
+            inferring = {each: run for each, run in sound.items() if _infers(run.course().rule)}
+            method = newest(inferring or sound)
+        elif method not in runs:
+            raise unknown_name("run", method, runs)
+        found = runs[method].course()
+        found = replace(found, title=f"{method}, {found.title}", unread=unread)
+    else:
+        store = Store(folder)
+        cell = find_cell(store.read(), method, seed)
+        place = store.cell(cell)
+        records, damage = place.sound_records()
+        summary, stale = None, ""
+        with suppress(FedcrfError):  # the rounds are shown without it
+            summary = place.summary()
+            stale = place.stale(cell)
+        title = f"{cell.method.title}, seed {cell.seed}"
+        found = Course(title, records, cell.rule, cell.seed, summary, damage, stale)
     if found.damage and not found.records:
         raise FedcrfError(found.damage)
     return found
@@ -468,7 +439,7 @@ def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
     return spec.cell(method, chosen) if method is not None else (inferring or cells)[0]
 
 
-def find_round(found: Explained, number: int | None, client: Client | None = None) -> RoundRecord:
+def find_round(found: Course, number: int | None, client: Client | None = None) -> RoundRecord:
     """Return the record of a round; by default the last, in which the client took part."""
     records, title = found.records, found.title
     if not records:
@@ -491,18 +462,6 @@ def find_round(found: Explained, number: int | None, client: Client | None = Non
     )
 
 
-def notices(found: Explained) -> list[str]:
-    """Return what else is to be known of a run: who attacks, what is stale or damaged."""
-    lines = [*found.unread]
-    if found.stale:
-        lines.append(f"stale, and explained as it was recorded: {found.stale}")
-    if found.attackers:
-        lines.append(f"attackers of the run: {', '.join(map(str, found.attackers))}")
-    if found.damage:
-        lines.append(damage_line(found.damage, found.records))
-    return lines
-
-
 def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> ClientCauses:
     """Return the causes of one client, or of another framework's node of this id, in any type."""
     by_id = {str(each.node): each for each in causes if each.node is not None}
@@ -513,21 +472,21 @@ def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> 
     raise FedcrfError(f"client {client} took no part in round {number}: choose from {took_part}")
 
 
-@dataclass(frozen=True)
-class InWords:
-    """A round in words, and in numbers below them."""
-
-    lines: Sequence[str]
-    tables: Sequence[Table]
-
-
-def in_words(found: Explained, record: RoundRecord, client: Client | None = None) -> InWords:
-    """Return what happened in a round to a client, or to all: verdicts in words, then numbers."""
+def in_words(
+    found: Course, record: RoundRecord, client: Client | None = None
+) -> tuple[list[str], list[Table]]:
+    """Return what happened in a round to a client, or to all: lines in words, then numbers."""
     causes = causes_of(record, found.rule, found.attackers)
     before = [each for each in found.records if each.round <= record.round]
     verdicts = last_verdicts(before, found.rule)
     last = " (the last)" if record is found.records[-1] else ""
-    lines = [f"{found.title}, round {record.round}{last}", *notices(found)]
+    lines = [f"{found.title}, round {record.round}{last}", *found.unread]
+    if found.stale:
+        lines.append(f"stale, and explained as it was recorded: {found.stale}")
+    if found.attackers:
+        lines.append(f"attackers of the run: {', '.join(map(str, found.attackers))}")
+    if found.notice is not None:
+        lines.append(found.notice)
     if record.stayed is not None:
         lines.append(f"the model stayed as it was: {record.stayed}")
     if client is None:
@@ -540,4 +499,4 @@ def in_words(found: Explained, record: RoundRecord, client: Client | None = None
     lines += [sentence(verdict_line(each, verdicts[each.place])) for each in chosen]
     if client is not None:
         lines += [f"  - {line}" for line in weight_lines(chosen[0])]
-    return InWords(lines, [table for table in tables if table.rows])
+    return lines, [table for table in tables if table.rows]

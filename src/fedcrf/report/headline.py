@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedcrf.experiments.analysis.tables import (
@@ -14,9 +14,10 @@ from fedcrf.experiments.analysis.tables import (
     mean_accuracy,
     method_difference,
 )
+from fedcrf.experiments.cell import Course
 from fedcrf.experiments.results import RunResults
 from fedcrf.report.effects import last_verdicts
-from fedcrf.report.explanation import attackers_of, find_cell
+from fedcrf.report.explanation import find_cell
 from fedcrf.simulation.records import Client, RoundRecord, Rounds
 from fedcrf.simulation.task import ACCURACY
 
@@ -63,8 +64,7 @@ def headline_of(run: RunResults) -> Headline:
     distrusted = None
     for each in run.cells:
         if each.cell == cell and each.records:
-            attackers = attackers_of(each.records, each.summary)
-            distrusted = distrusted_tile(each.records, cell.rule, attackers)
+            distrusted = distrusted_tile(each)
     if distrusted is not None:
         of_seed = f"seed {cell.seed}" if len(run.spec.seeds) > 1 else ""
         about = "; ".join(filter(None, (distrusted.about, of_seed)))
@@ -93,14 +93,15 @@ def headline_of(run: RunResults) -> Headline:
     return Headline(f"{'; '.join(said)}.", tiles)
 
 
-def recorded_headline(title: str, records: Rounds, rule: object, fedavg: Rounds = ()) -> Headline:
+def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
     """Return what happened in a run that another framework, or `fedcrf.simulate`, carried out.
 
     ``fedavg`` has the rounds of the same run with FedAvg, if there is one.
     """
-    if not records:
+    title = run.title
+    if not run.records:
         return Headline(f"{title} has no rounds yet.", [])
-    last = records[-1]
+    last = run.records[-1]
     tiles, said = [], [f"{title} has done {last.round} rounds"]
     beside = next((each for each in fedavg if each.round == last.round), None)
     results = (
@@ -119,7 +120,7 @@ def recorded_headline(title: str, records: Rounds, rule: object, fedavg: Rounds 
             Tile(f"{result.of.capitalize()} {result.what}", result.written, "; ".join(about))
         )
         said[0] += f", the last with a {result.of} {result.what} of {result.written}"
-    distrusted = distrusted_tile(records, rule, attackers_of(records, None))
+    distrusted = distrusted_tile(run)
     if distrusted is not None:
         tiles.append(distrusted)
         said.append(f"it distrusts {_said_of(distrusted)}")
@@ -148,12 +149,13 @@ class _Result:
         return float(getattr(getattr(record, self.of), self.what))
 
 
-def distrusted_tile(records: Rounds, rule: object, attackers: Collection[Client]) -> Tile | None:
+def distrusted_tile(course: Course) -> Tile | None:
     """Return who has been distrusted for some rounds up to the last, and since when.
 
     None where the rule judges nobody.
     """
-    record, verdicts = records[-1], last_verdicts(records, rule)
+    record, verdicts = course.records[-1], last_verdicts(course.records, course.rule)
+    attackers = course.attackers
     if all(each.kind in ("unjudged", "weightless") for each in verdicts):
         return None
     low = {

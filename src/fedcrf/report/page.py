@@ -33,7 +33,7 @@ from fedcrf.experiments.analysis.tables import (
     curve_rounds,
     mean_curve,
 )
-from fedcrf.experiments.cell import CellSummary, damage_line
+from fedcrf.experiments.cell import Course
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
 from fedcrf.experiments.results import RunResults, find, read_results
@@ -41,7 +41,7 @@ from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import PartitionRecord, Store
 from fedcrf.files import write_text
 from fedcrf.report.effects import Effects, Verdict, effects_of, scales_of, verdicts_of
-from fedcrf.report.explanation import WORDS, attackers_of
+from fedcrf.report.explanation import WORDS
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.rules import FedAvg
 from fedcrf.simulation.records import RoundRecord, Rounds
@@ -230,12 +230,6 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
             continue  # each cell of the seed says so
         if partition is not None:
             holdings.append(partition)
-    cells = [
-        _cell_trust(
-            each.cell.method.title, each.cell.seed, each.records, each.cell.rule, each.summary
-        )
-        for each in shown
-    ]
     results, details = run.tables()
     return RunContent(
         name=name,
@@ -247,7 +241,7 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
         details=details,
         damaged=any(each.damage for each in run.cells),
         description=tomli_w.dumps(run.spec.describe()),
-        charts=_charts(name, run.records(), holdings, cells),
+        charts=_charts(name, run.records(), holdings, shown),
     )
 
 
@@ -261,26 +255,22 @@ def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Rounds:
             beside = other.description()
             alike = described.made_of.items() ^ (beside.made_of or {}).items()
             if beside.rule == FedAvg.__name__ and {part for part, _ in alike} == {"rule"}:
-                return other.sound_records()[0]
+                return other.course().records
     return []
 
 
 def _recorded_content(name: str, run: RecordedRun, room: _Room, fedavg: Rounds) -> RunContent:
     """Return what is shown of a run that another framework carried out, beside FedAvg's rounds."""
-    description, (sound, damage) = run.description(), run.sound_records()
-    records = evaluated(sound)
-    made = description.provenance
-    notices = [] if records else ["it has no rounds yet"]
-    if damage:
-        notices = [damage_line(damage, records)]
-    shown = room.take(records)
+    description, made = run.description(), run.description().provenance
+    course = replace(run.course(), records=evaluated(run.course().records))
+    shown = [course] if room.take(course.records) else []
+    notices = [] if course.notice is None else [course.notice]
     if not shown:
         notices.append(_too_large())
-    cells = [_cell_trust(description.title, 0, records, run.rule())]
     return RunContent(
         name=name,
         title=f"{description.title} in {description.framework}",
-        headline=recorded_headline(description.title, records, run.rule(), fedavg),
+        headline=recorded_headline(course, fedavg),
         facts=[
             ("Carried out by", description.framework),
             ("Strategy", description.strategy),
@@ -300,11 +290,9 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room, fedavg: Rounds) 
         notices=notices,
         results=recorded_table({name: run}),
         details=None,
-        damaged=damage is not None,
+        damaged=course.damage is not None,
         description=description.model_dump_json(indent=1),
-        charts=_charts(
-            name, {description.title: [records]}, [], cells if shown and records else []
-        ),
+        charts=_charts(name, {course.title: [course.records]}, [], shown),
     )
 
 
@@ -395,7 +383,7 @@ def _charts(
     name: str,
     records: Mapping[str, Sequence[Rounds]],
     holdings: Sequence[PartitionRecord],
-    cells: Sequence[Mapping[str, Any]],
+    shown: Sequence[Course],
 ) -> Charts:
     rounds = [record for seeds in records.values() for each in seeds for record in each]
     others = dict.fromkeys(name for each in rounds for name in _metrics(each))
@@ -408,7 +396,7 @@ def _charts(
         for each in measured
         if any(math.isfinite(value) for curve in each.curves for value in curve.mean)
     ]
-    return Charts(name, known, holdings, cells)
+    return Charts(name, known, holdings, [_cell_trust(each) for each in shown if each.records])
 
 
 def _value(name: str, record: RoundRecord) -> float:
@@ -435,18 +423,16 @@ def _curves(
     return curves
 
 
-def _cell_trust(
-    method: str, seed: int, records: Rounds, rule: object, summary: CellSummary | None = None
-) -> dict[str, Any]:
+def _cell_trust(course: Course) -> dict[str, Any]:
     """Return who was trusted in the rounds of one cell, as the page's program reads it."""
-    effects = [effects_of(record, rule) for record in records]
-    verdicts = verdicts_of(records, effects)
+    effects = [effects_of(record, course.rule) for record in course.records]
+    rounds = zip(course.records, effects, verdicts_of(course.records, effects), strict=True)
     return {
-        "method": method,
-        "seed": seed,
-        "rounds": [_round_trust(*each) for each in zip(records, effects, verdicts, strict=True)],
-        "attackers": attackers_of(records, summary),
-        "scales": scales_of(rule),
+        "method": course.title,
+        "seed": course.seed,
+        "rounds": [_round_trust(*each) for each in rounds],
+        "attackers": course.attackers,
+        "scales": scales_of(course.rule),
     }
 
 
