@@ -19,7 +19,8 @@ from fedcrf.experiments.analysis.paper import (
     of_column,
     paper_table,
 )
-from fedcrf.experiments.analysis.tables import Table, write_page
+from fedcrf.experiments.analysis.tables import Table
+from fedcrf.experiments.analysis.tables import write_tables as write_files
 from fedcrf.experiments.cell import check_folder, check_free, stale_line
 from fedcrf.experiments.results import frame, read_results, run_rows
 from fedcrf.experiments.settings import folder_name
@@ -110,4 +111,4 @@ def write_tables(folder: Path, cells: pd.DataFrame) -> list[Path]:
         sections.append(f"## {results.title}\n\n{results.as_markdown()}")
         sections += [table.as_markdown() for table in others]
     texts["tables.md"] = "\n".join(sections)
-    return write_page(folder, "tables.md", texts, cells)
+    return write_files(folder, texts, cells)

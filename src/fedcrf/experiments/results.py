@@ -21,9 +21,9 @@ from fedcrf.experiments.analysis.paper import published_column
 from fedcrf.experiments.analysis.tables import (
     UNDER_ATTACK,
     Table,
-    check_not_emptier,
     details_table,
     results_table,
+    write_tables,
 )
 from fedcrf.experiments.cell import CellResult, CellSummary
 from fedcrf.experiments.provenance import changes
@@ -138,15 +138,11 @@ def write_results(store: Store) -> list[Path]:
     """Write a run's tables and figures into its folder, unless the tables there show more."""
     from fedcrf.experiments.analysis.figures import save_run_figures
 
-    run, folder = read_results(store), store.path
-    paths = []
-    tables = dict(zip(("results", "details"), run.tables(), strict=True))
-    for name, table in tables.items():
-        check_not_emptier(folder / f"{name}.md", table.as_markdown(), run.table)
-    for name, table in tables.items():
-        paths += table.write(folder / name)
-    seed = f"seed {run.spec.seeds[0]}"
-    return paths + save_run_figures(folder, run.records(), run.title, f"{run.title}, {seed}")
+    run = read_results(store)
+    results, details = run.tables()
+    texts = results.files("results") | details.files("details")
+    paths, seed = write_tables(store.path, texts, run.table), f"seed {run.spec.seeds[0]}"
+    return paths + save_run_figures(store.path, run.records(), run.title, f"{run.title}, {seed}")
 
 
 def _cell_result(store: Store, cell: CellSpec) -> CellResult:

@@ -20,7 +20,7 @@ from fedcrf.experiments.analysis.conditions import (
     overview_table,
     tables_of,
 )
-from fedcrf.experiments.analysis.tables import write_page
+from fedcrf.experiments.analysis.tables import write_tables
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -153,7 +153,7 @@ def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
         sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables_of(place)]
         texts[f"accuracy-{place.partition}.csv"] = accuracy_table(place).as_csv()
     texts["tables.md"] = "\n".join(sections)
-    paths = write_page(folder, "tables.md", texts, cells)
+    paths = write_tables(folder, texts, cells)
     for place in places:
         title = f"{suite.title}: mean test accuracy\n{place.about}"
         figure = heat_map_figure(heat_map_grid(place), title)

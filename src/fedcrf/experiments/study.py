@@ -19,12 +19,12 @@ from fedcrf.experiments.analysis.tables import (
     UNDER_ATTACK,
     Table,
     by_axes,
-    check_not_emptier,
     difference_text,
     estimate,
     estimate_text,
     mean_grid,
     paired_difference,
+    write_tables,
 )
 from fedcrf.experiments.settings import Options, flat, folder_name, hashable, method_title
 from fedcrf.experiments.spec import (
@@ -234,12 +234,10 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
 
 
 def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the table, and of two settings a heat map a method; see `check_not_emptier`."""
+    """Write the table, and of two settings a heat map a method; see `write_tables`."""
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
-    table = sweep_table(study, results)
-    check_not_emptier(folder / "sweep.md", table.as_markdown(), results)
-    paths = table.write(folder / "sweep")
+    paths = write_tables(folder, sweep_table(study, results).files("sweep"), results)
     if len(study.axes) != 2:
         return paths
     down, across = map(value_text, study.default_values())

@@ -18,9 +18,9 @@ from fedcrf import FedcrfError
 from fedcrf.experiments.analysis.paper import Published, published_column
 from fedcrf.experiments.analysis.tables import (
     Table,
-    check_not_emptier,
     details_table,
     results_table,
+    write_tables,
 )
 from fedcrf.experiments.results import frame
 from fedcrf.experiments.spec import resolve
@@ -112,13 +112,14 @@ OF_SUITE = "# Suite\n\n5 of 9 cells; means\n\n| method | worst |\n| --- | --- |\
 def test_no_table_is_replaced_by_an_emptier_one(
     there: str, change: tuple[str, str], kept: bool, tmp_path: Path
 ) -> None:
-    path, page = tmp_path / "tables.md", there.replace(*change)
-    assert page != there
-    check_not_emptier(path, page, CELLS)  # where there is none yet
+    path, texts = tmp_path / "tables.md", {"tables.md": there.replace(*change)}
+    assert texts[path.name] != there
+    write_tables(tmp_path, texts, CELLS)  # where there is none yet
     path.write_text(there)
     with pytest.raises(FedcrfError, match=r"tables\.md is kept") if kept else nullcontext():
-        check_not_emptier(path, page, CELLS)
-    check_not_emptier(path, page, CELLS.assign(stale="rule krum has behaviour 2 now and had 1"))
+        write_tables(tmp_path, texts, CELLS)
+    stale = "rule krum has behaviour 2 now and had 1"
+    write_tables(tmp_path, texts, CELLS.assign(stale=stale))
 
 
 TABLE = Table("t", ("name", "a, b"), (("x", "1"), ("y, z", '2 "q"')))

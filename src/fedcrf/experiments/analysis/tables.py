@@ -245,12 +245,9 @@ class Table:
         ]
         return "\n".join(lines) + "\n"
 
-    def write(self, stem: Path) -> list[Path]:
-        """Write the table as ``stem.md`` and ``stem.csv`` and return the two paths."""
-        texts = {"md": self.as_markdown(), "csv": self.as_csv()}
-        for suffix, text in texts.items():
-            write_text(stem.with_name(f"{stem.name}.{suffix}"), text)
-        return [stem.with_name(f"{stem.name}.{suffix}") for suffix in texts]
+    def files(self, name: str) -> dict[str, str]:
+        """Return by name the files that it is written to, Markdown and a spreadsheet."""
+        return {f"{name}.md": self.as_markdown(), f"{name}.csv": self.as_csv()}
 
     def as_csv(self) -> str:
         """Return the table as comma-separated values."""
@@ -259,31 +256,28 @@ class Table:
         return text.getvalue()
 
 
-def write_page(
-    folder: Path, page: str, texts: Mapping[str, str], cells: pd.DataFrame
-) -> list[Path]:
-    """Write files of a folder by name, unless the tables of its page show less than before."""
-    check_not_emptier(folder / page, texts[page], cells)
+def write_tables(folder: Path, texts: Mapping[str, str], cells: pd.DataFrame) -> list[Path]:
+    """Write files of a folder by name.
+
+    Raises:
+        FedcrfError: The tables of one in Markdown show less than those there, and none of the cells
+            behind them is stale, so that less may be shown. Nothing is written.
+    """
+    for name, text in texts.items():
+        path = folder / name
+        if path.suffix == ".md" and path.exists() and not (cells["stale"] != "").any():
+            there = _results_shown(path.read_text("utf-8", errors="replace"))
+            here = _results_shown(text)
+            if here < there:
+                raise FedcrfError(
+                    f"{path} is kept as it is, since its tables show more results ({there}) than "
+                    f"those of now ({here}): move it away to have them written, or choose another "
+                    "folder"
+                )
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         write_text(folder / name, text)
     return [folder / name for name in texts]
-
-
-def check_not_emptier(path: Path, page: str, cells: pd.DataFrame) -> None:
-    """Raise a `FedcrfError` where the tables of a page show less than those of the file at a path.
-
-    Where some of the cells behind it are stale, less may be shown.
-    """
-    if (cells["stale"] != "").any():
-        return
-    there = _results_shown(path.read_text("utf-8", errors="replace")) if path.exists() else 0
-    here = _results_shown(page)
-    if here < there:
-        raise FedcrfError(
-            f"{path} is kept as it is, since its tables show more results ({there}) than those of "
-            f"now ({here}): move it away to have them written, or choose another folder"
-        )
 
 
 def _results_shown(page: str) -> int:
