@@ -99,12 +99,8 @@ def line_of(record: Record) -> bytes:
 def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | None]:
     """Return the records in a file's lines before the first damaged one, and that one's damage.
 
-    A line still being written is left out; a file that is not there has no records.
-
-    Args:
-        path: One record a line.
-        kind: A class of records, or a union of some.
-        wanted: What a damaged line is not, and the mend, as the damage is worded.
+    A line still being written is left out; a file that is not there has no records. ``kind`` is a
+    class of records, or a union of some; ``wanted`` is what a damaged line is not, and the mend.
     """
     try:
         lines = whole_lines(path)

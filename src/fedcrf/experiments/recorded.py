@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
-from fedcrf.experiments.cell import Course, RoundsFolder, line_of, read_lines, read_record
+from fedcrf.experiments.cell import ROUNDS, Course, RoundsFolder, line_of, read_lines, read_record
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
@@ -118,25 +118,26 @@ class RecordedRun(RoundsFolder):
         """Write what the run is, which began at that time."""
         begun = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
         with _writing(self.path):
-            write_text(self._description, begun.model_dump_json(indent=1) + "\n")
+            write_text(self.path / DESCRIPTION, begun.model_dump_json(indent=1) + "\n")
 
     def go_on(self) -> None:
         """Prepare for more rounds of a run that was stopped: an unfinished last line goes."""
         with _writing(self.path):
-            lines = whole_lines(self._rounds) if self._rounds.exists() else []
-            with atomic_write(self._rounds) as file:
+            rounds = self.path / ROUNDS
+            lines = whole_lines(rounds) if rounds.exists() else []
+            with atomic_write(rounds) as file:
                 file.writelines(line + b"\n" for line in lines)
 
     def exists(self) -> bool:
         """Tell whether the folder holds a recorded run."""
-        return self._description.is_file()
+        return (self.path / DESCRIPTION).is_file()
 
     def description(self) -> Description:
         """Return what the run was."""
         wrong = "does not describe a recorded run"
-        found = read_record(Description, self._description, wrong)
+        found = read_record(Description, self.path / DESCRIPTION, wrong)
         if found is None:
-            raise FedcrfError(f"{self._description} {wrong}")
+            raise FedcrfError(f"{self.path / DESCRIPTION} {wrong}")
         return found
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
@@ -145,7 +146,7 @@ class RecordedRun(RoundsFolder):
         Of a round that was done again, since the run had stopped in it, the last one counts.
         """
         lines, damage = read_lines(
-            self._rounds, RoundRecord | LaterEvaluation, f"a round's record: {MEND}"
+            self.path / ROUNDS, RoundRecord | LaterEvaluation, f"a round's record: {MEND}"
         )
         rounds: dict[int, RoundRecord] = {}
         for line in lines:
@@ -164,15 +165,7 @@ class RecordedRun(RoundsFolder):
     def append(self, record: RoundRecord | LaterEvaluation) -> None:
         """Keep one more round, or what was measured of one."""
         with _writing(self.path):
-            append_line(self._rounds, line_of(record))
-
-    @property
-    def _rounds(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def _description(self) -> Path:
-        return self.path / DESCRIPTION
+            append_line(self.path / ROUNDS, line_of(record))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from fedcrf.experiments.cell import Course
 from fedcrf.experiments.results import RunResults
 from fedcrf.report.effects import last_verdicts
 from fedcrf.report.explanation import find_cell
-from fedcrf.simulation.records import Client, RoundRecord, Rounds
+from fedcrf.simulation.records import Client, Rounds
 from fedcrf.simulation.task import ACCURACY
 
 LASTING = 3
@@ -105,48 +105,31 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
     tiles, said = [], [f"{title} has done {last.round} rounds"]
     beside = next((each for each in fedavg if each.round == last.round), None)
     results = (
-        _Result(of, what, getattr(getattr(last, of), what))
+        (of, what, getattr(getattr(last, of), what))
         for of in ("test", "validation")
         for what in (ACCURACY, "loss")
     )
-    result = next((each for each in results if math.isfinite(each.value)), None)
-    if result is not None:
+    of, what, value = next((each for each in results if math.isfinite(each[2])), ("", "", None))
+    form = ".3f" if what == ACCURACY else ".4g"
+    fedavgs = None if beside is None or value is None else getattr(getattr(beside, of), what)
+    if value is not None:
         about = [f"{title}, in round {last.round}"]
-        others = (last.metrics or {}).get(result.of, {})
-        about += [f"{other} {value:.4g}" for other, value in others.items()]
-        if beside is not None:
-            about.append(f"FedAvg {replace(result, value=result.in_round(beside)).written}")
-        tiles.append(
-            Tile(f"{result.of.capitalize()} {result.what}", result.written, "; ".join(about))
-        )
-        said[0] += f", the last with a {result.of} {result.what} of {result.written}"
+        others = (last.metrics or {}).get(of, {})
+        about += [f"{other} {number:.4g}" for other, number in others.items()]
+        if fedavgs is not None:
+            about.append(f"FedAvg {fedavgs:{form}}")
+        tiles.append(Tile(f"{of.capitalize()} {what}", f"{value:{form}}", "; ".join(about)))
+        said[0] += f", the last with a {of} {what} of {value:{form}}"
     distrusted = distrusted_tile(run)
     if distrusted is not None:
         tiles.append(distrusted)
         said.append(f"it distrusts {_said_of(distrusted)}")
-    if result is not None and beside is not None:
-        difference = result.value - result.in_round(beside)
-        in_points = result.what == ACCURACY
+    if value is not None and fedavgs is not None:
+        difference = value - fedavgs
+        in_points = what == ACCURACY
         text = f"{100 * difference:+.1f} points" if in_points else f"{difference:+.4g}"
-        tiles.append(Tile("Beside FedAvg", text, f"of {result.of} {result.what}; one seed"))
+        tiles.append(Tile("Beside FedAvg", text, f"of {of} {what}; one seed"))
     return Headline(f"{'; '.join(said)}.", tiles)
-
-
-@dataclass(frozen=True)
-class _Result:
-    """What a round came to: on the test parts, else in validation; its accuracy, else its loss."""
-
-    of: str
-    what: str
-    value: float
-
-    @property
-    def written(self) -> str:
-        return f"{self.value:{'.3f' if self.what == ACCURACY else '.4g'}}"
-
-    def in_round(self, record: RoundRecord) -> float:
-        """Return the same of another round."""
-        return float(getattr(getattr(record, self.of), self.what))
 
 
 def distrusted_tile(course: Course) -> Tile | None:
