@@ -17,15 +17,13 @@ import pandas as pd
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from docs.ranks import rank_tables  # noqa: E402
 from examples.frameworks import OWN, runs_of  # noqa: E402
 from examples.least_weights import least_weights  # noqa: E402
 
-from fedcrf.experiments.analysis.conditions import (  # noqa: E402
-    Place,
-    rank_tables,
-)
+from fedcrf.experiments.analysis.conditions import Place  # noqa: E402
 from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
-from fedcrf.experiments.analysis.tables import (  # noqa: E402  # noqa: E402
+from fedcrf.experiments.analysis.tables import (  # noqa: E402
     Estimate,
     Table,
     difference_text,

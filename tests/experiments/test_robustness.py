@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from docs.ranks import rank_tables
 
 from experiments.runs import Log, record, snapshot
 from fedcrf import FedcrfError
@@ -22,7 +23,6 @@ from fedcrf.experiments.analysis.conditions import (
     difference_table,
     heat_map_grid,
     overview_table,
-    rank_tables,
     separation_table,
     summary_table,
 )

@@ -6,7 +6,6 @@ most of them as a `Place`, one partition of it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +25,6 @@ from fedcrf.experiments.analysis.tables import (
     interval_text,
     mean_grid,
     paired_difference,
-    spread_text,
     worst_case,
 )
 from fedcrf.experiments.settings import method_title
@@ -39,13 +37,6 @@ ALL_CLIENTS: Mapping[str, str] = {
     "worst_client": "none: worst client",
 }
 """Columns about all clients, attackers included, and how tables call them where nobody attacks."""
-
-RANKED: Mapping[str, str | None] = {
-    "worst case": None,
-    "nobody wrong: Δ to FedAvg": "accuracy",
-    "nobody wrong, worst client: Δ to FedAvg": "worst_client",
-}
-"""By title what rules are ranked by: the worst case, or a column where nobody is wrong."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +114,7 @@ def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
     Both are over the same seeds. The first rows are the oracles', where the suite asks for them.
     """
     title = f"{suite.title}: {suite.dataset}, {suite.numbers}"
-    groups, seeds = _groups(suite), len(suite.seeds)
+    groups, seeds = groups_of(suite), len(suite.seeds)
     if not groups:
         return Table(title, ("method",), ())
     group, names = next(iter(groups.items()))
@@ -136,7 +127,7 @@ def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
         if found is None:
             return f"{place.mean_text(suite.quiet, method)} / {NO_NUMBER}"
         _, least, unharmed = found
-        worst = f"{least.mean:.3f} {interval_text(least)}{_fewer(least, seeds)}"
+        worst = f"{least.mean:.3f} {interval_text(least)}{fewer(least, seeds)}"
         return f"{_mean_text(unharmed)} / {worst}"
 
     asked = [
@@ -160,7 +151,7 @@ def summary_table(place: Place) -> Table:
     that over all clients, and the worst client's; older folders lack them. n is the number of seeds
     where nobody is wrong; a worst case over others says over how many.
     """
-    suite, groups = place.suite, _groups(place.suite)
+    suite, groups = place.suite, groups_of(place.suite)
     quiet = suite.quiet
     of_all = {
         method: [place.mean(quiet, method, column) for column in ALL_CLIENTS]
@@ -285,7 +276,7 @@ def heat_map_grid(place: Place) -> pd.DataFrame:
     grid = mean_grid(place.own, "condition", "method")
     grid = grid.reindex(index=_tested(suite), columns=methods)
     grid.index = [suite.conditions[name].title for name in grid.index]
-    for group, names in _groups(suite).items():
+    for group, names in groups_of(suite).items():
         found = [place.worst(names, method) for method in methods]
         grid.loc[f"worst: {group}"] = [np.nan if each is None else each[1].mean for each in found]
     grid = grid.set_axis(map(method_title, methods), axis="columns")
@@ -297,7 +288,7 @@ def _tested(suite: Suite) -> list[str]:
     return [name for name in suite.conditions if name not in suite.ideals]
 
 
-def _groups(suite: Suite) -> dict[str, list[str]]:
+def groups_of(suite: Suite) -> dict[str, list[str]]:
     """Return by title the groups of which all conditions are there, and all of them together."""
     groups = {
         title: list(names)
@@ -316,82 +307,13 @@ def _oracle_title(oracle: str) -> str:
 
 def _mean_text(found: Estimate | None, seeds: int = 0) -> str:
     """Return a mean; with the number of its seeds where there are not so many."""
-    return NO_NUMBER if found is None else f"{found.mean:.3f}{_fewer(found, seeds)}"
+    return NO_NUMBER if found is None else f"{found.mean:.3f}{fewer(found, seeds)}"
 
 
 def _difference_text(found: Estimate | None, seeds: int) -> str:
-    return NO_NUMBER if found is None else f"{difference_text(found)}{_fewer(found, seeds)}"
+    return NO_NUMBER if found is None else f"{difference_text(found)}{fewer(found, seeds)}"
 
 
-def _fewer(found: Estimate, seeds: int) -> str:
+def fewer(found: Estimate, seeds: int) -> str:
+    """Return the number of an estimate's seeds where they are fewer."""
     return f" (n = {found.seeds})" if found.seeds < seeds else ""
-
-
-def rank_tables(places: Sequence[Place]) -> list[Table]:
-    """Return tables with a row a method over several places: mean ranks, then each of `RANKED`.
-
-    Rank 1 is the best; where a method is not run, it has no rank. Methods are in the order of their
-    mean rank. An entry is a mean ± how far its 95 % interval reaches, and a rank; the mean alone
-    where the seeds are too few for an interval. FedAvg has its own value where others are compared
-    with it.
-    """
-    tables, means = [], {}
-    for title, column in RANKED.items():
-        shown = [place for place in places if column is not None or _groups(place.suite)]
-        table, means[title] = _ranked(title, shown, column)
-        tables.append(table)
-    run_in = Counter(method for place in places for method in place.suite.methods)
-    order = sorted(run_in, key=lambda method: [mean.get(method, np.inf) for mean in means.values()])
-    rows = tuple(
-        (method_title(each), str(run_in[each]), *(_rank(mean, each) for mean in means.values()))
-        for each in order
-    )
-    header = ("mean rank", "places", *(title.removesuffix(": Δ to FedAvg") for title in means))
-    return [Table("", header, rows), *tables]
-
-
-def _ranked(
-    title: str, places: Sequence[Place], column: str | None
-) -> tuple[Table, Mapping[str, float]]:
-    """Return a table of methods by places and the methods' mean ranks; see `RANKED`."""
-    methods = list(dict.fromkeys(method for place in places for method in place.suite.methods))
-    ranks, texts = pd.DataFrame(index=methods), pd.DataFrame(index=methods)
-    for number, place in enumerate(places):
-        found = {method: _compared(place, method, column) for method in methods}
-        known = {method: each for method, each in found.items() if each is not None}
-        means = pd.Series({method: each.mean for method, each in known.items()}, dtype=float)
-        ranks[number] = means.rank(ascending=False, method="min")
-        texts[number] = {
-            method: f"{_compared_text(place, method, each, column)} ({ranks[number][method]:.0f})"
-            for method, each in known.items()
-        }
-    mean = ranks.mean(axis="columns").dropna().to_dict()
-    rows = tuple(
-        (method_title(each), _rank(mean, each), *texts.loc[each].fillna(NO_NUMBER))
-        for each in sorted(methods, key=lambda method: mean.get(method, np.inf))
-    )
-    titles = (f"{place.title} (n = {len(place.suite.seeds)})" for place in places)
-    return Table("", (f"{title} (rank)", "mean rank", *titles), rows), mean
-
-
-def _compared(place: Place, method: str, column: str | None) -> Estimate | None:
-    """Return a method's worst case, or by how much a column exceeds FedAvg's with nobody wrong."""
-    if column is None:
-        found = place.worst(_groups(place.suite)["all shown"], method)
-        return None if found is None else found[1]
-    own, baseline = (
-        place.by_condition[place.suite.quiet, name][column].dropna() for name in (method, BASELINE)
-    )
-    return paired_difference(own, baseline)
-
-
-def _compared_text(place: Place, method: str, found: Estimate, column: str | None) -> str:
-    if column is None or method != BASELINE:
-        text = spread_text(found, ".3f" if column is None else "+.3f")
-    else:
-        text = _mean_text(place.mean(place.suite.quiet, method, column))
-    return f"{text}{_fewer(found, len(place.suite.seeds))}"
-
-
-def _rank(means: Mapping[str, float], method: str) -> str:
-    return f"{means[method]:.1f}" if method in means else NO_NUMBER

@@ -406,14 +406,6 @@ def interval_text(value: Estimate, form: str = ".3f") -> str:
     return f"[{value.low:{form}}, {value.high:{form}}]"
 
 
-def spread_text(value: Estimate, form: str = ".3f") -> str:
-    """Return the mean ± how far the 95 % interval reaches; the mean alone where it has none."""
-    mean = f"{value.mean:{form}}"
-    if math.isnan(value.low):
-        return mean
-    return f"{mean} ± {max(value.mean - value.low, value.high - value.mean):.3f}"
-
-
 LATEX = str.maketrans(
     {
         "±": r"$\pm$",
