@@ -71,17 +71,6 @@ def opened(path: Path, description: Description) -> Iterator[CellStore]:
         yield CellStore(path)
 
 
-def resumed(store: CellStore, start: RunState, rounds: int) -> tuple[RunState, list[RoundRecord]]:
-    """Return the state to go on from, and the rounds before it, no more than are asked for."""
-    state = store.resume() or start
-    if state.round > rounds:
-        raise FedcrfError(
-            f"{store.path} holds {state.round} rounds: give rounds={state.round} or more, or "
-            "another folder as record_to"
-        )
-    return state, store.records()
-
-
 def _check_same(path: Path, kept: Description, asked: Description) -> None:
     """Raise a `FedcrfError` where a folder's run is made of anything else than the one asked for.
 
@@ -112,20 +101,6 @@ def description_of(
     ``title`` is what the rule is called, ``network`` the seed's, ``optimizer`` the class of the
     clients' optimizer, None for SGD with momentum.
     """
-    rule = simulation.rule.rule if isinstance(simulation.rule, Judged) else simulation.rule
-    return Description(
-        framework=f"fedcrf.simulate {__version__}",
-        strategy=title,
-        rule=rule.name,
-        settings=rule_settings(rule),
-        provenance=provenance(simulation.federation.validation.labels.device),
-        about=_about(simulation, sites, network, optimizer),
-    )
-
-
-def _about(
-    simulation: Simulation, sites: Sites, network: nn.Module, optimizer: str | None
-) -> list[tuple[str, str]]:
     federation, training, task = simulation.federation, simulation.training, simulation.task
     names = [str(name) for name in sites.identities]
     counts = [f"{name} ({len(each)})" for name, each in zip(names, sites.examples, strict=True)]
@@ -133,19 +108,19 @@ def _about(
     sent = sum(each.numel() for each in task.shared_tensors(network).values())
     drawn = simulation.clients_per_round
     of_them = "" if drawn is None else f"; {drawn} in each round"
+    parts = f"{len(federation.validation):,} and {len(federation.test):,} examples"
     about = [
         ("Sites", f"{len(names)}: {listed(counts, MOST_NAMED)} examples{of_them}"),
-        (
-            "Validation, test",
-            f"{len(federation.validation):,} and {len(federation.test):,} examples",
-        ),
+        ("Validation, test", parts),
         ("Model", f"{type(network).__name__}, {whole:,} parameters; {sent:,} numbers are sent"),
         ("Loss", "cross-entropy" if task.loss is None else _called(task.loss)),
         ("Local training", training.in_words(optimizer)),
         ("Seed", str(simulation.seed)),
     ]
-    if isinstance(simulation.rule, Judged):
-        about.append(("Judged by", ", ".join(sorted(simulation.rule.judged))))
+    rule = simulation.rule
+    if isinstance(rule, Judged):
+        about.append(("Judged by", ", ".join(sorted(rule.judged))))
+        rule = rule.rule
     if task.personal:
         about.append(("Kept by each site", ", ".join(sorted(task.personal))))
     if simulation.adversary is not None:
@@ -156,7 +131,14 @@ def _about(
         attack += [f"from round {when}"] if when > 1 else []
         attack += [f"every {every} rounds"] if every > 1 else []
         about.append(("Attack", ", ".join(attack)))
-    return about
+    return Description(
+        framework=f"fedcrf.simulate {__version__}",
+        strategy=title,
+        rule=rule.name,
+        settings=rule_settings(rule),
+        provenance=provenance(federation.validation.labels.device),
+        about=about,
+    )
 
 
 def made_of(
@@ -294,7 +276,13 @@ def run(given: SimpleNamespace) -> SimulationResult:
             parts = made_of(simulation, held, network, tried.numbers)
             description = description.model_copy(update={"made_of": parts})
             folder = stack.enter_context(opened(Path(given.record_to), description))
-            state, records = resumed(folder, start, given.rounds)
+            state = folder.resume() or start
+            if state.round > given.rounds:
+                raise FedcrfError(
+                    f"{folder.path} holds {state.round} rounds: give rounds={state.round} or more, "
+                    "or another folder as record_to"
+                )
+            records = folder.records()
         for after, record in _shown(simulation, state, given.progress):
             state = after
             records.append(record)
