@@ -213,11 +213,8 @@ def reproduce(
             if display.ran(spec) or not (store.path / "results.md").exists()
         ]
     cells = paper.paper_cells(output)
-    for table in paper.paper_tables(cells).values():
+    for table in paper.all_tables(cells):
         print_table(table)
-    for column in paper.columns("all"):
-        for table in paper.column_tables(cells, column):
-            print_table(table)
     for line in paper.cell_notices(cells):
         say(line)
     with _failing(failed):

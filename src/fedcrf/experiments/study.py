@@ -133,23 +133,22 @@ class Study:
         return tuple(setting_at(described, _current_key(axis.name)) for axis in self.axes)
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
-        """Return the run of a combination; the error of one that cannot be names the fault."""
+        """Return the run of a combination.
+
+        The error of one that cannot be names the axis and value without which the others could be
+        run, unless it names the fault itself: a setting, or something all runs share.
+        """
         try:
             return resolve(*self.base, *self.settings, *layers)
         except FedcrfError as error:
-            raise FedcrfError(f"{self._at_fault(at, layers)}{error}") from None
-
-    def _at_fault(self, at: Mapping[str, Any], layers: Sequence[Options]) -> str:
-        """Return the axis and value without which the others could be run together.
-
-        Empty where the error names the fault itself: a setting, or something all runs share.
-        """
-        for number, axis in enumerate(self.axes):
-            others = [*layers[:number], *layers[number + 1 :]]
-            with suppress(FedcrfError):
-                resolve(*self.base, *self.settings, *others)
-                return "" if axis.is_setting else f"{axis.name} {at[axis.name]}: "
-        return ""
+            fault = ""
+            for number, axis in enumerate(self.axes):
+                others = [*layers[:number], *layers[number + 1 :]]
+                with suppress(FedcrfError):
+                    resolve(*self.base, *self.settings, *others)
+                    fault = "" if axis.is_setting else f"{axis.name} {at[axis.name]}: "
+                    break
+            raise FedcrfError(f"{fault}{error}") from None
 
 
 def product(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Any], list[Options]]]:
@@ -240,25 +239,19 @@ def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]
     paths = write_tables(folder, sweep_table(study, results).files("sweep"), results)
     if len(study.axes) != 2:
         return paths
-    down, across = map(value_text, study.default_values())
-    for method in dict.fromkeys(results[results["complete"]]["method"]):
-        figure = heat_map_figure(
-            sweep_grid(study, results, method),
-            f"{method_title(method)}: mean test accuracy",
-            default=(down, across),
-        )
-        paths += save(figure, folder / f"heat-map-{folder_name(method)}")
-    return paths
-
-
-def sweep_grid(study: Study, results: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Return a method's mean accuracies over a study's two settings, the first downwards."""
     down, across = (axis.name for axis in study.axes)
-    own = results[results["method"] == method]
-    written = own.assign(**{name: own[name].map(value_text) for name in (down, across)})
     rows, columns = ([value_text(value) for value in axis.values] for axis in study.axes)
-    grid = mean_grid(written, down, across).reindex(index=rows, columns=columns)
-    return grid.rename_axis(index=last_part(down), columns=last_part(across))
+    default = tuple(map(value_text, study.default_values()))
+    written = results.assign(**{name: results[name].map(value_text) for name in (down, across)})
+    for method in dict.fromkeys(results[results["complete"]]["method"]):
+        grid = mean_grid(written[written["method"] == method], down, across)
+        grid = grid.reindex(index=rows, columns=columns)
+        grid = grid.rename_axis(index=last_part(down), columns=last_part(across))
+        title = f"{method_title(method)}: mean test accuracy"
+        paths += save(
+            heat_map_figure(grid, title, default), folder / f"heat-map-{folder_name(method)}"
+        )
+    return paths
 
 
 def value_text(value: Any) -> str:

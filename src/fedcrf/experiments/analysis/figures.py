@@ -146,7 +146,7 @@ def partition_figure(partition: PartitionRecord, title: str) -> Figure:
 
 
 def heat_map_figure(
-    values: pd.DataFrame, title: str, default: tuple[Any, Any] | None = None
+    values: pd.DataFrame, title: str, default: Sequence[Any] | None = None
 ) -> Figure:
     """Draw a table of accuracies as colours, each with its number.
 
