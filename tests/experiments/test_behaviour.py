@@ -121,8 +121,8 @@ def test_a_parameter_of_a_run_file_it_is_not() -> None:
 def test_a_stale_cell_is_told_and_left_out(finished: Path, raised: None) -> None:
     run = read_results(Store(finished))
     assert {each.cell.name: each.stale for each in run.cells} == {
-        "fedavg-seed-0": None,
-        "fedavg-seed-1": None,
+        "fedavg-seed-0": "",
+        "fedavg-seed-1": "",
         "crf-fedavg-seed-0": STALE,
         "crf-fedavg-seed-1": STALE,
     }

@@ -368,7 +368,9 @@ def _workplace(place: Said) -> Workplace:
 
     if "executor" in chosen:
         chosen["executor"] = executor_at(chosen["executor"])
-    return Workplace(**{"jobs": default_jobs(device), **chosen})
+    if jobs is None:
+        chosen["jobs"] = default_jobs(device)
+    return Workplace(**chosen)
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from __future__ import annotations
 import gzip
 import math
 from base64 import b85encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -156,6 +155,9 @@ def _curves_table(measured: Measured) -> Table:
     return Table(f"Validation {measured.name} over the rounds", header, tuple(rows))
 
 
+UNKNOWN = "data, model and local training, which the server does not know"
+"""Of a run that another framework carried out."""
+
 MOST_NUMBERS = 4_000_000
 """Numbers about clients and rounds in one page; about 30 MB unpacked."""
 
@@ -224,12 +226,8 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
         notices.append(_too_large(each.cell.name for each in too_large))
     holdings: list[PartitionRecord] = []
     for seed in run.spec.seeds:
-        try:
-            partition = store.partition(seed)
-        except FedcrfError:
-            continue  # each cell of the seed says so
-        if partition is not None:
-            holdings.append(partition)
+        with suppress(FedcrfError):  # each cell of the seed says so
+            holdings += filter(None, [store.partition(seed)])
     results, details = run.tables()
     return RunContent(
         name=name,
@@ -277,15 +275,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room, fedavg: Rounds) 
             ("Rule", description.rule),
             ("Recorded by", f"fedcrf {made.fedcrf}, {_commits(made)}"),
             ("With", f"Python {made.python}, numpy {made.numpy}"),
-            *(
-                description.about
-                or [
-                    (
-                        "Not recorded",
-                        "data, model and local training, which the server does not know",
-                    )
-                ]
-            ),
+            *(description.about or [("Not recorded", UNKNOWN)]),
         ],
         notices=notices,
         results=recorded_table({name: run}),
@@ -330,12 +320,9 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
         ("Methods", ", ".join(method_title(method) for method in spec.methods)),
         ("Seeds", ", ".join(map(str, spec.seeds))),
         ("Local training", spec.training.in_words()),
-        (
-            "Rounds",
-            f"at most {rounds.maximum}; ends after {rounds.patience} without a better validation "
-            "loss",
-        ),
-    ]
+        ("Rounds", f"at most {rounds.maximum}; ends after {rounds.patience} without a better "
+                   "validation loss"),
+    ]  # fmt: skip
     provenances = [summary.provenance for summary in run.finished]
     for term, values in (
         ("Made by", (f"fedcrf {each.fedcrf}, {_commits(each)}" for each in provenances)),
@@ -386,38 +373,26 @@ def _charts(
     shown: Sequence[Course],
 ) -> Charts:
     rounds = [record for seeds in records.values() for each in seeds for record in each]
-    others = dict.fromkeys(name for each in rounds for name in _metrics(each))
-    measured = [
-        Measured(each, _curves(records, partial(_value, each)))
-        for each in (ACCURACY, LOSS, *others)
-    ]
-    known = [
-        each
-        for each in measured
-        if any(math.isfinite(value) for curve in each.curves for value in curve.mean)
-    ]
-    return Charts(name, known, holdings, [_cell_trust(each) for each in shown if each.records])
+    measured = []
+    for what in dict.fromkeys(what for each in rounds for what in _validation(each)):
+        curves = _curves(records, what)
+        if any(math.isfinite(value) for curve in curves for value in curve.mean):
+            measured.append(Measured(what, curves))
+    return Charts(name, measured, holdings, [_cell_trust(each) for each in shown if each.records])
 
 
-def _value(name: str, record: RoundRecord) -> float:
-    if name in (ACCURACY, LOSS):
-        return float(getattr(record.validation, name))
-    return _metrics(record).get(name, math.nan)
+def _validation(record: RoundRecord) -> dict[str, float]:
+    """Return by name what was measured on the validation parts, metrics of the user's too."""
+    validation, others = record.validation, (record.metrics or {}).get("validation", {})
+    return {ACCURACY: validation.accuracy, LOSS: validation.loss, **others}
 
 
-def _metrics(record: RoundRecord) -> Mapping[str, float]:
-    """Return the metrics of the user's on the validation parts."""
-    return (record.metrics or {}).get("validation", {})
-
-
-def _curves(
-    records: Mapping[str, Sequence[Rounds]], value: Callable[[RoundRecord], float]
-) -> list[Curve]:
+def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
     curves = []
     for name, seeds in records.items():
         begun = [rounds for rounds in seeds if rounds]
         if begun:
-            mean, sd = mean_curve(begun, value)
+            mean, sd = mean_curve(begun, lambda record: _validation(record).get(what, math.nan))
             rounds = curve_rounds(begun)
             curves.append(Curve(method_title(name), len(begun), rounds, _series(mean), _series(sd)))
     return curves
