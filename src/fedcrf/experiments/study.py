@@ -15,7 +15,6 @@ import pandas as pd
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import (
-    NO_NUMBER,
     UNDER_ATTACK,
     Table,
     by_axes,
@@ -221,7 +220,7 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
                 *([method_title(method)] if named else []),
                 *map(value_text, values[folder]),
                 str(len(accuracy)),
-                NO_NUMBER if mean is None else estimate_text(mean),
+                estimate_text(mean),
                 difference,
             )
         )

@@ -15,10 +15,12 @@ from rich.console import Console
 
 from experiments.runs import table_of
 from fedcrf import FedcrfError
-from fedcrf.experiments.analysis.paper import Published, published_column
+from fedcrf.experiments.analysis.paper import published_column
 from fedcrf.experiments.analysis.tables import (
+    Estimate,
     Table,
     details_table,
+    estimate_text,
     results_table,
     write_tables,
 )
@@ -55,7 +57,7 @@ def test_results_say_who_won_and_by_how_much() -> None:
 
 
 def test_the_paper_s_column() -> None:
-    published = {"crf-fedavg": Published(0.895, 0.02)}
+    published = {"crf-fedavg": Estimate(0.895, 3, 0.02)}
     table = results_table("title", CELLS, published)
     assert table.header[-1] == "paper"
     assert [row[-1] for row in table.rows] == ["–", "0.895 ± 0.020", "–"]
@@ -186,4 +188,4 @@ def test_the_paper_s_numbers_stand_beside_its_own_setting_only(
     given: dict[str, Any], fedavg: str | None
 ) -> None:
     column = published_column(resolve(given))
-    assert (str(column["fedavg"]) if column else None) == fedavg
+    assert (estimate_text(column["fedavg"]) if column else None) == fedavg

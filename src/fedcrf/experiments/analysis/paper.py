@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,18 +32,6 @@ from fedcrf.experiments.analysis.tables import (
 from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.suite import read_suite
-
-
-@dataclass(frozen=True)
-class Published:
-    """Mean and standard deviation of the test accuracy over the paper's three seeds."""
-
-    mean: float
-    sd: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} ± {self.sd:.3f}"
-
 
 SETTINGS = ("noniid", "iid")
 """The paper's two settings, partitions of its study: table 1, and table 2 of the appendix."""
@@ -89,11 +76,14 @@ _ROWS: Mapping[str, tuple[tuple[float, float], ...]] = {
 PAPER_METHODS = tuple(_ROWS)
 """The rows of both tables, in the paper's order."""
 
-PUBLISHED: Mapping[Column, Mapping[str, Published]] = {
-    column: {method: Published(*row[place]) for method, row in _ROWS.items()}
+PUBLISHED: Mapping[Column, Mapping[str, Estimate]] = {
+    column: {
+        method: Estimate(mean=row[place][0], seeds=3, sd=row[place][1])
+        for method, row in _ROWS.items()
+    }
     for place, column in enumerate(_COLUMNS)
 }
-"""By column, then by method."""
+"""By column, then by method, the test accuracy."""
 
 PAIRS = (("crf-fedavg", "fedavg"), ("crf-fedprox", "fedprox"))
 """Methods of the paper, each with its baseline of the same client objective."""
@@ -109,7 +99,7 @@ def column_run(column: Column, methods: Sequence[str], seeds: Sequence[int]) -> 
     return spec
 
 
-def published_column(spec: RunSpec) -> Mapping[str, Published]:
+def published_column(spec: RunSpec) -> Mapping[str, Estimate]:
     """Return the paper's column for a run in just its setting; empty for any other run."""
     for column, published in PUBLISHED.items():
         if spec.data.dataset == column.dataset:
@@ -133,7 +123,7 @@ def column_table(cells: pd.DataFrame, column: Column) -> Table:
     rows, cells = [], of_column(cells, column)
     for method in dict.fromkeys([*PAPER_METHODS, *cells["method"]]):
         paper, ours = PUBLISHED[column].get(method), mean_accuracy(cells, method)
-        name, said = method_title(method), NO_NUMBER if paper is None else str(paper)
+        name, said = method_title(method), estimate_text(paper)
         if ours is not None:
             difference = difference_text(method_difference(cells, method))
             within = NO_NUMBER
@@ -168,7 +158,7 @@ def paper_table(cells: pd.DataFrame, setting: str) -> Table:
         for column in columns:
             ours = estimate(of_method[*column, method]["accuracy"])
             row.append(NOT_RUN if ours is None else estimate_text(ours))
-            row.append(str(PUBLISHED[column][method]))
+            row.append(estimate_text(PUBLISHED[column][method]))
         rows.append(tuple(row))
     for column in columns:
         header += [TITLES[column.dataset], "paper"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,12 +25,6 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.settings import method_title
 from fedcrf.files import write_text
 from fedcrf.simulation.records import RoundRecord, Rounds, reported_round
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fedcrf.experiments.analysis.paper import Published
-
 
 CONFIDENCE = 0.95
 
@@ -302,7 +296,7 @@ def _results_shown(page: str) -> int:
 
 
 def results_table(
-    title: str, cells: pd.DataFrame, published: Mapping[str, Published], note: str = ""
+    title: str, cells: pd.DataFrame, published: Mapping[str, Estimate], note: str = ""
 ) -> Table:
     """Return who won and by how much: test accuracy and the paired difference to FedAvg.
 
@@ -313,41 +307,41 @@ def results_table(
         accuracy = mean_accuracy(cells, method)
         if accuracy is not None:
             difference = difference_text(method_difference(cells, method))
-            paper = [str(published.get(method, NO_NUMBER))] if published else []
+            paper = [estimate_text(published.get(method))] if published else []
             name, seeds = method_title(method), str(accuracy.seeds)
             rows.append((name, seeds, estimate_text(accuracy), difference, *paper))
     header = ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
     return Table(title, (*header, "paper") if published else header, tuple(rows), note)
 
 
-def details_table(cells: pd.DataFrame) -> Table:
-    """Return what stands behind a result: means of other accuracies, of rounds and of cost.
+DETAILS: Sequence[tuple[str, str, Callable[[Any], Any], str]] = (
+    ("clients", "client_mean", np.mean, ".3f"),
+    ("worst", "worst_client", np.mean, ".3f"),
+    ("backdoor", "attack_success", np.mean, ".3f"),
+    ("held-out", "held_out_accuracy", np.mean, ".3f"),
+    ("rounds", "rounds", np.mean, ".0f"),
+    ("s/round", "seconds_per_round", np.median, ".2f"),
+    ("images/s", "images_per_second", np.median, ",.0f"),
+    ("server", "aggregation_share", np.median, ".1%"),
+)
+"""By title the columns behind a result, what is taken of them over the seeds, and their form."""
 
-    Times are medians over the seeds. ``backdoor`` is an attack's success rate, where it has one.
-    """
-    rows, backdoor = [], bool(cells["attack_success"].notna().any())
-    of_method = by_axes(cells, "method")
-    for method in dict.fromkeys(cells["method"]):
-        own = of_method[method]
-        if own.empty:
-            continue
-        held_out, speed = own["held_out_accuracy"].mean(), np.median(own["images_per_second"])
-        rows.append(
-            (
-                method_title(method),
-                f"{np.mean(own['client_mean'].to_numpy()):.3f}",
-                f"{np.mean(own['worst_client'].to_numpy()):.3f}",
-                *([f"{own['attack_success'].mean():.3f}"] if backdoor else []),
-                NO_NUMBER if math.isnan(held_out) else f"{held_out:.3f}",
-                f"{own['rounds'].mean():.0f}",
-                f"{np.median(own['seconds_per_round']):.2f}",
-                NO_NUMBER if math.isnan(speed) else f"{speed:,.0f}",
-                f"{np.median(own['aggregation_share']):.1%}",
-            )
-        )
-    accuracies = ("clients", "worst", *(["backdoor"] if backdoor else []), "held-out")
-    header = ("method", *accuracies, "rounds", "s/round", "images/s", "server")
-    return Table("details", header, tuple(rows))
+
+def details_table(cells: pd.DataFrame) -> Table:
+    """Return what stands behind a result; an attack's success rate where it has one."""
+    of_method, backdoor = by_axes(cells, "method"), cells["attack_success"].notna().any()
+    shown = [each for each in DETAILS if backdoor or each[1] != "attack_success"]
+
+    def text(method: str, column: str, over_seeds: Callable[[Any], Any], form: str) -> str:
+        value = over_seeds(of_method[method][column].to_numpy(dtype=np.float64))
+        return NO_NUMBER if math.isnan(value) else f"{value:{form}}"
+
+    rows = [
+        (method_title(method), *(text(method, of, what, form) for _, of, what, form in shown))
+        for method in dict.fromkeys(cells["method"])
+        if not of_method[method].empty
+    ]
+    return Table("details", ("method", *(title for title, *_ in shown)), tuple(rows))
 
 
 def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -> Table:
@@ -367,28 +361,19 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
             if mean is None:
                 continue
             same_data = ours["fingerprint"].eq(theirs["fingerprint"].reindex(ours.index))
-            difference = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
-            rows.append(
-                (
-                    f"{name}: {method_title(method)}",
-                    str(mean.seeds),
-                    estimate_text(mean),
-                    difference_text(method_difference(cells, method)),
-                    NO_NUMBER if cells is first else difference_text(difference),
-                )
-            )
-    header = (
-        "run and method",
-        "seeds",
-        "test accuracy",
-        "Δ to FedAvg [95 %]",
-        f"Δ to {first_name} [95 %]",
-    )
+            to_first = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
+            title, seeds = f"{name}: {method_title(method)}", str(mean.seeds)
+            differences = (method_difference(cells, method), None if cells is first else to_first)
+            rows.append((title, seeds, estimate_text(mean), *map(difference_text, differences)))
+    differences_to = (f"Δ to {other} [95 %]" for other in ("FedAvg", first_name))
+    header = ("run and method", "seeds", "test accuracy", *differences_to)
     return Table("The runs beside each other", header, tuple(rows), note)
 
 
-def estimate_text(value: Estimate) -> str:
+def estimate_text(value: Estimate | None) -> str:
     """Return mean ± standard deviation; the mean alone for one seed."""
+    if value is None:
+        return NO_NUMBER
     return f"{value.mean:.3f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.3f}")
 
 
