@@ -210,20 +210,10 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
     rows = []
     for folder, method in dict.fromkeys(zip(finished["folder"], finished["method"], strict=True)):
         accuracy = of_run[folder, method]["accuracy"]
-        difference = "default"
-        if folder != default_folder:
-            default = of_run[default_folder, method]["accuracy"]
-            difference = difference_text(paired_difference(accuracy, default))
-        mean = estimate(accuracy)
-        rows.append(
-            (
-                *([method_title(method)] if named else []),
-                *map(value_text, values[folder]),
-                str(len(accuracy)),
-                estimate_text(mean),
-                difference,
-            )
-        )
+        to_default = paired_difference(accuracy, of_run[default_folder, method]["accuracy"])
+        difference = "default" if folder == default_folder else difference_text(to_default)
+        at = [*([method_title(method)] if named else []), *map(value_text, values[folder])]
+        rows.append((*at, str(len(accuracy)), estimate_text(estimate(accuracy)), difference))
     settings = [*(["method"] if named else []), *map(last_part, names)]
     header = (*settings, "seeds", "test accuracy", "Δ to default [95 %]")
     title = f"{', '.join(map(method_title, methods))} over {', '.join(names)}"
