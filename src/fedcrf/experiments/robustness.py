@@ -221,34 +221,31 @@ def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Run
 
 
 def _score(suite: Suite, key: CellKey, finished: CellFinished, records: Rounds) -> Score:
-    partition, condition, method, seed = key
-    last = records[-suite.last_rounds :]
+    last, summary = records[-suite.last_rounds :], finished.summary
     everyone = [record.everyone or record.test for record in last]
-    successes: list[Any] = [record.attack_success for record in last]
-    held_out = [record.held_out.accuracy for record in last if record.held_out is not None]
-    separations = [separation(record) for record in records]
-    inferred = any(record.reasons is not None for record in records)
+    behaviour = {part: number for part, number in summary.behaviour.items() if number != FIRST}
+    separations = None
+    if any(record.reasons is not None for record in records):
+        areas = map(separation, records)
+        separations = [round(each, 4) for each in areas if each is not None]
+
+    def mean(values: Iterable[float | None]) -> Any:
+        found: list[Any] = list(values)
+        return None if None in found else float(np.mean(found))
+
     return Score(
-        partition=partition,
-        condition=condition,
-        method=method,
-        seed=seed,
-        accuracy=float(np.mean([record.test.accuracy for record in last])),
-        everyone=float(np.mean([each.accuracy for each in everyone])),
-        worst_client=float(np.mean([each.worst_client for each in everyone])),
-        held_out_accuracy=float(np.mean(held_out)) if held_out else None,
-        attack_success=None if None in successes else float(np.mean(successes)),
+        **dict(zip(AXES, key, strict=True)),
+        accuracy=mean(record.test.accuracy for record in last),
+        everyone=mean(each.accuracy for each in everyone),
+        worst_client=mean(each.worst_client for each in everyone),
+        held_out_accuracy=mean(each.held_out.accuracy if each.held_out else None for each in last),
+        attack_success=mean(record.attack_success for record in last),
         last_rounds=suite.last_rounds,
-        separation=[round(each, 4) for each in separations if each is not None]
-        if inferred
-        else None,
+        separation=separations,
         description=name_of(unseeded(finished.cell)),
-        behaviour={
-            part: number for part, number in finished.summary.behaviour.items() if number != FIRST
-        }
-        or None,
-        fingerprint=finished.summary.fingerprint,
-        provenance=finished.summary.provenance,
+        behaviour=behaviour or None,
+        fingerprint=summary.fingerprint,
+        provenance=summary.provenance,
     )
 
 

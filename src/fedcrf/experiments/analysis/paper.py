@@ -188,25 +188,17 @@ def claims_table(title: str, cells: pd.DataFrame, *, iid: bool) -> Table:
             continue
         own, base = (of_method[method].loc[shared] for method in pair)
         name = " and ".join(method_title(method) for method in pair)
+        columns = ("accuracy", "best_round", "validation_loss")
+        accuracy, best_round, loss = ((own[column], base[column]) for column in columns)
         if iid:
-            rows.append(
-                _above_zero(
-                    f"{name}: nothing lost",
-                    f"Δ test accuracy above −{NEGLIGIBLE:g}",
-                    _paired(own, base, "accuracy"),
-                    margin=NEGLIGIBLE,
-                    form="+.4f",
-                )
-            )
+            claim, measured = f"{name}: nothing lost", f"Δ test accuracy above −{NEGLIGIBLE:g}"
+            rows.append(_above_zero(claim, measured, *accuracy, 1.0, "+.4f", margin=NEGLIGIBLE))
             continue
-        accuracy, best_round, loss = (
-            _paired(own, base, column) for column in ("accuracy", "best_round", "validation_loss")
-        )
         rows += [
-            _above_zero(f"{name}: higher accuracy", "Δ test accuracy", accuracy),
+            _above_zero(f"{name}: higher accuracy", "Δ test accuracy", *accuracy, 1.0),
             _speed(name, own["curve"], base["curve"]),
-            _above_zero(f"{name}: keeps improving late", "Δ best round", best_round, form="+.1f"),
-            _above_zero(f"{name}: lower validation loss", "Δ lowest loss", loss, sign=-1),
+            _above_zero(f"{name}: keeps improving late", "Δ best round", *best_round, form="+.1f"),
+            _above_zero(f"{name}: lower validation loss", "Δ lowest loss", *loss, sign=-1),
             _variance(name, own["accuracy"].to_numpy(), base["accuracy"].to_numpy()),
         ]
     return Table(title, ("claim", "measured", "result [95 %]", "verdict"), tuple(rows))
@@ -215,23 +207,20 @@ def claims_table(title: str, cells: pd.DataFrame, *, iid: bool) -> Table:
 def _above_zero(
     claim: str,
     measure: str,
-    difference: Estimate,
+    own: pd.Series,
+    base: pd.Series,
+    bound: float = math.inf,
+    form: str = "+.3f",
     *,
     sign: int = 1,
     margin: float = 0.0,
-    form: str = "+.3f",
 ) -> tuple[str, ...]:
-    """Return the row of a claim that ``sign`` times a difference, and a margin, is above zero."""
+    """Return the row of a claim that ``sign`` times own − base, and a margin, is above zero."""
+    difference = paired_difference(own, base, bound)
+    assert difference is not None, "they share seeds"
     low, high = sorted((sign * difference.low, sign * difference.high))
     verdict = SUPPORTED if low + margin > 0 else CONTRADICTED if high + margin < 0 else UNDECIDED
     return claim, measure, difference_text(difference, form), verdict
-
-
-def _paired(own: pd.DataFrame, base: pd.DataFrame, column: str) -> Estimate:
-    bound = 1.0 if column == "accuracy" else math.inf
-    difference = paired_difference(own[column], base[column], bound)
-    assert difference is not None, "they share seeds"
-    return difference
 
 
 def _speed(pair: str, ours: pd.Series, theirs: pd.Series) -> tuple[str, ...]:
