@@ -342,14 +342,11 @@ def find_method(name: str, *, known: bool = True) -> Method:
 def averaging_method(name: str) -> str:
     """Return the method that averages as FedAvg does, with a method's objective and optimizer."""
     method = find_method(name)
-    objective, optimizer = method.objective, method.server_optimizer
+    wanted = method.objective, method.server_optimizer
     for known in METHODS.values():
-        if known.rule == "fedavg" and (known.objective, known.server_optimizer) == (
-            objective,
-            optimizer,
-        ):
+        if known.rule == "fedavg" and (known.objective, known.server_optimizer) == wanted:
             return known.name
-    return "+".join(part for part in ("fedavg", objective, optimizer) if part)
+    return "+".join(part for part in ("fedavg", *wanted) if part)
 
 
 def is_method(name: str) -> bool:

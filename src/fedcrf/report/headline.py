@@ -61,10 +61,8 @@ def headline_of(run: RunResults) -> Headline:
         seeds = f"mean of {accuracy.seeds} seeds" if accuracy.seeds > 1 else "one seed"
         tiles.append(Tile("Test accuracy", estimate_text(accuracy), f"{title}, {seeds}{beside}"))
         said = [f"{title} reaches a test accuracy of {accuracy.mean:.3f}"]
-    distrusted = None
-    for each in run.cells:
-        if each.cell == cell and each.records:
-            distrusted = distrusted_tile(each)
+    shown = [each for each in run.cells if each.cell == cell and each.records]
+    distrusted = distrusted_tile(shown[0]) if shown else None
     if distrusted is not None:
         of_seed = f"seed {cell.seed}" if len(run.spec.seeds) > 1 else ""
         about = "; ".join(filter(None, (distrusted.about, of_seed)))
@@ -75,14 +73,12 @@ def headline_of(run: RunResults) -> Headline:
         about = f"of test accuracy; 95 % {interval_text(in_points, '+.1f')}"
         more = "more" if gain.mean > 0 else "less"
         if gain.low <= 0.0 <= gain.high:  # NaN of few seeds is not
-            equal = points == "0.0 points"
-            about = f"{points} {about}" if equal else f"{points} {more} {about}"
+            than = f", {points} {more} than FedAvg, which is no clear difference"
+            if points == "0.0 points":
+                more, than = "", ", on average that of FedAvg"
+            about = " ".join(filter(None, (points, more, about)))
             tiles.append(Tile("Beside FedAvg", "no clear difference", about))
-            said[0] += (
-                ", on average that of FedAvg"
-                if equal
-                else f", {points} {more} than FedAvg, which is no clear difference"
-            )
+            said[0] += than
         else:
             change = "Gained over FedAvg" if gain.mean > 0 else "Cost against FedAvg"
             tiles.append(Tile(change, points, about))

@@ -29,7 +29,6 @@ from fedcrf.experiments.analysis.tables import (
     UNDER_ATTACK,
     Table,
     comparison_table,
-    curve_rounds,
     mean_curve,
 )
 from fedcrf.experiments.cell import Course
@@ -392,8 +391,7 @@ def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
     for name, seeds in records.items():
         begun = [rounds for rounds in seeds if rounds]
         if begun:
-            mean, sd = mean_curve(begun, lambda record: _validation(record).get(what, math.nan))
-            rounds = curve_rounds(begun)
+            rounds, mean, sd = mean_curve(begun, lambda each: _validation(each).get(what, math.nan))
             curves.append(Curve(method_title(name), len(begun), rounds, _series(mean), _series(sd)))
     return curves
 

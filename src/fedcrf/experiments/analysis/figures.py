@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
-from fedcrf.experiments.analysis.tables import curve_rounds, mean_curve
+from fedcrf.experiments.analysis.tables import mean_curve
 from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
@@ -186,8 +186,7 @@ def _progress(
         begun = [rounds for rounds in seeds if rounds]
         if not begun:
             continue
-        mean, sd = mean_curve(begun, value)
-        rounds = curve_rounds(begun)
+        rounds, mean, sd = mean_curve(begun, value)
         colour = COLOURS[number % len(COLOURS)]
         axis.plot(
             rounds, mean, color=colour, linestyle=STYLES[number % len(STYLES)],

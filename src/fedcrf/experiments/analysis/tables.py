@@ -146,26 +146,22 @@ def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
 
 def mean_curve(
     seeds: Sequence[Rounds], value: Callable[[RoundRecord], float]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and standard deviation over seeds, record by record; the latter NaN for one seed.
+) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
+    """Return rounds, and mean and standard deviation over seeds in each; the latter NaN for one.
 
-    Beyond its end a run keeps its reported round's value.
+    The rounds are those of the run that went on longest. Beyond its end a run keeps its reported
+    round's value.
     """
-    length = max(len(rounds) for rounds in seeds)
+    longest = max(seeds, key=len)
     curves = np.array(
         [
-            [*map(value, rounds), *[value(reported_round(rounds))] * (length - len(rounds))]
+            [*map(value, rounds), *[value(reported_round(rounds))] * (len(longest) - len(rounds))]
             for rounds in seeds
         ]
     )
     with np.errstate(invalid="ignore"):  # a loss that overflowed
-        sd = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.full(length, np.nan)
-        return curves.mean(axis=0), sd
-
-
-def curve_rounds(seeds: Sequence[Rounds]) -> list[int]:
-    """Return the round of each value of `mean_curve`: those of the run that went on longest."""
-    return [record.round for record in max(seeds, key=len)]
+        sd = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.full(len(longest), np.nan)
+        return [record.round for record in longest], curves.mean(axis=0), sd
 
 
 def _student_quantile(n: int) -> float:
