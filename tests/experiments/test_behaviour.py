@@ -131,7 +131,7 @@ def test_a_stale_cell_is_told_and_left_out(finished: Path, raised: None) -> None
     assert not any(run.records()["crf-fedavg"][0]), "and in no figure"
     (told,) = read_report([finished]).runs
     assert [line for line in told.notices if line.startswith("crf-fedavg-seed-0: stale")]
-    assert {each["method"] for each in told.charts.cells} == {"FedAvg"}
+    assert {each["method"] for each in told.cells} == {"FedAvg"}
 
 
 def test_the_command_line_calls_it_stale(finished: Path, raised: None) -> None:

@@ -31,7 +31,7 @@ from fedcrf.experiments.analysis.tables import (
     comparison_table,
     mean_curve,
 )
-from fedcrf.experiments.cell import Course
+from fedcrf.experiments.cell import CellResult, Course
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
 from fedcrf.experiments.results import RunResults, find, read_results
@@ -70,16 +70,6 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Charts:
-    """What the page draws of one run; of each cell who was trusted, as `_cell_trust` has it."""
-
-    name: str
-    measured: Sequence[Measured]
-    holdings: Sequence[PartitionRecord]
-    cells: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
 class RunContent:
     """What is shown of one run."""
 
@@ -92,12 +82,14 @@ class RunContent:
     details: Table | None  # what stands behind the results; None where that is not known
     damaged: bool  # whether files of it are damaged or do not belong to it
     description: str  # the resolved run file
-    charts: Charts
+    measured: Sequence[Measured]
+    cells: Sequence[Mapping[str, Any]]  # who was trusted in each, as `_cell_trust` has it
+    holdings: Sequence[PartitionRecord] = ()
 
     @property
     def curves(self) -> list[Table]:
         """What was measured over the rounds, in numbers."""
-        return [_curves_table(each) for each in self.charts.measured]
+        return [_curves_table(each) for each in self.measured]
 
 
 @dataclass(frozen=True)
@@ -117,12 +109,12 @@ class Report:
     @property
     def measured(self) -> list[str]:
         """Names of what was measured in any run, each once; a regression has no accuracy."""
-        return list(dict.fromkeys(each.name for run in self.runs for each in run.charts.measured))
+        return list(dict.fromkeys(each.name for run in self.runs for each in run.measured))
 
     @property
     def over_seeds(self) -> bool:
         """Whether a curve is a mean over several seeds."""
-        measured = (each for run in self.runs for each in run.charts.measured)
+        measured = (each for run in self.runs for each in run.measured)
         return any(curve.seeds > 1 for each in measured for curve in each.curves)
 
     @property
@@ -133,9 +125,10 @@ class Report:
     @property
     def drawn(self) -> dict[str, Any]:
         """What the page's program draws and says; each of what was measured has a figure."""
-        charts = [run.charts for run in self.runs]
+        drawn = ("name", "measured", "holdings", "cells")
+        runs = [{name: getattr(run, name) for name in drawn} for run in self.runs]
         words = {"words": WORDS, "terms": SCORE_TERMS}  # what each cause counts in the score
-        return {"runs": charts, "measured": self.measured, **words}
+        return {"runs": runs, "measured": self.measured, **words}
 
 
 def _curves_table(measured: Measured) -> Table:
@@ -218,11 +211,7 @@ class _Room:
 
 
 def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunContent:
-    begun = [each for each in run.cells if each.records]
-    shown = [each for each in begun if room.take(each.records)]
-    notices, too_large = _notices(store, run), [each for each in begun if each not in shown]
-    if too_large:
-        notices.append(_too_large(each.cell.name for each in too_large))
+    notices = _notices(store, run)
     holdings: list[PartitionRecord] = []
     for seed in run.spec.seeds:
         with suppress(FedcrfError):  # each cell of the seed says so
@@ -238,7 +227,8 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
         details=details,
         damaged=any(each.damage for each in run.cells),
         description=tomli_w.dumps(run.spec.describe()),
-        charts=_charts(name, run.records(), holdings, shown),
+        holdings=holdings,
+        **_drawn(run.records(), run.cells, room, notices),
     )
 
 
@@ -260,10 +250,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room, fedavg: Rounds) 
     """Return what is shown of a run that another framework carried out, beside FedAvg's rounds."""
     description, made = run.description(), run.description().provenance
     course = replace(run.course(), records=evaluated(run.course().records))
-    shown = [course] if room.take(course.records) else []
     notices = [] if course.notice is None else [course.notice]
-    if not shown:
-        notices.append(_too_large())
     return RunContent(
         name=name,
         title=f"{description.title} in {description.framework}",
@@ -281,7 +268,7 @@ def _recorded_content(name: str, run: RecordedRun, room: _Room, fedavg: Rounds) 
         details=None,
         damaged=course.damage is not None,
         description=description.model_dump_json(indent=1),
-        charts=_charts(name, {course.title: [course.records]}, [], shown),
+        **_drawn({course.title: [course.records]}, [course], room, notices),
     )
 
 
@@ -359,25 +346,29 @@ def _notices(store: Store, run: RunResults) -> list[str]:
     return notices
 
 
-def _too_large(cells: Iterable[str] = ()) -> str:
-    names = ", ".join(cells)
-    of_cells = f" for {names}" if names else ""
-    return f"who was trusted is left out{of_cells}: the page would be too large; name fewer runs"
-
-
-def _charts(
-    name: str,
+def _drawn(
     records: Mapping[str, Sequence[Rounds]],
-    holdings: Sequence[PartitionRecord],
-    shown: Sequence[Course],
-) -> Charts:
+    courses: Sequence[Course],
+    room: _Room,
+    notices: list[str],
+) -> dict[str, Any]:
+    """Return what was measured, and who was trusted in the cells that the page has room for."""
+    begun = [each for each in courses if each.records]
+    shown = [each for each in begun if room.take(each.records)]
+    if len(shown) < len(begun):
+        left_out = (
+            each.cell.name for each in begun if each not in shown and isinstance(each, CellResult)
+        )
+        of_cells = f" for {names}" if (names := ", ".join(left_out)) else ""
+        said = "the page would be too large; name fewer runs"
+        notices.append(f"who was trusted is left out{of_cells}: {said}")
     rounds = [record for seeds in records.values() for each in seeds for record in each]
     measured = []
     for what in dict.fromkeys(what for each in rounds for what in _validation(each)):
         curves = _curves(records, what)
         if any(math.isfinite(value) for curve in curves for value in curve.mean):
             measured.append(Measured(what, curves))
-    return Charts(name, measured, holdings, [_cell_trust(each) for each in shown if each.records])
+    return {"measured": measured, "cells": [_cell_trust(each) for each in shown]}
 
 
 def _validation(record: RoundRecord) -> dict[str, float]:
