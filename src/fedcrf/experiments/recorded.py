@@ -215,11 +215,6 @@ def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
     return {path.relative_to(folder).as_posix(): RecordedRun(path) for path in found}
 
 
-def newest(runs: Mapping[str, RecordedRun]) -> str:
-    """Return the name of the run that began last; the first of those that do not say when."""
-    return max(runs, key=lambda name: runs[name].description().started or "")
-
-
 def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], list[str]]:
     """Return the runs that say what they are, and of the others why not; an error if none does."""
     sound, errors = {}, {}

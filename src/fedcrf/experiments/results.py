@@ -27,7 +27,7 @@ from fedcrf.experiments.analysis.tables import (
 )
 from fedcrf.experiments.cell import CellResult, CellSummary
 from fedcrf.experiments.provenance import changes
-from fedcrf.experiments.recorded import RecordedRun, recorded_rows, recorded_runs
+from fedcrf.experiments.recorded import recorded_rows, recorded_runs
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
@@ -86,23 +86,21 @@ class RunResults:
     @property
     def title(self) -> str:
         """What the run is about, in one line."""
-        partition, each_round = self.spec.partition, self.spec.rounds.clients_per_round
+        spec, threat = self.spec, self.spec.threat
+        each_round = spec.rounds.clients_per_round
         drawn = "" if each_round is None else f", {each_round} of them a round"
+        attack = ""
+        if threat is not None:
+            schedule = threat.schedule
+            more = " additional clients" if schedule.additional else ""
+            start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
+            pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
+            by = f"{schedule.count(spec.num_clients)}{more}{start}{pulse}"
+            attack = f", {short_name(spec.attack['name'])} by {by}"
         return (
-            f"{short_name(self.spec.data.dataset)}, {short_name(self.spec.model['name'])}, "
-            f"{partition.num_clients} clients{drawn}, {partition.title}{self._attack}"
+            f"{short_name(spec.data.dataset)}, {short_name(spec.model['name'])}, "
+            f"{spec.partition.num_clients} clients{drawn}, {spec.partition.title}{attack}"
         )
-
-    @property
-    def _attack(self) -> str:
-        if self.spec.threat is None:
-            return ""
-        schedule = self.spec.threat.schedule
-        count = schedule.count(self.spec.num_clients)
-        more = " additional clients" if schedule.additional else ""
-        start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
-        pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
-        return f", {short_name(self.spec.attack['name'])} by {count}{more}{start}{pulse}"
 
     @property
     def finished(self) -> list[CellSummary]:
@@ -186,24 +184,18 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         return frame(recorded_rows(recorded))
     runs = [(store, read_results(store)) for store in stores_in(folder).values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
-    keys = dict.fromkeys(key for each in described for key in each)
+    shared = set.intersection(*({*each} for each in described))
     varied = [
         key
-        for key in keys
-        if key not in ("methods", "seeds", "data.dataset")
-        and all(key in each for each in described)
-        and len({str(each.get(key)) for each in described}) > 1
+        for key in described[0]
+        if key in shared - {"methods", "seeds", "data.dataset"}
+        and len({str(each[key]) for each in described}) > 1
     ]
     return frame(
         row
         for (store, run), each in zip(runs, described, strict=True)
-        for row in run_rows(run, store.path, {key: each.get(key) for key in varied})
+        for row in run_rows(run, store.path, {key: each[key] for key in varied})
     )
-
-
-def find(folder: Path) -> Mapping[str, RecordedRun] | Mapping[str, Store]:
-    """Return by name the runs in a folder: those that another framework carried out, else ours."""
-    return recorded_runs(folder) or stores_in(folder)
 
 
 def stores_in(folder: Path) -> dict[str, Store]:
@@ -214,39 +206,32 @@ def stores_in(folder: Path) -> dict[str, Store]:
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each cell of a run, finished or not; ``at`` is its place in a study."""
+    """Yield a row for each cell of a run: what it came to, or how far it is.
+
+    ``at`` is its place in a study.
+    """
     for each in run.cells:
-        cell = each.cell
-        yield {
+        cell, summary = each.cell, each.summary
+        row = {
             "method": cell.method.name,
             "seed": cell.seed,
             "dataset": cell.data.dataset,
             "attack": cell.attack_name,
+            "rounds": rounds_of(each.records),
             "stale": each.stale,
             "damage": each.damage,
             "folder": str(folder),
-            **_measured(each),
-            **at,
         }
-
-
-def _measured(each: CellResult) -> dict[str, Any]:
-    """Return what a finished cell came to; of another one how far it is."""
-    summary = each.summary
-    if summary is None:
-        return {"rounds": rounds_of(each.records)}
-    found = summary.model_dump(include=COLUMNS.keys() - {"method", "seed"})
-    found |= {
-        "complete": True,
-        "accuracy": summary.test_accuracy,
-        "commit": summary.provenance.commit,
-    }
-    if each.records:
-        reported = reported_round(each.records)
-        found["curve"] = [record.validation.accuracy for record in each.records]
-        found["validation_accuracy"] = reported.validation.accuracy
-        found["everyone_accuracy"] = (reported.everyone or reported.test).accuracy
-    return found
+        if summary is not None:
+            row |= summary.model_dump(include=COLUMNS.keys() - {"method", "seed"})
+            row |= {"complete": True, "accuracy": summary.test_accuracy}
+            row["commit"] = summary.provenance.commit
+        if summary is not None and each.records:
+            reported = reported_round(each.records)
+            row["curve"] = [record.validation.accuracy for record in each.records]
+            row["validation_accuracy"] = reported.validation.accuracy
+            row["everyone_accuracy"] = (reported.everyone or reported.test).accuracy
+        yield {**row, **at}
 
 
 def suite_rows(

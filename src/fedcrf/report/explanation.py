@@ -21,7 +21,7 @@ from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.cell import Course
-from fedcrf.experiments.recorded import newest, readable, recorded_runs
+from fedcrf.experiments.recorded import readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Store
 from fedcrf.report.effects import (
@@ -401,7 +401,8 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Course:
         if method is None:
             sound, unread = readable(runs)
             inferring = {each: run for each, run in sound.items() if _infers(run.course().rule)}
-            method = newest(inferring or sound)
+            began = {each: run.description().started for each, run in (inferring or sound).items()}
+            method = max(began, key=lambda each: began[each] or "")  # the first of equal ones
         elif method not in runs:
             raise unknown_name("run", method, runs)
         found = runs[method].course()

@@ -33,8 +33,8 @@ from fedcrf.experiments.analysis.tables import (
 )
 from fedcrf.experiments.cell import CellResult, Course
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
-from fedcrf.experiments.results import RunResults, find, read_results
+from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_runs, recorded_table
+from fedcrf.experiments.results import RunResults, read_results, stores_in
 from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import PartitionRecord, Store
 from fedcrf.files import write_text
@@ -276,7 +276,7 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, Store | RecordedRun]]:
     """Return the runs in some folders, each under a name of its own."""
     found: list[tuple[str, Store | RecordedRun]] = []
     for folder, name in zip(folders, _names(folders), strict=True):
-        runs = find(folder)
+        runs = recorded_runs(folder) or stores_in(folder)
         for own_name, run in runs.items():
             within = own_name if len(folders) == 1 else f"{name}/{own_name}"
             below = isinstance(run, Store) and run.path.parent == folder
