@@ -18,7 +18,7 @@ from fedcrf.extensions import installed, is_outside, short_name
 from integration.command_line import CommandLine, environment, fedcrf
 
 MINE = '''
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -52,6 +52,13 @@ class Capped(Rule):
 @dataclass(frozen=True)
 class Lacking(Rule):
     """A rule without aggregate."""
+
+
+@dataclass(frozen=True)
+class Needing(Capped):
+    """A rule with a setting that has no default."""
+
+    most: float = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -181,17 +188,25 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
         (["--methods", "./broken.py:Rule"], "cannot be imported (ModuleNotFoundError: No module"),
         (["--methods", "nowhere:Rule"], "rule 'nowhere:Rule' cannot be imported (ModuleNotFound"),
         (["--methods", "./mine.py:Cappd"], "unknown rule in ./mine.py 'Cappd': did you mean 'Cap"),
-        (["--methods", "./mine.py:Coin"], "rule './mine.py:Coin' is none: give a frozen dataclass"),
+        (
+            ["--methods", "./mine.py:Coin"],
+            "rule './mine.py:Coin' is no rule: give a frozen dataclass",
+        ),
         (["--methods", "./mine.py:Lacking"], "lacks aggregate: give it that method"),
         (["--methods", "capped"], "unknown method 'capped'"),
+        (["--methods", "./mine.py"], "name what is in the file, as in ./mine.py:NAME"),
+        (["--methods", "./mine.py:Needing"], "rules.Needing.most has no value: give it one"),
         (["--methods", "crf+./mine.py:Linear"], "is no class of settings: give a frozen dataclass"),
-        (["--attack", "./mine.py:Capped"], "attack './mine.py:Capped' is none: give a frozen"),
+        (["--attack", "./mine.py:Capped"], "attack './mine.py:Capped' is no attack: give a frozen"),
         (["--model", "./mine.py:stripes"], "makes a tuple: give what returns a torch.nn.Module"),
         (["--model", "./mine.py:seven"], "makes outputs of shape (2, 7) of 2 images: give one"),
         (["--model", "mine:Linear", "--set", "model.a=3"], "is no class of settings: leave a out"),
         (["--dataset", "./mine.py:shards"], "failed (TypeError: shards() missing 3 required"),
         (["--dataset", "./mine.py:floats"], "makes images of shape (9, 8, 8), float64, and labels"),
-        (["--partition", "./mine.py:Coin"], "partition './mine.py:Coin' is none: give a fedcrf"),
+        (
+            ["--partition", "./mine.py:Coin"],
+            "partition './mine.py:Coin' is no partition: give a fedcrf",
+        ),
         (["--partition", "./mine.py:twice"], "gives no parts of 1437 examples: return an array"),
         (
             ["--methods", "./mine.py:Capped", "--set", "rules.Capped.mst=1"],

@@ -597,6 +597,20 @@ def test_a_rule_that_raises_in_the_third_round(tmp_path: Path) -> None:
     assert [record.round for record in rounds] == [1, 2]
 
 
+@dataclass(frozen=True)
+class Bare(FedAvg):
+    """Returns the next model alone."""
+
+    def aggregate(self, memory: Any, model: Any, reports: Any) -> Any:
+        return super().aggregate(memory, model, reports).state
+
+
+def test_a_rule_that_returns_no_result_is_named() -> None:
+    said = r"rule 'Bare' failed in round 1 \(TypeError: it returned a \w+: return weighted_result"
+    with pytest.raises(FedcrfError, match=said):
+        simulate(rule=Bare(), rounds=2)
+
+
 def odd(name: str, inputs: Any = None, targets: Any = None) -> dict[str, Any]:
     held = sites()
     x, y = held[name]
@@ -782,8 +796,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a metric called loss": ({"metrics": {"loss": l1_loss}}, "is called 'loss', as the loss is"),
     "a rule of no file": ({"rule": "./no.py:Rule"}, "there is no file ./no.py"),
     "a rule that cannot be imported": ({"rule": "nowhere:Rule"}, "'nowhere:Rule' cannot be impor"),
-    "a rule that is no rule": ({"rule": "torch:nn"}, "rule 'torch:nn' is none: give a frozen data"),
-    "an attack that is none": ({"attack": "torch:nn"}, "attack 'torch:nn' is none: give a frozen"),
+    "a rule that is no rule": ({"rule": "torch:nn"}, "rule 'torch:nn' is no rule: give a frozen"),
+    "an attack that is none": ({"attack": "torch:nn"}, "attack 'torch:nn' is no attack: give a"),
     "an attack of another kind": ({"attack": 3}, "attack is a int: give a name"),
     "more sites than there are": (
         {"clients_per_round": 5},

@@ -44,4 +44,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     others = f"choose from {', '.join(names)}." if names else "there is none."
     mend = f"did you mean '{nearest[0]}'?" if nearest else others
+    if name.endswith(".py"):
+        mend = f"name what is in the file, as in {name}:NAME"
     return FedcrfError(f"unknown {kind} '{name}': {mend}")

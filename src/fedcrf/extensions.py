@@ -99,7 +99,7 @@ def check_class(what: str, name: str, found: object, base: type) -> None:
     """Raise a `FedcrfError` unless what was found is a class of settings, with all methods."""
     mend = f"give a frozen dataclass that derives from {base.__module__}.{base.__name__}"
     if not isinstance(found, type) or not issubclass(found, base):
-        raise FedcrfError(f"{what} '{name}' is none: {mend}")
+        raise FedcrfError(f"{what} '{name}' is no {what}: {mend}")
     lacking = sorted(getattr(found, "__abstractmethods__", ()))
     if lacking:
         raise FedcrfError(f"{what} '{name}' lacks {', '.join(lacking)}: give it that method")

@@ -81,7 +81,9 @@ def test_what_a_page_shows_runs(
             result = command_line(*arguments, cwd=home)
             assert (result.rc, result.err) == (0, ""), line
             said.append(result.out)
-    for sample in re.findall(r"^```\n(client .*?)^```", page_text(page), re.MULTILINE | re.DOTALL):
+    samples = re.findall(r"^```\n(Client .*?)^```", page_text(page), re.MULTILINE | re.DOTALL)
+    assert len(samples) == (page == "see-a-run")
+    for sample in samples:
         assert words(sample) in words(" ".join(said))
 
 

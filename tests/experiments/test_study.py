@@ -81,6 +81,7 @@ def test_a_server_optimizer_s_settings_vary_where_a_method_has_it(tmp_path: Path
         (("crf.bandwidth=0.1", "crf.bandwidth=0.2"), {}, "is said twice"),
         (("crf.bandwidth=0.1",), {"rules": {"crf": {"bandwidth": 7}}}, "varies what --set fixes"),
         (("crf.bandwidth=0.1,true",), {}, "bandwidth is True: give a valid number"),
+        (("crf.bandwidth=0.1,x",), {}, "bandwidth is 'x': give a valid number"),
     ],
 )
 def test_a_setting_has_one_axis_and_no_other_value(

@@ -902,6 +902,7 @@ def test_a_report_of_damaged_runs_is_written_and_its_status_says_so(
         (("explain", "RUN", "--round", 1, "--method", "krum"), "unknown method of this run 'krum'"),
         (("explain", "nowhere", "--round", 1), "nowhere holds no run"),
         (("report", "nowhere"), "nowhere holds no run"),
+        (("rum",), "No such command 'rum'. Did you mean 'run'? See --help."),
         (("run", "--log", "tensorbord"), "unknown logger 'tensorbord': did you mean 'tensorboard'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Draws docs/images/report.png anew: a part of the demonstration's report.
+"""Draws docs/images/report.png anew: a part of the demonstration's page.
 
 Usage, after `fedcrf demo`: python tests/report/picture.py [runs/demo]
 """
@@ -15,7 +15,7 @@ from fedcrf.report.page import read_report, write_page
 from report.browser import open_browser
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "report.png"
-WIDTH, HEIGHT = 1100, 850
+WIDTH, HEIGHT = 1100, 885
 RUN, CLIENT, PLACE = "ipm", 3, 8
 """An attacker, in the ninth round, when it has long been found out."""
 

@@ -222,6 +222,7 @@ def test_what_is_not_there_is_named(asked: Any, named: str) -> None:
 def test_the_cell_by_default_is_one_that_infers() -> None:
     assert find_cell(small_spec(), None, None).name == "crf-fedavg-seed-0"
     assert find_cell(small_spec(), "fedavg", 1).name == "fedavg-seed-1"
+    assert find_cell(small_spec(), "CRF-FedAvg", 1).name == "crf-fedavg-seed-1"
     assert find_cell(small_spec(methods=["krum"]), None, None).name == "krum-seed-0"
     for name in ("crf-robust", "crf-evidence+adam"):
         spec = small_spec(methods=["fedavg", name])

@@ -60,6 +60,7 @@ def test_a_client_that_lost_its_trust_just_now_is_not_yet_named(attacked: Path) 
     tile = distrusted_tile(Course("", [*found.records[:-1], fallen], found.rule))
     assert tile is not None
     assert f"{last.clients[0]} since" not in tile.about
+    assert "not counted: 2 for fewer than 3 rounds" in tile.about
     assert last_verdicts([*found.records[:-1], fallen], found.rule)[0].is_low
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -75,6 +76,7 @@ def main() -> None:
         status = app(standalone_mode=False)
     except ClickException as error:
         said = error.format_message()  # nothing where no command was given: the help is out by then
+        said = re.sub(r"( Did you mean .*\?)\1", r"\1", said)  # typer and click both say so
         status = _fail(f"{said} See --help.", 2) if said else 2
     except FedcrfError as error:
         status = _fail(str(error), 2)

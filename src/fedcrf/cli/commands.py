@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,7 +130,8 @@ def run(
     describe: Annotated[
         bool,
         what_option(
-            "Print the whole resolved description as a run file, and run nothing.", "--describe"
+            "Print the resolved description, defaults too, as a run file; run nothing.",
+            "--describe",
         ),
     ] = False,
 ) -> None:
@@ -528,7 +530,7 @@ def partition(
     print_table(partition_table(record, title))
     for line in holdings_notices(record):
         say(line)
-    name = f"{images.name.replace('/', '-')}-{clients_name(spec.partition)}-seed-{seed}"
+    name = f"{re.sub('[/:]', '-', images.name)}-{clients_name(spec.partition)}-seed-{seed}"
     stem = output or Path("runs") / f"partition-{name}"
     if stem.suffix in (".png", ".svg", ".csv"):
         stem = stem.with_suffix("")

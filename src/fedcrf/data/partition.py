@@ -134,8 +134,8 @@ def find_partition(name: str) -> PartitionScheme:
         return found
     if isinstance(found, type) or not callable(found):
         raise FedcrfError(
-            f"partition '{name}' is none: give a fedcrf.data.PartitionScheme, or a function of "
-            "labels, settings and a generator that returns each client's indices"
+            f"partition '{name}' is no partition: give a fedcrf.data.PartitionScheme, or a "
+            "function of labels, settings and a generator that returns each client's indices"
         )
     description = next(iter((found.__doc__ or name).strip().splitlines()))
     return PartitionScheme(description, found, ignores=_GIVEN)

@@ -256,7 +256,7 @@ def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
         return found.decode(name, options)
     if not callable(found):
         raise FedcrfError(
-            f"data set '{name}' is none: give a function that returns images and labels"
+            f"data set '{name}' is no data set: give a function that returns images and labels"
         )
     with failing("data set", name):
         made = found()

@@ -141,6 +141,10 @@ def convert(kind: Any, value: Any, where: str) -> Any:
             raise FedcrfError(f"[{where}] {cause}") from None
         # Further parts of the place are items, or the types that a value could have had.
         place = ".".join([where, *(part for part in first["loc"][:1] if isinstance(part, str))])
+        if first["type"] == "missing":
+            raise FedcrfError(
+                f"{place} has no value: give it one, or a default in its class"
+            ) from None
         raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None
 
 

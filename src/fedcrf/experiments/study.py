@@ -25,7 +25,14 @@ from fedcrf.experiments.analysis.tables import (
     paired_difference,
     write_tables,
 )
-from fedcrf.experiments.settings import Options, flat, folder_name, hashable, method_title
+from fedcrf.experiments.settings import (
+    Options,
+    flat,
+    folder_name,
+    hashable,
+    method_title,
+    setting,
+)
 from fedcrf.experiments.spec import (
     CellKey,
     CellSpec,
@@ -166,7 +173,8 @@ def parse_axis(text: str) -> Axis:
     try:
         parsed = tomllib.loads(f"values = [{values}]")["values"]
     except tomllib.TOMLDecodeError:
-        parsed = [each.strip() for each in values.split(",") if each.strip()]
+        words = filter(None, map(str.strip, values.split(",")))
+        parsed = [setting(f"value={word}")["value"] for word in words]
     if not parsed or any(isinstance(value, dict) for value in parsed):
         raise FedcrfError(mend)
     return Axis.of_setting(key.strip(), [hashable(value) for value in parsed])

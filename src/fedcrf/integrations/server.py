@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,8 +115,8 @@ class RuleServer:
     ) -> None:
         if not isinstance(rule, Rule):
             raise FedcrfError(
-                f"the rule is {rule!r}, which does not derive from fedcrf.rules.Rule: "
-                "give a server rule, such as CRFRobust()"
+                f"the rule is {shorten(repr(rule), 60)}, which does not derive from "
+                "fedcrf.rules.Rule: give a server rule, such as CRFRobust()"
             )
         if rule.server_examples:
             raise FedcrfError(

@@ -49,7 +49,7 @@ class FromFactory:
         factory = find("model", self.name, {})
         if not callable(factory):
             raise FedcrfError(
-                f"model '{self.name}' is none: give a class or a function that returns a "
+                f"model '{self.name}' is no model: give a class or a function that returns a "
                 "torch.nn.Module, or a dataclass with a build method"
             )
         with failing("model", self.name):

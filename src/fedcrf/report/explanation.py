@@ -283,8 +283,10 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
     header = tuple(title_of(name).column for name in columns)
 
     def written(causes: ClientCauses, name: str) -> str:
-        if name in ("client", WORDS["node_column"], "num_examples"):
+        if name in ("client", WORDS["node_column"]):
             return str(getattr(causes, name))
+        if name == "num_examples":
+            return str(causes.num_examples).removesuffix(".0")
         if name == WORDS["attacker_column"]:
             return "attacks" if causes.attacks else "not now" if causes.attacker else ""
         return _number(causes.value(name), title_of(name).digits)
@@ -433,11 +435,13 @@ def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
     if chosen not in spec.seeds:
         seeds = ", ".join(map(str, spec.seeds))
         raise FedcrfError(f"the run has no seed {chosen}: choose from {seeds}")
-    if method is not None and method not in spec.methods:
-        raise unknown_name("method of this run", method, spec.methods)
     cells = [spec.cell(name, chosen) for name in spec.methods]
-    inferring = [cell for cell in cells if _infers(cell.rule)]
-    return spec.cell(method, chosen) if method is not None else (inferring or cells)[0]
+    if method is None:
+        return next((cell for cell in cells if _infers(cell.rule)), cells[0])
+    for cell in cells:
+        if method in (cell.method.name, cell.method.title):  # the title stands in tables
+            return cell
+    raise unknown_name("method of this run", method, spec.methods)
 
 
 def find_round(found: Course, number: int | None, client: Client | None = None) -> RoundRecord:

@@ -137,23 +137,27 @@ def distrusted_tile(course: Course) -> Tile | None:
     attackers = course.attackers
     if all(each.kind in ("unjudged", "weightless") for each in verdicts):
         return None
-    low = {
+    since = {
         client: each.since
         for client, each in zip(record.clients, verdicts, strict=True)
-        if each.is_low and record.round - each.since + 1 >= min(LASTING, record.round)
+        if each.is_low
     }
+    lasting = min(LASTING, record.round)
+    low = {client: first for client, first in since.items() if record.round - first + 1 >= lasting}
     by_round: dict[int, list[Client]] = {}
-    for client, since in list(low.items())[:MOST_NAMED]:
-        by_round.setdefault(since, []).append(client)
+    for client, first in list(low.items())[:MOST_NAMED]:
+        by_round.setdefault(first, []).append(client)
     named = [
-        f"{', '.join(map(str, clients))} since round {since}"
-        for since, clients in sorted(by_round.items())
+        f"{', '.join(map(str, clients))} since round {first}"
+        for first, clients in sorted(by_round.items())
     ]
     if len(low) > MOST_NAMED:
         named.append("and others")
     if attackers:
         attack = "attackers" if len(attackers) > 1 else "attacker"
         named.append(f"{len(low.keys() & set(attackers))} of {len(attackers)} {attack}")
+    if len(since) > len(low):
+        named.append(f"not counted: {len(since) - len(low)} for fewer than {LASTING} rounds")
     return Tile("Distrusted clients", f"{len(low)} of {len(verdicts)}", "; ".join(named))
 
 

@@ -322,6 +322,8 @@ class Simulation(Settings):
         attacked = time.perf_counter()
         with failing("rule", self.rule.name, f" in round {number}"):
             result = rule.aggregate(state.memory, state.model, reports)
+            if not isinstance(result, AggregationResult):
+                raise TypeError(f"it returned a {type(result).__name__}: return weighted_result(…)")
         model = self._decayed(number, state.model, result)
         aggregated = time.perf_counter()
         clients = self.federation.called(report.client for report in reports)

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import nvflare
@@ -74,7 +75,8 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         paths = {"record_to": record_to, "checkpoint_to": checkpoint_to}
         for name, value in {**texts, **{k: v for k, v in paths.items() if v is not None}}.items():
             if not isinstance(value, str) or not value:
-                raise FedcrfError(f"{name} is {value!r}: give a text, which a job's file can hold")
+                said = shorten(repr(value), 60)
+                raise FedcrfError(f"{name} is {said}: give a text, which a job's file can hold")
         given = {} if settings is None else settings
         if not isinstance(given, Mapping):
             raise FedcrfError(f"settings is {settings!r}: give the rule's settings by name")

@@ -110,9 +110,12 @@ function draw(id, traces, layout, summary) {
     linecolor: colour("line"),
     automargin: true,
   };
+  const most = Math.max(...traces.flatMap(({ x }) => x ?? []).filter(Number.isFinite));
   const axes = {};
-  for (const [name, value] of Object.entries(layout))
-    if (/^[xy]axis/.test(name)) axes[name] = { ...axis, ...value };
+  for (const [name, value] of Object.entries(layout)) {
+    const whole = value.title?.text === "round" && most < 10; // else there is a tick at half a round
+    if (/^[xy]axis/.test(name)) axes[name] = { ...axis, ...(whole && { dtick: 1 }), ...value };
+  }
   const drawing = Plotly.react(
     at(id),
     traces,
