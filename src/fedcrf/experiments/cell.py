@@ -78,17 +78,14 @@ def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
         raise FedcrfError(
             f"results folder {folder}: {error.strerror}; choose another with --output"
         ) from None
-    lock = FileLock(folder / LOCK_NAME, timeout=timeout)
     try:
-        lock.acquire()
+        held = FileLock(folder / LOCK_NAME, timeout=timeout).acquire()
     except Timeout:
         raise FedcrfError(
             f"{folder} is being written by another process: wait for it, or choose another --output"
         ) from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def line_of(record: Record) -> bytes:
