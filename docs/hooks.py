@@ -64,7 +64,6 @@ def _mathml(match: re.Match[str]) -> str:
 
 
 def _report() -> str:
-    from fedcrf.report.page import render
-    from fedcrf.report.reading import read_report
+    from fedcrf.report.page import read_report, render
 
     return render(read_report([ROOT / REPORTED]))

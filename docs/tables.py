@@ -17,29 +17,25 @@ import pandas as pd
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from docs.ranks import rank_tables  # noqa: E402
 from examples.frameworks import OWN, runs_of  # noqa: E402
 from examples.least_weights import least_weights  # noqa: E402
 
-from fedcrf.experiments.analysis.conditions import (  # noqa: E402
-    Place,
-    rank_tables,
-)
-from fedcrf.experiments.analysis.pairs import (  # noqa: E402
+from fedcrf.experiments.analysis.conditions import Place  # noqa: E402
+from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
+from fedcrf.experiments.analysis.tables import (  # noqa: E402
     Estimate,
+    Table,
+    difference_text,
+    estimate_text,
     mean_accuracy,
     method_difference,
     of_method,
 )
-from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
-from fedcrf.experiments.analysis.tables import (  # noqa: E402
-    Table,
-    difference_text,
-    estimate_text,
-)
-from fedcrf.experiments.methods import method_title  # noqa: E402
 from fedcrf.experiments.reproduce import columns, paper_cells  # noqa: E402
 from fedcrf.experiments.results import table as results_of  # noqa: E402
 from fedcrf.experiments.robustness import held, suite_cells  # noqa: E402
+from fedcrf.experiments.settings import method_title  # noqa: E402
 from fedcrf.experiments.store import Store  # noqa: E402
 from fedcrf.experiments.suite import read_suite  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402
@@ -292,7 +288,7 @@ def protocols() -> str:
         shown = held(whole, whole.chosen(quick=True, conditions=[], seeds=[]), Store(folder))
         cells = suite_cells(shown, Store(folder))
         places += [
-            Place(f"{folder.name.replace('-quick', '')}, {partition}", shown, cells, partition)
+            Place(shown, cells, partition, f"{folder.name.replace('-quick', '')}, {partition}")
             for partition in shown.partitions
             if len(cells[cells["partition"] == partition])
         ]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.methods import find_method, folder_name, method_title
 from fedcrf.experiments.results import read_results
+from fedcrf.experiments.settings import find_method, folder_name, method_title
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import Store
 from fedcrf.extensions import installed, is_outside, short_name

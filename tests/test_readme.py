@@ -14,9 +14,9 @@ import pytest
 from torch import nn
 
 import fedcrf
-from fedcrf.experiments.methods import method_title
 from fedcrf.experiments.reproduce import cell_notices, paper_cells, write_tables
 from fedcrf.experiments.robustness import held, keys_of, suite_cells, write_suite
+from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import Store
 from fedcrf.experiments.suite import read_suite
 from fedcrf.rules import RULES

@@ -24,8 +24,8 @@ from fedcrf.attacks import GaussianNoise, Schedule, SignFlip, Threat
 from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.cell import folder_lock
-from fedcrf.report.lookup import find_rounds
-from fedcrf.report.reading import read_report
+from fedcrf.report.explanation import find_rounds
+from fedcrf.report.page import read_report
 from fedcrf.rules import FedAvg
 from fedcrf.simulation.randomness import Stream, generator, torch_seed
 from tolerance import assert_alike

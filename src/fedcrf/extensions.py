@@ -48,13 +48,10 @@ def short_name(name: str) -> str:
 
 
 def find(what: str, name: str, known: Mapping[str, T]) -> T | Any:
-    """Return what a name stands for.
+    """Return what a name stands for: one of ``known``, of an entry point, or of a place outside.
 
-    Args:
-        what: A rule, an attack or the like, as errors call it; entry points have the group
-            ``fedcrf.rules`` for it.
-        name: One of ``known``, of an entry point, or of a place outside.
-        known: Those of the package.
+    ``what`` is a rule, an attack or the like, as errors call it; of a rule the entry points have
+    the group ``fedcrf.rules``.
 
     Raises:
         AbsentError: There is none, or it cannot be imported.
@@ -73,11 +70,7 @@ def find(what: str, name: str, known: Mapping[str, T]) -> T | Any:
 
 
 def installed(what: str) -> dict[str, EntryPoint]:
-    """Return by name the entry points of installed packages.
-
-    Args:
-        what: As in `find`.
-    """
+    """Return by name the entry points of installed packages; ``what`` is as in `find`."""
     group = f"fedcrf.{what.replace(' ', '_')}s"
     return _entry_points(group, tuple(sys.path))
 
@@ -90,15 +83,9 @@ def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
 
 @contextmanager
 def failing(what: str, name: str, when: str = "") -> Iterator[None]:
-    """Turn an exception in code from outside into one line that names that code.
+    """Turn an exception in code from outside into a `FedcrfError` that names that code.
 
-    Args:
-        what: A rule, an attack or the like.
-        name: Its name.
-        when: Text for when it failed, such as ``" in round 3"``.
-
-    Raises:
-        FedcrfError: The code raised an exception.
+    ``when`` says when it failed, such as ``" in round 3"``.
     """
     try:
         yield
@@ -109,11 +96,7 @@ def failing(what: str, name: str, when: str = "") -> Iterator[None]:
 
 
 def check_class(what: str, name: str, found: object, base: type) -> None:
-    """Check that what a name stands for is a class of settings that derives from another.
-
-    Raises:
-        FedcrfError: It is no such class, or lacks a method.
-    """
+    """Raise a `FedcrfError` unless what was found is a class of settings, with all methods."""
     mend = f"give a frozen dataclass that derives from {base.__module__}.{base.__name__}"
     if not isinstance(found, type) or not issubclass(found, base):
         raise FedcrfError(f"{what} '{name}' is no {what}: {mend}")
@@ -124,11 +107,7 @@ def check_class(what: str, name: str, found: object, base: type) -> None:
 
 
 def check_settings(what: str, name: str, found: object) -> None:
-    """Check that what a name stands for is a class of settings.
-
-    Raises:
-        FedcrfError: It is no dataclass.
-    """
+    """Raise a `FedcrfError` unless what a name stands for is a class of settings, a dataclass."""
     if not isinstance(found, type) or not dataclasses.is_dataclass(found):
         raise FedcrfError(
             f"{what} '{name}' is no class of settings: give a frozen dataclass, with @dataclass"
@@ -136,17 +115,11 @@ def check_settings(what: str, name: str, found: object) -> None:
 
 
 def stand_in(name: str, settings: Mapping[str, Any], base: type, methods: tuple[str, ...]) -> type:
-    """Return a class of settings in place of one that no longer exists.
+    """Return a class of settings in place of one that no longer exists, named ``name``.
 
-    Results made with that class can be read and shown; its methods raise an error. The same
-    arguments give the same class, so that equal descriptions stay equal.
-
-    Args:
-        name: The name of the missing class.
-        settings: Its settings in a description, which become the fields and their defaults; lists
-            become tuples.
-        base: The base class.
-        methods: Names of the methods that raise the error.
+    Results made with that class can be read and shown; ``methods`` raise an error. The settings of
+    a description become its fields and their defaults, lists tuples. The same arguments give the
+    same class, so that equal descriptions stay equal.
     """
     return _stand_in(name, tuple(sorted(settings.items())), base, methods)
 

@@ -61,7 +61,7 @@ MakeLogger = Callable[[LoggedCell], CellLogger]
 
 def round_values(record: RoundRecord) -> dict[str, float]:
     """Return the finite numbers of a round by name; those of clients where they are few."""
-    values = {
+    values: dict[str, float | None] = {
         "training/loss": record.training_loss,
         "validation/loss": record.validation.loss,
         "validation/accuracy": record.validation.accuracy,
@@ -71,11 +71,9 @@ def round_values(record: RoundRecord) -> dict[str, float]:
         "seconds/round": record.seconds.total,
         "seconds/aggregation": record.seconds.aggregation,
         "clients/excluded": float(len(record.excluded)),
+        "held_out/accuracy": record.held_out.accuracy if record.held_out else None,
+        "test/attack_success": record.attack_success,
     }
-    if record.held_out is not None:
-        values["held_out/accuracy"] = record.held_out.accuracy
-    if record.attack_success is not None:
-        values["test/attack_success"] = record.attack_success
     if len(record.clients) <= LARGEST_AFFINITY:
         by_client = {"weight": record.weight}
         if record.reasons is not None:
@@ -90,20 +88,13 @@ def round_values(record: RoundRecord) -> dict[str, float]:
 
 def result_values(summary: CellSummary) -> dict[str, float]:
     """Return the finite numbers of a cell's result by name."""
-    values = {
-        "result/test_accuracy": summary.test_accuracy,
-        "result/validation_loss": summary.validation_loss,
-        "result/worst_client": summary.worst_client,
-        "result/attack_success": math.nan
-        if summary.attack_success is None
-        else summary.attack_success,
-        "result/best_round": float(summary.best_round),
-    }
-    return _finite(values)
+    names = ("test_accuracy", "validation_loss", "worst_client", "attack_success", "best_round")
+    return _finite({f"result/{name}": getattr(summary, name) for name in names})
 
 
-def _finite(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
+    known = {name: float(each) for name, each in values.items() if each is not None}
+    return {name: each for name, each in known.items() if math.isfinite(each)}
 
 
 class TensorBoardLogger:

@@ -15,7 +15,7 @@ from fedcrf.cli import app
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments import demo
 from fedcrf.experiments.demo import ATTACKED, HONEST, METHODS, SEEDS, Demonstration
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.suite import read_suite
 
 ROOT = Path(__file__).parents[2]

@@ -143,7 +143,7 @@ def test_recorded_runs(tmp_path: Path) -> None:
         )
     )
     with silence():
-        assert RecordedRun(tmp_path).rule() == rule
+        assert RecordedRun(tmp_path).description().known_rule == rule
 
 
 def test_an_axis_keeps_the_name_and_the_folders_that_it_was_given(tmp_path: Path) -> None:

@@ -10,21 +10,22 @@ import pytest
 
 from experiments.runs import small_spec, snapshot, summary
 from fedcrf import FedcrfError
-from fedcrf.experiments.analysis.pairs import mean_accuracy
 from fedcrf.experiments.analysis.paper import (
     PAPER_METHODS,
     PUBLISHED,
+    SETTINGS,
     Column,
     column_run,
     column_table,
+    paper_table,
     published_column,
 )
+from fedcrf.experiments.analysis.tables import mean_accuracy
 from fedcrf.experiments.reproduce import (
     column_store,
     column_tables,
     columns,
     paper_cells,
-    paper_tables,
     write_tables,
 )
 from fedcrf.experiments.spec import resolve
@@ -117,7 +118,7 @@ def test_cells_without_a_run_read_not_run(tmp_path: Path) -> None:
     assert cells["FedAvg"][:4] == ("2", "0.910 ± 0.014", "0.890 ± 0.034", "within ± 0.068")
     assert cells["CRF-FedAvg"][4] == "+0.010 [too few seeds]"
     assert cells["RFA"] == ("0", "not run", "0.879 ± 0.020", "–", "–")
-    layouts = paper_tables(found)
+    layouts = {setting: paper_table(found, setting) for setting in SETTINGS}
     layout = layouts["noniid"]
     assert layout.header == ("method", "MNIST", "paper", "CIFAR-10", "paper", "CIFAR-100", "paper")
     assert layout.rows[0][:4] == ("FedAvg", "0.910 ± 0.014", "0.890 ± 0.034", "not run")

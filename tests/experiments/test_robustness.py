@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from docs.ranks import rank_tables
 
 from experiments.runs import Log, record, snapshot
 from fedcrf import FedcrfError
@@ -22,12 +23,10 @@ from fedcrf.experiments.analysis.conditions import (
     difference_table,
     heat_map_grid,
     overview_table,
-    rank_tables,
     separation_table,
     summary_table,
-    worst_of,
 )
-from fedcrf.experiments.analysis.pairs import by_axes
+from fedcrf.experiments.analysis.tables import by_axes
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -268,7 +267,7 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
     for event in log.of(RoundFinished):
         if event.cell == suite.cells["iid", "none", event.cell.method.name, 0]:
             last.setdefault(event.cell.method.name, []).append(event.record)
-    row = {row[0]: row for row in summary_table(suite, cells, "iid").rows}
+    row = {row[0]: row for row in summary_table(Place(suite, cells, "iid")).rows}
     for method, title in (("fedavg", "FedAvg"), ("crf-robust", "CRF-robust")):
         everyone = [record.everyone for record in last[method]]
         worst = np.mean([each.worst_client for each in everyone if each is not None])
@@ -281,7 +280,7 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
         assert score.everyone_accuracy != score.accuracy, (
             "that is of the clients that attack nowhere"
         )
-    header = summary_table(suite, cells, "iid").header
+    header = summary_table(Place(suite, cells, "iid")).header
     assert header[2:5] == ("none", "none: all clients", "none: worst client")
     # Of a suite in which nobody could attack there are no others.
     clean = run(
@@ -299,7 +298,7 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
         for score in Store(tmp_path).scores()
     ]
     cells = judged(suite, older, Store(tmp_path).descriptions())
-    assert "none: all clients" not in summary_table(suite, cells, "iid").header
+    assert "none: all clients" not in summary_table(Place(suite, cells, "iid")).header
 
 
 def test_tables_are_of_all_that_the_folder_holds(tmp_path: Path, log: Log) -> None:
@@ -572,17 +571,17 @@ SHOWN = {
 
 def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
     suite, cells = made_up({**SHOWN, ("ipm-2", "crf-robust"): [0.6, 0.8]})
-    rows = {row[0]: row for row in summary_table(suite, cells, "iid").rows}
+    rows = {row[0]: row for row in summary_table(Place(suite, cells, "iid")).rows}
     assert rows["FedAvg"][1:3] == ("2", "0.850")
     assert rows["FedAvg"][-1] == "0.200 [too few seeds] (IPM, ε = 2)"
     assert rows["CRF-robust"][-1] == "–"  # not all conditions are run
     assert rows["CRF-robust"][3] == "-0.050 [too few seeds]"
-    table = accuracy_table(suite, cells, "iid")
+    table = accuracy_table(Place(suite, cells, "iid"))
     assert table.header[:2] == ("condition", "oracle (attackers removed)")
     assert ("IPM, ε = 2", "0.800", "0.200", "0.700") in table.rows
-    _, ipm, _ = difference_table(suite, cells, "iid").rows
+    _, ipm, _ = difference_table(Place(suite, cells, "iid")).rows
     assert ipm == ("IPM, ε = 2", "+0.600 [too few seeds]", "+0.500 [too few seeds]")
-    areas = separation_table(suite, cells, "iid")
+    areas = separation_table(Place(suite, cells, "iid"))
     assert ("IPM, ε = 2", "0.75 (0.50)", "0.75 (0.50)") in areas.rows
     paths = write_suite(suite, cells, tmp_path)
     assert {path.name for path in paths} == {
@@ -599,7 +598,7 @@ def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
 def test_of_a_heat_map_the_longer_side_goes_downwards(methods: list[str]) -> None:
     suite, cells = made_up(SHOWN)
     suite = suite.chosen(methods=methods)
-    grid = heat_map_grid(suite, cells, "iid")
+    grid = heat_map_grid(Place(suite, cells, "iid"))
     conditions = ["none", "IPM, ε = 2", "mimic", "worst: all shown"]
     assert [*(grid.columns if len(methods) > 4 else grid.index)] == conditions
     assert grid.iloc[(0, 1) if len(methods) > 4 else (1, 0)] == pytest.approx(0.2)  # FedAvg, IPM
@@ -640,9 +639,9 @@ def test_rules_are_ranked_over_several_places() -> None:
     one, two = (cells.assign(worst_client=1 - cells["accuracy"]) for cells in (one, two))
     quiet, three = second.chosen(conditions=[]), two[two["condition"] == "none"]
     places = [
-        Place("a", first, one, "iid"),
-        Place("b", second, two, "iid"),
-        Place("c", quiet, three, "iid"),
+        Place(first, one, "iid", "a"),
+        Place(second, two, "iid", "b"),
+        Place(quiet, three, "iid", "c"),
     ]
     overview, worst, cost, client = rank_tables(places)
     assert overview.header == (
@@ -671,7 +670,7 @@ def test_rules_are_ranked_over_several_places() -> None:
 def test_of_a_rule_with_fewer_seeds_the_ranking_says_it() -> None:
     shown = {("none", "fedavg"): [0.9, 0.8], ("none", "rfa"): [0.7]}
     suite, cells = made_up(shown, methods=["fedavg", "rfa"], conditions=[])
-    _, _, cost, _ = rank_tables([Place("a", suite, cells, "iid")])
+    _, _, cost, _ = rank_tables([Place(suite, cells, "iid", "a")])
     assert cost.rows[1] == ("RFA", "2.0", "-0.200 (n = 1) (2)")
 
 
@@ -680,18 +679,18 @@ def test_a_worst_case_and_its_reference_are_over_the_same_seeds() -> None:
     fedavg = {"none": [0.9, 0.8, 0.7, 0.1], "ipm-2": [0.5, 0.4, 0.0], "mimic": [0.6, 0.6]}
     shown = {(condition, "fedavg"): values for condition, values in fedavg.items()}
     suite, cells = made_up({**shown, ("left-out", "fedavg"): [0.9] * 4}, methods=["fedavg"])
-    places = by_axes(cells, "condition", "method")
-    condition, worst, quiet = worst_of(places, ["ipm-2", "mimic"], "none", "fedavg")  # type: ignore[misc]
+    place = Place(suite, cells, "iid")
+    condition, worst, quiet = place.worst(["ipm-2", "mimic"], "fedavg")  # type: ignore[misc]
     assert (worst.mean, condition, worst.seeds) == (pytest.approx(0.45), "ipm-2", 2)
     assert (quiet.mean, quiet.seeds) == (pytest.approx(0.85), 2)  # type: ignore[union-attr]
-    assert worst_of(places, ["ipm-2"], "none", "fedavg")[1].seeds == 3  # type: ignore[index]
+    assert place.worst(["ipm-2"], "fedavg")[1].seeds == 3  # type: ignore[index]
     assert overview_table(suite, cells).rows == (
         ("oracle (attackers removed)", "0.625 / 0.900 [0.900, 0.900]"),
         ("FedAvg", "0.850 / 0.450 [too few seeds] (n = 2)"),
     )
-    ((*_, last),) = summary_table(suite, cells, "iid").rows
+    ((*_, last),) = summary_table(Place(suite, cells, "iid")).rows
     assert last == "0.450 [too few seeds] (IPM, ε = 2, n = 2)"
-    (_, ipm, _) = difference_table(suite, cells, "iid").rows
+    (_, ipm, _) = difference_table(Place(suite, cells, "iid")).rows
     assert ipm[1].endswith("] (n = 3)")
 
 
@@ -708,7 +707,7 @@ def test_an_oracle_has_the_objective_and_the_optimizer_of_the_methods_beside_it(
     suite, cells = made_up(shown | {("ipm-2", "fedadam"): [0.1] * 3}, methods=["fedadam"])
     titles = [row[0] for row in overview_table(suite, cells).rows]
     assert titles == ["oracle (attackers removed), FedAdam", "FedAdam"]
-    assert accuracy_table(suite, cells, "iid").rows[1][1:] == ("0.800", "0.100")
+    assert accuracy_table(Place(suite, cells, "iid")).rows[1][1:] == ("0.800", "0.100")
 
 
 def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Path) -> None:

@@ -15,8 +15,15 @@ import tomli_w
 from fedcrf import FedcrfError
 from fedcrf.attacks import InnerProductManipulation, Schedule, Threat
 from fedcrf.data import PartitionSettings
-from fedcrf.experiments.methods import METHODS, find_method
-from fedcrf.experiments.settings import RoundSettings, ignored, merge, read_run_file, setting
+from fedcrf.experiments.settings import (
+    METHODS,
+    RoundSettings,
+    find_method,
+    ignored,
+    merge,
+    read_run_file,
+    setting,
+)
 from fedcrf.experiments.spec import cell_of, default_folder, resolve
 from fedcrf.models import MLP, ResNet9, ResNet18
 from fedcrf.objectives import OBJECTIVES, Plain, Proximal

@@ -20,9 +20,8 @@ from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.results import read_results, table, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import Store
-from fedcrf.report.lookup import find_round, find_rounds
-from fedcrf.report.page import render
-from fedcrf.report.reading import read_report
+from fedcrf.report.explanation import find_round, find_rounds
+from fedcrf.report.page import read_report, render
 from fedcrf.simulation.federation import build_federation, client_splits
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
 from fedcrf.simulation.task import evaluation_of, score
@@ -436,7 +435,7 @@ def test_thin_runs_are_read_like_others(tmp_path: Path) -> None:
     assert all(len(curve) == 3 for curve in cells["curve"])
     assert write_results(store)
     report = read_report([tmp_path])
-    for measured in report.runs[0].charts.measured:
+    for measured in report.runs[0].measured:
         assert [curve.rounds for curve in measured.curves] == [[20, 40, 60]] * 2
     assert report.runs[0].curves[0].header == ("method", "round 20", "round 40", "round 60")
     assert render(report)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedcrf.report.page import write_page
-from fedcrf.report.reading import read_report
+from fedcrf.report.page import read_report, write_page
 from report.browser import open_browser
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "report.png"

@@ -19,9 +19,9 @@ from fedcrf.report.explanation import (
     causes_table,
     clients_table,
     columns_of,
+    find_rounds,
     phrases,
 )
-from fedcrf.report.lookup import find_rounds
 from fedcrf.rules import RULES, Adam, ClientReport, CRFRobustEvidence, Optimized
 from fedcrf.simulation.records import Reasons, RoundRecord, reasons_of
 from integration.command_line import CommandLine

@@ -12,15 +12,18 @@ from experiments.runs import small_spec
 from fedcrf.crf import ClientCRF
 from fedcrf.crf.potentials import SCORE_TERMS, reliability
 from fedcrf.errors import FedcrfError
+from fedcrf.experiments.cell import Course
 from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,
     causes_of,
     causes_table,
     clients_table,
+    find_cell,
+    find_client,
+    find_round,
     most_changed,
 )
-from fedcrf.report.lookup import Explained, find_cell, find_client, find_round
 from fedcrf.rules import CRF, RULES, Adam, ClientReport, CRFRobust, Optimized
 from fedcrf.simulation.records import (
     ClientMetrics,
@@ -193,8 +196,8 @@ def test_few_sentences_and_the_telling_ones() -> None:
     assert most_changed(causes[:5]) == causes[:5]
 
 
-def told_of(records: Any, damage: str | None = None) -> Explained:
-    return Explained("x", records, CRF(), damage=damage)
+def told_of(records: Any, damage: str | None = None) -> Course:
+    return Course("x", records, CRF(), damage=damage)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from experiments.runs import carry_out, small_spec
-from fedcrf.experiments.analysis.pairs import mean_accuracy, method_difference
+from fedcrf.experiments.analysis.tables import mean_accuracy, method_difference
+from fedcrf.experiments.cell import Course
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.store import Store
+from fedcrf.report.effects import last_verdicts
+from fedcrf.report.explanation import find_rounds
 from fedcrf.report.headline import Headline, distrusted_tile, headline_of
-from fedcrf.report.lookup import find_rounds
-from fedcrf.report.page import render
-from fedcrf.report.reading import read_report
-from fedcrf.report.verdict import last_verdicts
+from fedcrf.report.page import read_report, render
 
 
 def headline(folder: Path) -> Headline:
@@ -45,7 +45,7 @@ def test_the_result_stands_beside_fedavgs(finished: Path) -> None:
 def test_who_is_distrusted_is_told_with_the_attackers(attacked: Path) -> None:
     found = find_rounds(attacked, "crf-robust", 0)
     verdicts = last_verdicts(found.records, found.rule)
-    tile = distrusted_tile(found.records, found.rule, found.attackers)
+    tile = distrusted_tile(found)
     assert tile is not None
     last = found.records[-1].round
     low = sum(each.is_low and last - each.since >= 2 for each in verdicts)
@@ -57,7 +57,7 @@ def test_a_client_that_lost_its_trust_just_now_is_not_yet_named(attacked: Path) 
     found = find_rounds(attacked, "crf-robust", 0)
     last = found.records[-1]
     fallen = last.model_copy(update={"weight": [0.0, *last.weight[1:]]})
-    tile = distrusted_tile([*found.records[:-1], fallen], found.rule, [])
+    tile = distrusted_tile(Course("", [*found.records[:-1], fallen], found.rule))
     assert tile is not None
     assert f"{last.clients[0]} since" not in tile.about
     assert "not counted: 2 for fewer than 3 rounds" in tile.about
@@ -86,7 +86,7 @@ def test_a_rule_that_judges_nobody_has_no_such_tile(tmp_path: Path) -> None:
 def test_a_difference_that_seeds_may_have_made_is_not_called_clear(
     finished: Path, monkeypatch: pytest.MonkeyPatch, low: float, title: str
 ) -> None:
-    from fedcrf.experiments.analysis.pairs import Estimate
+    from fedcrf.experiments.analysis.tables import Estimate
 
     gain = Estimate(0.01, 3, 0.001, 0.001 + low, 0.02)
     monkeypatch.setattr("fedcrf.report.headline.method_difference", lambda *_: gain)

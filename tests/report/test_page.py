@@ -13,20 +13,18 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fedcrf.experiments.store import Store
-from fedcrf.report.effects import effects_of
+from fedcrf.report.effects import effects_of, verdicts_of
 from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,
     causes_of,
     clients_table,
     columns_of,
+    find_rounds,
     verdict_line,
     weight_lines,
 )
-from fedcrf.report.lookup import find_rounds
-from fedcrf.report.page import write_page
-from fedcrf.report.reading import read_report
-from fedcrf.report.verdict import verdicts_of
+from fedcrf.report.page import read_report, write_page
 from report.browser import Browser
 from report.sentences import columns_explained
 from report.test_content import NASTY, break_record
@@ -229,7 +227,7 @@ def test_the_table_of_a_round_has_the_columns_of_the_terminal(
     more: tuple[str, ...],
 ) -> None:
     words = {**WORDS, "particulars": [*WORDS["particulars"], *more]}
-    for module in ("reading", "explanation"):
+    for module in ("page", "explanation"):
         monkeypatch.setattr(f"fedcrf.report.{module}.WORDS", words)
     write_page(read_report([attacked]), tmp_path / "report.html")
     chromium.open(tmp_path / "report.html")

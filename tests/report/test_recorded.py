@@ -18,10 +18,8 @@ from fedcrf.cli import app
 from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun
-from fedcrf.report.explanation import causes_of, clients_table
-from fedcrf.report.lookup import find_rounds
-from fedcrf.report.page import render, write_page
-from fedcrf.report.reading import read_report
+from fedcrf.report.explanation import causes_of, clients_table, find_rounds
+from fedcrf.report.page import read_report, render, write_page
 from fedcrf.simulation.records import ExcludedNode, Metrics, RoundRecord
 from report.browser import Browser
 from report.sentences import sentence
@@ -213,7 +211,7 @@ def test_the_page_of_it_opens(chromium: Browser, finished: Path, tmp_path: Path)
             "return [...document.querySelectorAll('#round-table tr')]"
             "  .map((row) => [...row.children].map((each) => each.textContent))"
         )
-        table = clients_table(causes_of(record, RecordedRun(folder).rule()))
+        table = clients_table(causes_of(record, RecordedRun(folder).description().known_rule))
         assert shown == [list(row) for row in (table.header, *table.rows)]
         assert shown[1][1] == str(NODE + record.clients[0])
         if folders:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from experiments.runs import record
-from fedcrf.report.effects import Effects
+from fedcrf.report.effects import Effects, Verdict, last_verdicts, verdicts_of
 from fedcrf.report.explanation import (
     ClientCauses,
     causes_of,
@@ -15,7 +15,6 @@ from fedcrf.report.explanation import (
     verdict_line,
     weight_lines,
 )
-from fedcrf.report.verdict import Verdict, last_verdicts, verdicts_of
 from fedcrf.rules import RULES
 from report.test_explanation import honest, one_round, spoilt
 

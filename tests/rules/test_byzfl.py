@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from experiments.runs import carry_out, small_spec
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.methods import find_method
+from fedcrf.experiments.settings import find_method
 from fedcrf.experiments.spec import cell_of, resolve
 from fedcrf.rules import (
     BYZFL_RULES,

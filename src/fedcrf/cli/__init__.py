@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from fedcrf._version import __version__
-from fedcrf.cli import looking, running
+from fedcrf.cli import commands
 from fedcrf.errors import EarlierNameWarning, FedcrfError
 
 app = typer.Typer(
@@ -47,19 +47,19 @@ def options(
 
 
 for command in (
-    running.run,
-    running.demo,
-    running.reproduce,
-    running.sweep,
-    running.robustness,
-    looking.show,
-    looking.report,
-    looking.explain,
-    looking.partition,
-    looking.methods,
-    looking.attacks,
-    looking.datasets,
-    looking.models,
+    commands.run,
+    commands.demo,
+    commands.reproduce,
+    commands.sweep,
+    commands.robustness,
+    commands.show,
+    commands.report,
+    commands.explain,
+    commands.partition,
+    commands.methods,
+    commands.attacks,
+    commands.datasets,
+    commands.models,
 ):
     app.command()(command)
 

@@ -31,7 +31,7 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import PartitionRecord
-from fedcrf.simulation.records import Client, RoundRecord
+from fedcrf.simulation.records import RoundRecord
 
 SMALL_CLIENT = 10
 """A client with fewer examples is named as small."""
@@ -97,18 +97,18 @@ class RunDisplay:
                 if not self._started and self._finished_before:
                     self._say(f"{self._finished_before} cells were finished before")
                 self._started.add(cell)
-                self._pace.start(cell, rounds_done)
+                self._pace.at(cell, rounds_done, begun=True)
                 if rounds_done:
                     self._say(f"{self._names[cell]}: goes on after round {rounds_done}")
-                if self._live:
+                if self._console.is_terminal:
                     self._bars[cell] = self._progress.add_task(
                         self._names[cell], total=cell.rounds.maximum, completed=rounds_done,
                         scores="",
                     )  # fmt: skip
             case RoundFinished(cell, record):
                 name = self._names[cell]
-                self._pace.advance(cell, record.round)
-                if self._live:
+                self._pace.at(cell, record.round)
+                if self._console.is_terminal:
                     self._progress.update(
                         self._bars[cell], completed=record.round, scores=_scores(record)
                     )
@@ -138,10 +138,6 @@ class RunDisplay:
         """Tell whether a cell of this run was started."""
         return not self._started.isdisjoint(spec.cells())
 
-    @property
-    def _live(self) -> bool:
-        return self._console.is_terminal
-
     def _remove(self, cell: CellSpec) -> None:
         self._pace.end(cell)
         self._progress.update(self._all, advance=1, scores=self._pace.time_left())
@@ -168,13 +164,11 @@ class _Pace:
         """The cells that have ended, of all: ``"[3/12]"``."""
         return f"[{self._num_cells - len(self._left)}/{self._num_cells}]"
 
-    def start(self, cell: CellSpec, rounds_done: int) -> None:
+    def at(self, cell: CellSpec, rounds_done: int, *, begun: bool = False) -> None:
+        """Take where a cell is: after one more round, or where it has just ``begun``."""
         if self._began is None:
             self._began = self._clock()
-        self._left[cell] = cell.rounds.maximum - rounds_done
-
-    def advance(self, cell: CellSpec, rounds_done: int) -> None:
-        self._rounds += 1
+        self._rounds += not begun
         self._left[cell] = cell.rounds.maximum - rounds_done
 
     def end(self, cell: CellSpec) -> None:
@@ -187,15 +181,11 @@ class _Pace:
             return ""
         may_stop_early = any(cell.rounds.patience < cell.rounds.maximum for cell in self._left)
         seconds = (self._clock() - self._began) / self._rounds * left
-        return f"{'at most' if may_stop_early else 'about'} {_duration(seconds)} left"
-
-
-def _duration(seconds: float) -> str:
-    """Return a time in the two greatest units that say something."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+        minutes = round(seconds / 60)
+        duration = f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+        if seconds < 90:
+            duration = f"{seconds:.0f} s"
+        return f"{'at most' if may_stop_early else 'about'} {duration} left"
 
 
 def _folder(path: Path) -> str:
@@ -205,18 +195,18 @@ def _folder(path: Path) -> str:
 
 def holdings_notices(partition: PartitionRecord) -> list[str]:
     """Return a line for each kind of client that holds too little, naming them."""
+    held = {each.client: each.train + each.validation + each.test for each in partition.clients}
     empty = [each.client for each in partition.clients if each.train == 0]
-    small = [
-        each.client
-        for each in partition.clients
-        if 0 < each.train + each.validation + each.test < SMALL_CLIENT
-    ]
+    small = [client for client in held if held[client] < SMALL_CLIENT and client not in empty]
     lines = []
-    if empty:
-        lines.append(f"{_clients(empty)} no examples and will not take part")
-    if small:
-        lines.append(f"{_clients(small)} fewer than {SMALL_CLIENT} examples")
-    return [f"seed {partition.seed}: {line}" for line in lines]
+    for clients, few in (
+        (empty, "no examples and will not take part"),
+        (small, f"fewer than {SMALL_CLIENT} examples"),
+    ):
+        hold = "client {} holds" if len(clients) == 1 else "clients {} hold"
+        if clients:
+            lines.append(f"seed {partition.seed}: {hold.format(listed(clients))} {few}")
+    return lines
 
 
 def partition_table(partition: PartitionRecord, title: str) -> Table:
@@ -244,11 +234,6 @@ def counts_table(partition: PartitionRecord) -> Table:
         for each in partition.clients
     ]
     return Table("", header, tuple(tuple(map(str, row)) for row in rows))
-
-
-def _clients(numbers: list[Client]) -> str:
-    named = listed(numbers)
-    return f"client {named} holds" if len(numbers) == 1 else f"clients {named} hold"
 
 
 def _scores(record: RoundRecord) -> str:

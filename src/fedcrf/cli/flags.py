@@ -3,89 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from fedcrf.errors import FedcrfError
 
 
-def _panel(title: str) -> Callable[..., Any]:
-    """Return what makes an option in a panel of a command's help: its help, and its names."""
-
-    def option(text: str, *names: str, **how: Any) -> Any:
-        return typer.Option(*names, help=text, rich_help_panel=title, **how)
-
-    return option
+def _option(panel: str, text: str, *names: str, **how: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **how)
 
 
-what_option = _panel("What to run")
-data_option = _panel("Data and clients")
-training_option = _panel("Training")
-attacks_option = _panel("Attack")
-where_option = _panel("Where and how")
+WHAT, DATA, TRAINING = "What to run", "Data and clients", "Training"
+ATTACK, WHERE = "Attack", "Where and how"
+"""Panels of a command's help."""
 
-T = TypeVar("T")
+what_option, where_option = partial(_option, WHAT), partial(_option, WHERE)
 
 MOST_SEEDS = 10_000
 """Of one run; more seeds are taken for a slip of the keyboard."""
-
-RunFileArgument = Annotated[
-    Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)
-]
-
-DatasetFlag = Annotated[
-    str | None,
-    data_option(
-        "Data set: a name of [bold]fedcrf datasets[/bold], any image-classification set "
-        "of the Hugging Face hub as OWNER/NAME, or FILE.py:NAME."
-    ),
-]
-DataDirFlag = Annotated[
-    Path | None,
-    data_option(
-        "Folder with a subfolder of Parquet files for each data set; "
-        "else $FEDCRF_DATA, else the hub."
-    ),
-]
-CacheDirFlag = Annotated[
-    Path | None, where_option("Folder for decoded images; else $FEDCRF_CACHE.")
-]
-
-SettingsFlag = Annotated[
-    list[str] | None,
-    what_option(
-        "Any key of a run file, such as rules.crf.bandwidth=0.3; may be repeated.",
-        "--set",
-        metavar="SECTION.KEY=VALUE",
-    ),
-]
-RunMissingFlag = Annotated[bool, what_option("Run what is missing, or only write the tables.")]
-
-LatexFlag = Annotated[bool, typer.Option(help="Print the tables in LaTeX, with booktabs.")]
-
-OutputFlag = Annotated[
-    Path | None, where_option("Results folder; else one under runs/.", "--output", "-o")
-]
-FolderFlag = Annotated[Path, where_option("Results folder.", "--output", "-o")]
-JobsFlag = Annotated[
-    int | None,
-    where_option(
-        "Processes of one thread each, for cells and for the clients of large ones; "
-        "else one for each core.",
-        "--jobs",
-        "-j",
-    ),
-]
-
-
-def if_given(parse: Callable[[str], T], text: str | None) -> T | None:
-    """Return what a flag's text says; None where the flag was not given."""
-    return None if text is None else parse(text)
 
 
 def parse_attackers(text: str) -> int | float:
@@ -106,11 +46,6 @@ def parse_names(flag: str, text: str) -> list[str]:
     return names
 
 
-def names_if_given(flag: str, text: str | None) -> list[str] | None:
-    """Return the names of a flag; None where it was not given."""
-    return None if text is None else parse_names(flag, text)
-
-
 def parse_seeds(text: str) -> list[int]:
     """Return the seeds of ``0-2,7``."""
     seeds: list[int] = []
@@ -128,110 +63,173 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def given(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the flags that were given."""
-    found = {
-        key: given(value) if isinstance(value, dict) else value for key, value in flags.items()
-    }
-    return {key: value for key, value in found.items() if value not in (None, {})}
-
-
 @dataclass(frozen=True)
-class DataFlags:
-    """Which images, and how they are dealt out."""
+class Setting:
+    """A flag that says a setting of a run."""
 
-    dataset: DatasetFlag = None
-    sites: Annotated[
-        Path | None,
-        data_option(
-            "Real sites, in the place of data set and partition: an .npz file, or a folder with a "
-            ".csv, .parquet or .npz file for each."
-        ),
-    ] = None
-    data_dir: DataDirFlag = None
-    image_column: Annotated[str | None, data_option("Column of images, if not detected.")] = None
-    label_column: Annotated[str | None, data_option("Column of labels, if not detected.")] = None
-    image_size: Annotated[int | None, data_option("Resize images to N pixels square.")] = None
-    limit: Annotated[int | None, data_option("Use only N images to train, N held out.")] = None
-    scheme: Annotated[
-        str | None,
-        data_option(
-            "How examples are dealt out: a partition of [bold]fedcrf datasets[/bold], such as iid "
-            "or label-skew, or FILE.py:NAME.",
-            "--partition",
-        ),
-    ] = None
-    clients: Annotated[int | None, data_option("Number of clients.")] = None
-    alpha: Annotated[
-        float | None, data_option("Dirichlet concentration; smaller is more skewed.")
-    ] = None
-    min_examples: Annotated[int | None, data_option("Fewest examples of a client.")] = None
+    key: str  # of the setting, as in a run file; the flag is named by its last part
+    kind: type
+    about: str
+    panel: str = WHAT
+    called: str = ""  # the flag, if otherwise
+    parse: Callable[[Any], Any] | None = None  # makes the setting of what is given
+    names: tuple[str, ...] = ()  # on the command line, if not its own alone
+    metavar: str | None = None
 
-    def sections(self) -> dict[str, dict[str, Any]]:
-        """Return what they say in a run file, None where a flag was not given."""
-        if self.sites is not None and self.dataset is not None:
-            raise FedcrfError("--sites and --dataset: give one of them")
-        return {
-            "data": {
-                "dataset": self.dataset if self.sites is None else f"sites:{self.sites}",
-                "image_column": self.image_column,
-                "label_column": self.label_column,
-                "image_size": self.image_size,
-                "limit": self.limit,
-            },
-            "partition": {
-                "scheme": self.scheme,
-                "num_clients": self.clients,
-                "alpha": self.alpha,
-                "min_examples": self.min_examples,
-            },
-        }
+    @property
+    def flag(self) -> str:
+        """The flag's name, as an argument's."""
+        return self.called or self.key.rpartition(".")[2]
 
 
-@dataclass(frozen=True)
-class PlaceFlags:
-    """Where and how cells are run, and what logs them."""
+def names_setting(key: str, about: str) -> Setting:
+    """Return the flag of some names, such as those of methods."""
+    return Setting(key, str, about, parse=partial(parse_names, f"--{key}"))
 
-    jobs: JobsFlag = None
-    device: Annotated[str, where_option("cpu, cuda or auto.")] = "auto"
-    executor: Annotated[
-        str | None,
-        where_option(
-            "Run the cells on the workers of a Dask scheduler (fedcrf\\[dask]); else here.",
-            metavar="dask:ADDRESS",
-        ),
-    ] = None
-    log: Annotated[
-        str | None, where_option("Log to tensorboard, wandb or mlflow; comma-separated.")
-    ] = None
-    cache_dir: CacheDirFlag = None
+
+def seeds_setting(about: str) -> Setting:
+    """Return the flag of the seeds."""
+    return Setting("seeds", str, about, parse=parse_seeds)
+
+
+DATASET = Setting(
+    "data.dataset", str, "Data set: a name of [bold]fedcrf datasets[/bold], any "
+    "image-classification set of the Hugging Face hub as OWNER/NAME, or FILE.py:NAME.", DATA,
+)  # fmt: skip
+
+OF_DATA = (
+    DATASET,
+    Setting("data.dataset", Path, "Real sites, in the place of data set and partition: an .npz "
+            "file, or a folder with a .csv, .parquet or .npz file for each.", DATA, "sites",
+            lambda path: f"sites:{path}"),
+    Setting("data.image_column", str, "Column of images, if not detected.", DATA),
+    Setting("data.label_column", str, "Column of labels, if not detected.", DATA),
+    Setting("data.image_size", int, "Resize images to N pixels square.", DATA),
+    Setting("data.limit", int, "Use only N images to train, N held out.", DATA),
+    Setting("partition.scheme", str, "How examples are dealt out: a partition of "
+            "[bold]fedcrf datasets[/bold], such as iid or label-skew, or FILE.py:NAME.", DATA,
+            "partition"),
+    Setting("partition.num_clients", int, "Number of clients.", DATA, "clients"),
+    Setting("partition.alpha", float, "Dirichlet concentration; smaller is more skewed.", DATA),
+    Setting("partition.min_examples", int, "Fewest examples of a client.", DATA),
+)  # fmt: skip
+"""Which images, and how they are dealt out."""
+
+RUN_SETTINGS = (
+    Setting("model.name", str, "Model: a name of [bold]fedcrf models[/bold], or FILE.py:NAME.",
+            called="model"),
+    *OF_DATA,
+    Setting("rounds.maximum", int, "Rounds at most.", TRAINING, "rounds"),
+    Setting("rounds.clients_per_round", int, "Clients drawn for each round; else all.", TRAINING),
+    Setting("rounds.patience", int, "Rounds without improvement before stopping.", TRAINING),
+    Setting("training.learning_rate", float, "Step size of local SGD.", TRAINING),
+    Setting("training.batch_size", int, "Examples in a step.", TRAINING),
+    Setting("training.local_epochs", int, "Local epochs in a round.", TRAINING),
+    Setting("objectives.proximal.mu", float, "Strength of FedProx's proximal term.", TRAINING),
+    Setting("server.optimizer", str, "Server optimizer of the methods that name none: momentum, "
+            "adagrad, adam, yogi.", TRAINING, "server_optimizer"),
+    Setting("server.learning_rate", float, "Step size of the server optimizers.", TRAINING,
+            "server_learning_rate"),
+    Setting("attack.name", str, "What attackers do: a name of [bold]fedcrf attacks[/bold], or "
+            "FILE.py:NAME.", ATTACK, "attack"),
+    Setting("attack.attackers", str, "How many: a number such as 3, or a fraction such as 0.3.  "
+            "[dim]\\[default: 0.3][/dim]", ATTACK, parse=parse_attackers),
+)  # fmt: skip
+"""What a run says beside its methods and seeds."""
+
+JOBS = Setting("jobs", int, "Processes of one thread each, for cells and for the clients of large "
+               "ones; else one for each core.", WHERE, names=("--jobs", "-j"))  # fmt: skip
+
+SOURCE = (
+    Setting("data_dir", Path, "Folder with a subfolder of Parquet files for each data set; else "
+            "$FEDCRF_DATA, else the hub.", DATA),
+    Setting("cache_dir", Path, "Folder for decoded images; else $FEDCRF_CACHE.", WHERE),
+)  # fmt: skip
+"""Where the data lie."""
+
+PLACE = (
+    SOURCE[0],
+    JOBS,
+    Setting("device", str, "cpu, cuda or auto. [dim]\\[default: auto][/dim]", WHERE),
+    Setting("executor", str, "Run the cells on the workers of a Dask scheduler (fedcrf\\[dask]); "
+            "else here.", WHERE, metavar="dask:ADDRESS"),
+    Setting("log", str, "Log to tensorboard, wandb or mlflow; comma-separated.", WHERE),
+    SOURCE[1],
+)  # fmt: skip
+"""Where and how cells are run, and what logs them."""
+
+Said = Mapping[str, Any]
+"""What flags say, in the shape of a run file."""
+
+RunFileArgument = Annotated[
+    Path | None, typer.Argument(help="TOML file that describes the run.", show_default=False)
+]
+SettingsFlag = Annotated[
+    list[str] | None,
+    what_option(
+        "Any key of a run file, such as rules.crf.bandwidth=0.3; may be repeated.",
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+    ),
+]
+RunMissingFlag = Annotated[bool, what_option("Run what is missing, or only write the tables.")]
+LatexFlag = Annotated[bool, typer.Option(help="Print the tables in LaTeX, with booktabs.")]
+OutputFlag = Annotated[
+    Path | None, where_option("Results folder; else one under runs/.", "--output", "-o")
+]
+FolderFlag = Annotated[Path, where_option("Results folder.", "--output", "-o")]
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that takes the fields of its dataclasses of flags, each as an option."""
+    """Return a command with the flags of each parameter that is annotated with some as options.
+
+    Such a parameter gets those that were given, in the shape of a run file.
+    """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Sequence[Setting]] = {}
+    options: dict[str, tuple[Any, Any]] = {}  # by name: the annotation and the default
     for name, parameter in inspect.signature(command).parameters.items():
-        if name not in groups:
-            parameters.append(parameter.replace(annotation=hints[name], kind=kind))
+        *_, about = (None, *get_args(hints[name]))
+        if not isinstance(about, tuple):
+            options[name] = (hints[name], parameter.default)
             continue
-        options = get_type_hints(groups[name], include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                field.name, kind, default=field.default, annotation=options[field.name]
-            )
-            for field in fields(groups[name])
-        ]
+        groups[name] = about
+        for each in about:
+            option = _option(each.panel, each.about, *each.names, metavar=each.metavar)
+            options[each.flag] = (Annotated[each.kind | None, option], None)
 
     @wraps(command)
     def taking_each(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+            given[name] = _said(group, {each.flag: given.pop(each.flag) for each in group})
         command(**given)
 
     # What Typer reads.
-    taking_each.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    taking_each.__annotations__ = {each.name: each.annotation for each in parameters}
+    taking_each.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+            for name, (kind, default) in options.items()
+        ]
+    )
+    taking_each.__annotations__ = {name: kind for name, (kind, _) in options.items()}
     return taking_each
+
+
+def _said(settings: Sequence[Setting], given: Mapping[str, Any]) -> Said:
+    """Return what was given in the shape of a run file; an error where two flags say the same."""
+    said: dict[str, Any] = {}
+    by_key: dict[str, str] = {}
+    for each in settings:
+        if (value := given[each.flag]) is None:
+            continue
+        if each.key in by_key:
+            raise FedcrfError(f"--{each.flag} and --{by_key[each.key]}: give one of them")
+        by_key[each.key] = each.flag
+        *sections, last = each.key.split(".")
+        place = said
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value if each.parse is None else each.parse(value)
+    return said

@@ -27,8 +27,24 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.spec import CellSpec, cell_of
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
-from fedcrf.simulation.records import Client, Number, Record, RoundRecord, Rounds, rounds_of
-from fedcrf.simulation.rounds import RunState, load_checkpoint, save_checkpoint, save_model
+from fedcrf.simulation.records import (
+    Client,
+    Number,
+    Record,
+    RoundRecord,
+    Rounds,
+    in_order,
+    rounds_of,
+)
+from fedcrf.simulation.rounds import (
+    EarlyStopping,
+    RunState,
+    divergence,
+    load_checkpoint,
+    lost_so_far,
+    save_checkpoint,
+    save_model,
+)
 
 R = TypeVar("R")
 
@@ -62,17 +78,14 @@ def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
         raise FedcrfError(
             f"results folder {folder}: {error.strerror}; choose another with --output"
         ) from None
-    lock = FileLock(folder / LOCK_NAME, timeout=timeout)
     try:
-        lock.acquire()
+        held = FileLock(folder / LOCK_NAME, timeout=timeout).acquire()
     except Timeout:
         raise FedcrfError(
             f"{folder} is being written by another process: wait for it, or choose another --output"
         ) from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def line_of(record: Record) -> bytes:
@@ -83,12 +96,8 @@ def line_of(record: Record) -> bytes:
 def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | None]:
     """Return the records in a file's lines before the first damaged one, and that one's damage.
 
-    A line still being written is left out; a file that is not there has no records.
-
-    Args:
-        path: One record a line.
-        kind: A class of records, or a union of some.
-        wanted: What a damaged line is not, and the mend, as the damage is worded.
+    A line still being written is left out; a file that is not there has no records. ``kind`` is a
+    class of records, or a union of some; ``wanted`` is what a damaged line is not, and the mend.
     """
     try:
         lines = whole_lines(path)
@@ -116,14 +125,6 @@ def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
         raise FedcrfError(f"{path} {wrong}") from None
 
 
-class DamagedRecordsError(FedcrfError):
-    """A line that is no round's record, and the sound rounds before it."""
-
-    def __init__(self, damage: str, sound: Rounds) -> None:
-        super().__init__(damage)
-        self.sound = sound
-
-
 @dataclass(frozen=True)
 class RoundsFolder(ABC):
     """A folder with the records of some rounds."""
@@ -135,10 +136,10 @@ class RoundsFolder(ABC):
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
 
     def records(self) -> list[RoundRecord]:
-        """Return the rounds so far; a damaged line raises a `DamagedRecordsError`."""
+        """Return the rounds so far; a damaged line is an error."""
         records, damage = self.sound_records()
         if damage is not None:
-            raise DamagedRecordsError(damage, records)
+            raise FedcrfError(damage)
         return records
 
 
@@ -190,11 +191,88 @@ class Begun(Record):
     provenance: Provenance
 
 
-class StaleCellError(FedcrfError):
-    """A stale cell: other code made it, and today's may come to another result."""
+@dataclass(frozen=True)
+class Course:
+    """How far a cell is, or a run that another framework carried out.
 
-    def __init__(self, changed: Sequence[str]) -> None:
-        super().__init__("; ".join(changed))
+    Attributes:
+        title: What it is called: its method.
+        records: Its rounds so far; where a record is damaged, those before it.
+        rule: What weighed the clients; None where it is not known.
+        seed: Of all that was drawn; 0 of a run that does not say it.
+        summary: Its result, where it is finished.
+        damage: What is wrong with its files.
+        stale: Why today's code may come to another result; empty where it would not.
+        unread: A line for each run beside it that could not be read.
+    """
+
+    title: str
+    records: Rounds
+    rule: object = None
+    seed: int = 0
+    summary: CellSummary | None = None
+    damage: str | None = None
+    stale: str = ""
+    unread: Sequence[str] = ()
+
+    @property
+    def attackers(self) -> list[Client]:
+        """Who attacks: whom its result names, else who has attacked so far."""
+        if self.summary is not None:
+            return self.summary.attackers or []
+        return in_order(client for record in self.records for client in record.attackers or ())
+
+    @property
+    def notice(self) -> str | None:
+        """What is not as it should be; of damage also how far it is shown all the same."""
+        if self.damage is None:
+            return None if self.records else "it has no rounds yet"
+        last = f"shown up to round {rounds_of(self.records)}"
+        return f"{last if self.records else 'no rounds are shown'}: {self.damage}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult(Course):
+    """How far a cell is; of a stale one there are neither records nor summary."""
+
+    cell: CellSpec
+
+    @classmethod
+    def of(cls, cell: CellSpec, records: Rounds = (), **more: Any) -> CellResult:
+        """Return how far a cell is: its rounds, and what else is known."""
+        title, rule, seed = cell.method.title, cell.rule, cell.seed
+        return cls(title=title, records=records, rule=rule, seed=seed, cell=cell, **more)
+
+    @property
+    def diverged(self) -> str | None:
+        """A line that says that its training has diverged; None where it has not."""
+        rounds = self.cell.rounds
+        stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
+        for record in self.records:
+            stopping = stopping.observe(record.round, record.validation.loss)
+            lost = lost_so_far(lost, record, self.cell.threat)
+        done = rounds_of(self.records)
+        return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
+
+    @property
+    def notice(self) -> str | None:
+        """Why it has no result that counts, and how far it is; None where it has one."""
+        if self.damage is not None:
+            return super().notice
+        if self.stale:
+            return stale_line(self.stale)
+        if self.summary is not None:
+            return None
+        if not self.records:
+            return "not finished, not started"
+        done, accuracy = rounds_of(self.records), self.records[-1].validation.accuracy
+        so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
+        return self.diverged or so_far
+
+
+def stale_line(why: str) -> str:
+    """Return that a cell is stale, and why."""
+    return f"stale, and left out until it is run again: {why}"
 
 
 @dataclass(frozen=True)
@@ -233,59 +311,54 @@ class CellStore(RoundsFolder):
         """Return the cell's result where it is finished."""
         return read_record(CellSummary, self.path / SUMMARY, f"is not a cell's summary: {ANEW}")
 
-    def read(
-        self, cell: CellSpec, fingerprint: str | None
-    ) -> tuple[list[RoundRecord], CellSummary | None]:
-        """Return the rounds so far, and the cell's result where it is finished.
+    def look(self, cell: CellSpec, fingerprint: str | None) -> CellResult:
+        """Return how far the cell is; that its files are of something else is damage too.
 
-        Raises:
-            StaleCellError: It is stale.
-            FedcrfError: Its files are damaged or do not belong together, or are of another cell, or
-                of data without this fingerprint, where that is known.
+        ``fingerprint`` is that of the data, where it is known.
         """
-        summary = self.summary()
-        if summary is None:
-            self.check_current(cell)
-            return self.records(), None
-        of_data = fingerprint is None or summary.fingerprint == fingerprint
-        named = summary.method == cell.method.name and summary.seed == cell.seed
-        if not of_data or not named or cell_of(summary.description) != cell:
-            raise FedcrfError(
-                f"{self.path} holds the result of another description or other data: "
-                "choose another folder with --output"
-            )
-        self.check_current(cell)
-        records = self.records()
-        if (there := rounds_of(records)) != summary.rounds:
-            raise FedcrfError(
-                f"{self.path / ROUNDS} holds {there} rounds and the summary beside it speaks of "
-                f"{summary.rounds}: {ANEW}"
-            )
-        return records, summary
+        records, damage = self.sound_records()
+        try:
+            summary, stale = self.summary(), self.stale(cell)
+        except FedcrfError as error:
+            return CellResult.of(cell, damage=str(error))
+        if summary is not None:
+            of_data = fingerprint is None or summary.fingerprint == fingerprint
+            named = summary.method == cell.method.name and summary.seed == cell.seed
+            if not of_data or not named or cell_of(summary.description) != cell:
+                other = f"{self.path} holds the result of another description or other data: "
+                return CellResult.of(cell, damage=f"{other}choose another folder with --output")
+        if stale:
+            return CellResult.of(cell, stale=stale)
+        if damage is not None:
+            return CellResult.of(cell, records, damage=damage)
+        if summary is not None and (there := rounds_of(records)) != summary.rounds:
+            beside = f"the summary beside it speaks of {summary.rounds}: {ANEW}"
+            damage = f"{self.path / ROUNDS} holds {there} rounds and {beside}"
+            return CellResult.of(cell, damage=damage)
+        return CellResult.of(cell, records, summary=summary)
 
     def _begun(self) -> Begun | None:
         """Return the code that the cell was begun by; None where that is not known."""
         wrong = f"does not say by which code the cell was begun: {ANEW}"
         return read_record(Begun, self.path / BEGUN, wrong)
 
-    def check_current(self, cell: CellSpec) -> None:
-        """Raise a `StaleCellError` where the cell, finished or not, is stale."""
+    def stale(self, cell: CellSpec) -> str:
+        """Return why today's code may come to another result than made the cell, finished or not.
+
+        Empty where it does not.
+        """
         made = self.summary() or self._begun()
         if made is None and not (self.path / ROUNDS).exists():
-            return
+            return ""
         kept, device = ({}, "cpu") if made is None else (made.behaviour, made.provenance.device)
-        changed = changes(cell, kept, device)
-        if changed:
-            raise StaleCellError(changed)
+        return "; ".join(changes(cell, kept, device))
 
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
         """Return the state to go on from, and the code behind it; stale rounds are removed.
 
         ``origin`` is what the next part is run with.
         """
-        try:
-            self.check_current(cell)
-        except StaleCellError:
+        if self.stale(cell):
             # In this order it stays stale wherever a kill may cut in.
             for name in (CHECKPOINT, MODEL, ROUNDS, SUMMARY, BEGUN):
                 (self.path / name).unlink(missing_ok=True)

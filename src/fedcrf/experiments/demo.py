@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy as np
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.study import Axis, Study
 from fedcrf.experiments.suite import Suite, read_suite
 
@@ -45,26 +46,21 @@ class Demonstration:
                 f"{self.folder} holds a run, and the demonstration has several: choose another "
                 "folder with --output"
             )
-        suite = self._suite
+        suite, asked = self._suite, {"methods": list(METHODS), "seeds": list(SEEDS)}
         attacked = ((name, suite.layer(condition)) for name, condition in ATTACKED.items())
-        shared = {
-            "partition": suite.partitions[PARTITION],
-            "methods": list(METHODS),
-            "seeds": list(SEEDS),
-        }
+        shared = {"partition": suite.partitions[PARTITION], **asked}
         axis = Axis("condition", ((HONEST, {}), *attacked))
         return Study((*suite.layers, shared), (axis,), folder_name=lambda at: at["condition"])
 
     @cached_property
     def accuracies(self) -> Mapping[tuple[str, str], float]:
         """The mean test accuracy over the seeds and the last five rounds, by run and method."""
-        last = self._suite.last_rounds
-        found: dict[tuple[str, str], list[float]] = {}
+        found: dict[tuple[str, str], list[float]] = defaultdict(list)
         for at, spec in self.study.points:
             for cell in spec.cells():
-                rounds = self.study.store(self.folder, at).cell(cell).records()[-last:]
-                accuracy = float(np.mean([each.test.accuracy for each in rounds]))
-                found.setdefault((at["condition"], cell.method.name), []).append(accuracy)
+                rounds = self.study.store(self.folder, at).cell(cell).records()
+                last = [each.test.accuracy for each in rounds[-self._suite.last_rounds :]]
+                found[at["condition"], cell.method.name].append(float(np.mean(last)))
         return {key: float(np.mean(values)) for key, values in found.items()}
 
     def worst(self, method: str) -> float:
@@ -79,12 +75,9 @@ class Demonstration:
             values = [self.accuracies[name, method] for name in (HONEST, *ATTACKED)]
             texts = (f"{value:.3f}" for value in (*values, self.worst(method)))
             rows.append((method_title(method), *texts))
-        return Table(
-            f"Three attackers among ten clients: accuracy, mean of {len(SEEDS)} seeds and the last "
-            f"{self._suite.last_rounds} rounds",
-            ("rule", "nobody attacks", *titles, "worst attack"),
-            tuple(rows),
-        )
+        over = f"{len(SEEDS)} seeds and the last {self._suite.last_rounds} rounds"
+        title = f"Three attackers among ten clients: accuracy, mean of {over}"
+        return Table(title, ("rule", "nobody attacks", *titles, "worst attack"), tuple(rows))
 
     def verdict(self) -> str:
         """Return in one sentence what happened."""

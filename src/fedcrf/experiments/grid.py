@@ -25,7 +25,7 @@ import torch
 from fedcrf.attacks import DataAttack
 from fedcrf.data import ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.cell import Begun, CellStore, CellSummary, StaleCellError
+from fedcrf.experiments.cell import Begun, CellStore, CellSummary
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellSpec, RunSpec
@@ -230,17 +230,13 @@ def _claim(
     pending = []
     for cell in spec.cells():
         job = Job(cell, store.cell(cell), made[0].fingerprint)
-        try:
-            _, summary = job.store.read(cell, job.fingerprint)
-        except StaleCellError:
-            summary = None
-        except FedcrfError as error:  # its files are left alone, and the other cells still run
-            observer(CellFailed(cell, str(error)))
-            continue
-        if summary is None:
+        found = job.store.look(cell, job.fingerprint)
+        if found.damage is not None:  # its files are left alone, and the other cells still run
+            observer(CellFailed(cell, found.damage))
+        elif found.summary is None:
             pending.append(job)
         else:
-            observer(CellFinished(cell, summary))
+            observer(CellFinished(cell, found.summary))
     return pending
 
 
@@ -348,6 +344,10 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
         observer(CellFailed(job.cell, f"{type(error).__name__}: {error}"))
 
 
+_Outcome = tuple[Mapping[str, bytes], Sequence[Event]]
+"""What a cell has come to elsewhere: its files by name, and what happened."""
+
+
 def _run_on(
     executor: Executor, jobs: Sequence[Job], workplace: Workplace, observer: Observer
 ) -> None:
@@ -358,20 +358,11 @@ def _run_on(
     }
     try:
         for future in as_completed(futures):
-            job = futures[future]
-            for event in _brought_home(job, future):
+            for event in _brought_home(futures[future], future):
                 observer(event)
     finally:
         for future in futures:
             future.cancel()
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What a cell has come to elsewhere: its files by name, and what happened."""
-
-    files: Mapping[str, bytes]
-    events: Sequence[Event]
 
 
 def _run_elsewhere(cell: CellSpec, begun: Mapping[str, bytes], place: Workplace) -> _Outcome:
@@ -381,27 +372,27 @@ def _run_elsewhere(cell: CellSpec, begun: Mapping[str, bytes], place: Workplace)
         store = CellStore(Path(folder))
         store.replace(begun)
         _attempt(Job(cell, store, ""), place, events.append)
-        return _Outcome(store.content(), events)
+        return store.content(), events
 
 
 def _brought_home(job: Job, future: Future[_Outcome]) -> Sequence[Event]:
     """Write what a cell has come to into its folder, and return what happened."""
     try:
-        outcome = future.result()
-        for event in outcome.events:
+        files, events = future.result()
+        for event in events:
             if isinstance(event, CellFinished) and event.summary.fingerprint != job.fingerprint:
                 raise FedcrfError(
                     f"it was run on other data (fingerprint {event.summary.fingerprint} there, "
                     f"{job.fingerprint} here): give its worker the same data"
                 )
         with job.store.locked():
-            job.store.replace(outcome.files)
+            job.store.replace(files)
     except FedcrfError as error:
         return [CellFailed(job.cell, str(error))]
     except Exception as error:
         reason = str(error) or "it said no more"
         return [CellFailed(job.cell, f"its worker failed ({type(error).__name__}): {reason}")]
-    return outcome.events
+    return events
 
 
 def _run_in_processes(

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
-from fedcrf.experiments.cell import RoundsFolder, line_of, read_lines, read_record
+from fedcrf.experiments.cell import ROUNDS, Course, RoundsFolder, line_of, read_lines, read_record
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
@@ -118,25 +118,26 @@ class RecordedRun(RoundsFolder):
         """Write what the run is, which began at that time."""
         begun = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
         with _writing(self.path):
-            write_text(self._description, begun.model_dump_json(indent=1) + "\n")
+            write_text(self.path / DESCRIPTION, begun.model_dump_json(indent=1) + "\n")
 
     def go_on(self) -> None:
         """Prepare for more rounds of a run that was stopped: an unfinished last line goes."""
         with _writing(self.path):
-            lines = whole_lines(self._rounds) if self._rounds.exists() else []
-            with atomic_write(self._rounds) as file:
+            rounds = self.path / ROUNDS
+            lines = whole_lines(rounds) if rounds.exists() else []
+            with atomic_write(rounds) as file:
                 file.writelines(line + b"\n" for line in lines)
 
     def exists(self) -> bool:
         """Tell whether the folder holds a recorded run."""
-        return self._description.is_file()
+        return (self.path / DESCRIPTION).is_file()
 
     def description(self) -> Description:
         """Return what the run was."""
         wrong = "does not describe a recorded run"
-        found = read_record(Description, self._description, wrong)
+        found = read_record(Description, self.path / DESCRIPTION, wrong)
         if found is None:
-            raise FedcrfError(f"{self._description} {wrong}")
+            raise FedcrfError(f"{self.path / DESCRIPTION} {wrong}")
         return found
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
@@ -145,7 +146,7 @@ class RecordedRun(RoundsFolder):
         Of a round that was done again, since the run had stopped in it, the last one counts.
         """
         lines, damage = read_lines(
-            self._rounds, RoundRecord | LaterEvaluation, f"a round's record: {MEND}"
+            self.path / ROUNDS, RoundRecord | LaterEvaluation, f"a round's record: {MEND}"
         )
         rounds: dict[int, RoundRecord] = {}
         for line in lines:
@@ -155,22 +156,16 @@ class RecordedRun(RoundsFolder):
                 rounds[line.evaluated_round] = line.added_to(rounds[line.evaluated_round])
         return list(rounds.values()), damage
 
-    def rule(self) -> Rule | None:
-        """Return the rule with its settings; None where it is none of this version's."""
-        return self.description().known_rule
+    def course(self) -> Course:
+        """Return how far the run is."""
+        records, damage = self.sound_records()
+        description = self.description()
+        return Course(description.title, records, description.known_rule, damage=damage)
 
     def append(self, record: RoundRecord | LaterEvaluation) -> None:
         """Keep one more round, or what was measured of one."""
         with _writing(self.path):
-            append_line(self._rounds, line_of(record))
-
-    @property
-    def _rounds(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def _description(self) -> Path:
-        return self.path / DESCRIPTION
+            append_line(self.path / ROUNDS, line_of(record))
 
 
 @contextmanager
@@ -220,11 +215,6 @@ def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
     return {path.relative_to(folder).as_posix(): RecordedRun(path) for path in found}
 
 
-def newest(runs: Mapping[str, RecordedRun]) -> str:
-    """Return the name of the run that began last; the first of those that do not say when."""
-    return max(runs, key=lambda name: runs[name].description().started or "")
-
-
 def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], list[str]]:
     """Return the runs that say what they are, and of the others why not; an error if none does."""
     sound, errors = {}, {}
@@ -247,13 +237,13 @@ def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
     ``excluded``, and the ``last_loss``. Nothing says whether it is complete, nor of which seed.
     """
     for name, run in runs.items():
-        sound, damage = run.sound_records()
-        records, description = evaluated(sound), run.description()
+        course = run.course()
+        records = evaluated(course.records)
         row = {
-            "method": description.title,
+            "method": course.title,
             "rounds": len(records),
-            "commit": description.provenance.commit,
-            "damage": damage,
+            "commit": run.description().provenance.commit,
+            "damage": course.damage,
             "folder": str(run.path),
             "run": name,
             "clients": max((len(record.clients) for record in records), default=0),
@@ -317,6 +307,6 @@ def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> lis
     """Draw accuracy, loss and trust over the rounds of all runs into the folder."""
     from fedcrf.experiments.analysis.figures import save_run_figures
 
-    records = {name: [evaluated(run.sound_records()[0])] for name, run in runs.items()}
+    records = {name: [evaluated(run.course().records)] for name, run in runs.items()}
     title = ", ".join(dict.fromkeys(run.description().framework for run in runs.values()))
     return save_run_figures(folder, records, title)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.analysis.paper import (
@@ -18,14 +19,12 @@ from fedcrf.experiments.analysis.paper import (
     of_column,
     paper_table,
 )
-from fedcrf.experiments.analysis.tables import Table, write_page
-from fedcrf.experiments.cell import check_folder, check_free
-from fedcrf.experiments.methods import folder_name
-from fedcrf.experiments.results import frame, read_results, run_rows, stale_line
+from fedcrf.experiments.analysis.tables import Table
+from fedcrf.experiments.analysis.tables import write_tables as write_files
+from fedcrf.experiments.cell import check_folder, check_free, stale_line
+from fedcrf.experiments.results import frame, read_results, run_rows
+from fedcrf.experiments.settings import folder_name
 from fedcrf.experiments.store import Store
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def columns(table: str, datasets: Sequence[str] | None = None) -> list[Column]:
@@ -83,9 +82,10 @@ def column_tables(cells: pd.DataFrame, column: Column) -> list[Table]:
     return [column_table(cells, column), *(table for table in more if table.rows)]
 
 
-def paper_tables(cells: pd.DataFrame) -> dict[str, Table]:
-    """Return by setting the tables in the paper's layout."""
-    return {setting: paper_table(cells, setting) for setting in SETTINGS}
+def all_tables(cells: pd.DataFrame) -> list[Table]:
+    """Return the tables in the paper's layout, and behind them those of each column."""
+    of_columns = [each for column in columns("all") for each in column_tables(cells, column)]
+    return [*(paper_table(cells, setting) for setting in SETTINGS), *of_columns]
 
 
 def cell_notices(cells: pd.DataFrame) -> list[str]:
@@ -101,15 +101,15 @@ def cell_notices(cells: pd.DataFrame) -> list[str]:
 
 def write_tables(folder: Path, cells: pd.DataFrame) -> list[Path]:
     """Write the tables as Markdown, LaTeX and CSV, unless those there show more."""
-    layouts = paper_tables(cells)
-    texts = {}
-    for setting, table in layouts.items():
+    texts, sections = {}, []
+    for setting in SETTINGS:
+        table = paper_table(cells, setting)
         texts[f"table-{setting}.tex"] = table.as_latex()
         texts[f"table-{setting}.csv"] = table.as_csv()
-    sections = [f"## {table.title}\n\n{table.as_markdown()}" for table in layouts.values()]
+        sections.append(f"## {table.title}\n\n{table.as_markdown()}")
     for column in columns("all"):
         results, *others = column_tables(cells, column)
         sections.append(f"## {results.title}\n\n{results.as_markdown()}")
         sections += [table.as_markdown() for table in others]
     texts["tables.md"] = "\n".join(sections)
-    return write_page(folder, "tables.md", texts, cells)
+    return write_files(folder, texts, cells)

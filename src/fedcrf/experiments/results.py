@@ -14,28 +14,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.paper import published_column
 from fedcrf.experiments.analysis.tables import (
     UNDER_ATTACK,
     Table,
-    check_not_emptier,
     details_table,
     results_table,
+    write_tables,
 )
-from fedcrf.experiments.cell import CellSummary, DamagedRecordsError, StaleCellError
+from fedcrf.experiments.cell import CellResult, CellSummary
 from fedcrf.experiments.provenance import changes
-from fedcrf.experiments.recorded import RecordedRun, recorded_rows, recorded_runs
+from fedcrf.experiments.recorded import recorded_rows, recorded_runs
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import DESCRIPTION, Score, Store
 from fedcrf.extensions import short_name
 from fedcrf.simulation.records import Rounds, reported_round, rounds_of
-from fedcrf.simulation.rounds import EarlyStopping, divergence, lost_so_far
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fedcrf.experiments.study import Study
 
 COLUMNS: Mapping[str, Any] = {
@@ -78,62 +77,6 @@ says why a cell is stale, ``complete`` whether it has a result that counts.
 
 
 @dataclass(frozen=True)
-class CellResult:
-    """How far one cell is.
-
-    Attributes:
-        cell: Which.
-        records: Its rounds so far; where a record is damaged, those before it.
-        summary: Its result, where it is finished.
-        damage: What is wrong with its files.
-        stale: Why it is stale; then it has neither records nor summary.
-    """
-
-    cell: CellSpec
-    records: Rounds
-    summary: CellSummary | None
-    damage: str | None = None
-    stale: str | None = None
-
-    @property
-    def diverged(self) -> str | None:
-        """A line that says that its training has diverged; None where it has not."""
-        rounds = self.cell.rounds
-        stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
-        for record in self.records:
-            stopping = stopping.observe(record.round, record.validation.loss)
-            lost = lost_so_far(lost, record, self.cell.threat)
-        done = rounds_of(self.records)
-        return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
-
-    @property
-    def notice(self) -> str | None:
-        """Why it has no result that counts, and how far it is; None where it has one."""
-        if self.damage is not None:
-            return damage_line(self.damage, self.records)
-        if self.stale is not None:
-            return stale_line(self.stale)
-        if self.summary is not None:
-            return None
-        if not self.records:
-            return "not finished, not started"
-        done, accuracy = rounds_of(self.records), self.records[-1].validation.accuracy
-        so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
-        return self.diverged or so_far
-
-
-def damage_line(damage: str, records: Rounds) -> str:
-    """Return what is wrong with some records, and how far they are shown all the same."""
-    shown = f"shown up to round {records[-1].round}" if records else "no rounds are shown"
-    return f"{shown}: {damage}"
-
-
-def stale_line(why: str) -> str:
-    """Return that a cell is stale, and why."""
-    return f"stale, and left out until it is run again: {why}"
-
-
-@dataclass(frozen=True)
 class RunResults:
     """How far a run is."""
 
@@ -143,23 +86,21 @@ class RunResults:
     @property
     def title(self) -> str:
         """What the run is about, in one line."""
-        partition, each_round = self.spec.partition, self.spec.rounds.clients_per_round
+        spec, threat = self.spec, self.spec.threat
+        each_round = spec.rounds.clients_per_round
         drawn = "" if each_round is None else f", {each_round} of them a round"
+        attack = ""
+        if threat is not None:
+            schedule = threat.schedule
+            more = " additional clients" if schedule.additional else ""
+            start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
+            pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
+            by = f"{schedule.count(spec.num_clients)}{more}{start}{pulse}"
+            attack = f", {short_name(spec.attack['name'])} by {by}"
         return (
-            f"{short_name(self.spec.data.dataset)}, {short_name(self.spec.model['name'])}, "
-            f"{partition.num_clients} clients{drawn}, {partition.title}{self._attack}"
+            f"{short_name(spec.data.dataset)}, {short_name(spec.model['name'])}, "
+            f"{spec.partition.num_clients} clients{drawn}, {spec.partition.title}{attack}"
         )
-
-    @property
-    def _attack(self) -> str:
-        if self.spec.threat is None:
-            return ""
-        schedule = self.spec.threat.schedule
-        count = schedule.count(self.spec.num_clients)
-        more = " additional clients" if schedule.additional else ""
-        start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
-        pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
-        return f", {short_name(self.spec.attack['name'])} by {count}{more}{start}{pulse}"
 
     @property
     def finished(self) -> list[CellSummary]:
@@ -195,29 +136,19 @@ def write_results(store: Store) -> list[Path]:
     """Write a run's tables and figures into its folder, unless the tables there show more."""
     from fedcrf.experiments.analysis.figures import save_run_figures
 
-    run, folder = read_results(store), store.path
-    paths = []
-    tables = dict(zip(("results", "details"), run.tables(), strict=True))
-    for name, table in tables.items():
-        check_not_emptier(folder / f"{name}.md", table.as_markdown(), run.table)
-    for name, table in tables.items():
-        paths += table.write(folder / name)
-    seed = f"seed {run.spec.seeds[0]}"
-    return paths + save_run_figures(folder, run.records(), run.title, f"{run.title}, {seed}")
+    run = read_results(store)
+    results, details = run.tables()
+    texts = results.files("results") | details.files("details")
+    paths, seed = write_tables(store.path, texts, run.table), f"seed {run.spec.seeds[0]}"
+    return paths + save_run_figures(store.path, run.records(), run.title, f"{run.title}, {seed}")
 
 
 def _cell_result(store: Store, cell: CellSpec) -> CellResult:
-    folder = store.cell(cell)
     try:
         partition = store.partition(cell.seed)
-        fingerprint = (partition.fingerprint or None) if partition is not None else None
-        return CellResult(cell, *folder.read(cell, fingerprint))
-    except StaleCellError as error:
-        return CellResult(cell, [], None, stale=str(error))
-    except DamagedRecordsError as error:  # and nothing else is wrong: the rounds are this cell's
-        return CellResult(cell, error.sound, None, damage=str(error))
     except FedcrfError as error:
-        return CellResult(cell, [], None, damage=str(error))
+        return CellResult.of(cell, damage=str(error))
+    return store.cell(cell).look(cell, (partition and partition.fingerprint) or None)
 
 
 def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
@@ -225,8 +156,6 @@ def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
 
     What is None in a row is as good as missing.
     """
-    import pandas as pd
-
     said = ({key: value for key, value in row.items() if value is not None} for row in rows)
     whole = [{**COLUMNS, **more, **row} for row in said]
     found = pd.DataFrame(whole, columns=None if whole else [*COLUMNS, *more])
@@ -255,24 +184,18 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         return frame(recorded_rows(recorded))
     runs = [(store, read_results(store)) for store in stores_in(folder).values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
-    keys = dict.fromkeys(key for each in described for key in each)
+    shared = set.intersection(*({*each} for each in described))
     varied = [
         key
-        for key in keys
-        if key not in ("methods", "seeds", "data.dataset")
-        and all(key in each for each in described)
-        and len({str(each.get(key)) for each in described}) > 1
+        for key in described[0]
+        if key in shared - {"methods", "seeds", "data.dataset"}
+        and len({str(each[key]) for each in described}) > 1
     ]
     return frame(
         row
         for (store, run), each in zip(runs, described, strict=True)
-        for row in run_rows(run, store.path, {key: each.get(key) for key in varied})
+        for row in run_rows(run, store.path, {key: each[key] for key in varied})
     )
-
-
-def find(folder: Path) -> Mapping[str, RecordedRun] | Mapping[str, Store]:
-    """Return by name the runs in a folder: those that another framework carried out, else ours."""
-    return recorded_runs(folder) or stores_in(folder)
 
 
 def stores_in(folder: Path) -> dict[str, Store]:
@@ -283,39 +206,32 @@ def stores_in(folder: Path) -> dict[str, Store]:
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each cell of a run, finished or not; ``at`` is its place in a study."""
+    """Yield a row for each cell of a run: what it came to, or how far it is.
+
+    ``at`` is its place in a study.
+    """
     for each in run.cells:
-        cell = each.cell
-        yield {
+        cell, summary = each.cell, each.summary
+        row = {
             "method": cell.method.name,
             "seed": cell.seed,
             "dataset": cell.data.dataset,
             "attack": cell.attack_name,
+            "rounds": rounds_of(each.records),
             "stale": each.stale,
             "damage": each.damage,
             "folder": str(folder),
-            **_measured(each),
-            **at,
         }
-
-
-def _measured(each: CellResult) -> dict[str, Any]:
-    """Return what a finished cell came to; of another one how far it is."""
-    summary = each.summary
-    if summary is None:
-        return {"rounds": rounds_of(each.records)}
-    found = summary.model_dump(include=COLUMNS.keys() - {"method", "seed"})
-    found |= {
-        "complete": True,
-        "accuracy": summary.test_accuracy,
-        "commit": summary.provenance.commit,
-    }
-    if each.records:
-        reported = reported_round(each.records)
-        found["curve"] = [record.validation.accuracy for record in each.records]
-        found["validation_accuracy"] = reported.validation.accuracy
-        found["everyone_accuracy"] = (reported.everyone or reported.test).accuracy
-    return found
+        if summary is not None:
+            row |= summary.model_dump(include=COLUMNS.keys() - {"method", "seed"})
+            row |= {"complete": True, "accuracy": summary.test_accuracy}
+            row["commit"] = summary.provenance.commit
+        if summary is not None and each.records:
+            reported = reported_round(each.records)
+            row["curve"] = [record.validation.accuracy for record in each.records]
+            row["validation_accuracy"] = reported.validation.accuracy
+            row["everyone_accuracy"] = (reported.everyone or reported.test).accuracy
+        yield {**row, **at}
 
 
 def suite_rows(

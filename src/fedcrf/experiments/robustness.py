@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 from scipy.stats import rankdata
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.conditions import (
+    Place,
     accuracy_table,
     heat_map_grid,
     overview_table,
-    place_title,
     tables_of,
 )
-from fedcrf.experiments.analysis.tables import write_page
+from fedcrf.experiments.analysis.tables import write_tables
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -29,17 +30,13 @@ from fedcrf.experiments.grid import (
     Workplace,
     run_grids,
 )
-from fedcrf.experiments.methods import is_method
 from fedcrf.experiments.provenance import FIRST
 from fedcrf.experiments.results import counted, frame, suite_rows
-from fedcrf.experiments.settings import differences
+from fedcrf.experiments.settings import differences, is_method
 from fedcrf.experiments.spec import CellKey, CellSpec
 from fedcrf.experiments.store import Score, Store, name_of, unseeded
 from fedcrf.experiments.suite import Suite
 from fedcrf.simulation.records import RoundRecord, Rounds
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 T = TypeVar("T")
 
@@ -150,19 +147,17 @@ def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
     overview = overview_table(suite, cells)
     if len(suite.partitions) > 1 and overview.rows:
         sections.append(overview.as_markdown())
-    texts = {}
-    for partition in suite.partitions:
-        sections.append(f"## {partition}\n")
-        tables = tables_of(suite, cells, partition)
-        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
-        accuracies = accuracy_table(suite, cells, partition)
-        texts[f"accuracy-{partition}.csv"] = accuracies.as_csv()
+    texts, places = {}, [Place(suite, cells, partition) for partition in suite.partitions]
+    for place in places:
+        sections.append(f"## {place.partition}\n")
+        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables_of(place)]
+        texts[f"accuracy-{place.partition}.csv"] = accuracy_table(place).as_csv()
     texts["tables.md"] = "\n".join(sections)
-    paths = write_page(folder, "tables.md", texts, cells)
-    for partition in suite.partitions:
-        title = f"{suite.title}: mean test accuracy\n{place_title(suite, partition)}"
-        figure = heat_map_figure(heat_map_grid(suite, cells, partition), title)
-        paths += save(figure, folder / f"heat-map-{partition}")
+    paths = write_tables(folder, texts, cells)
+    for place in places:
+        title = f"{suite.title}: mean test accuracy\n{place.about}"
+        figure = heat_map_figure(heat_map_grid(place), title)
+        paths += save(figure, folder / f"heat-map-{place.partition}")
     return paths
 
 
@@ -226,34 +221,31 @@ def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Run
 
 
 def _score(suite: Suite, key: CellKey, finished: CellFinished, records: Rounds) -> Score:
-    partition, condition, method, seed = key
-    last = records[-suite.last_rounds :]
+    last, summary = records[-suite.last_rounds :], finished.summary
     everyone = [record.everyone or record.test for record in last]
-    successes: list[Any] = [record.attack_success for record in last]
-    held_out = [record.held_out.accuracy for record in last if record.held_out is not None]
-    separations = [separation(record) for record in records]
-    inferred = any(record.reasons is not None for record in records)
+    behaviour = {part: number for part, number in summary.behaviour.items() if number != FIRST}
+    separations = None
+    if any(record.reasons is not None for record in records):
+        areas = map(separation, records)
+        separations = [round(each, 4) for each in areas if each is not None]
+
+    def mean(values: Iterable[float | None]) -> Any:
+        found: list[Any] = list(values)
+        return None if None in found else float(np.mean(found))
+
     return Score(
-        partition=partition,
-        condition=condition,
-        method=method,
-        seed=seed,
-        accuracy=float(np.mean([record.test.accuracy for record in last])),
-        everyone=float(np.mean([each.accuracy for each in everyone])),
-        worst_client=float(np.mean([each.worst_client for each in everyone])),
-        held_out_accuracy=float(np.mean(held_out)) if held_out else None,
-        attack_success=None if None in successes else float(np.mean(successes)),
+        **dict(zip(AXES, key, strict=True)),
+        accuracy=mean(record.test.accuracy for record in last),
+        everyone=mean(each.accuracy for each in everyone),
+        worst_client=mean(each.worst_client for each in everyone),
+        held_out_accuracy=mean(each.held_out.accuracy if each.held_out else None for each in last),
+        attack_success=mean(record.attack_success for record in last),
         last_rounds=suite.last_rounds,
-        separation=[round(each, 4) for each in separations if each is not None]
-        if inferred
-        else None,
+        separation=separations,
         description=name_of(unseeded(finished.cell)),
-        behaviour={
-            part: number for part, number in finished.summary.behaviour.items() if number != FIRST
-        }
-        or None,
-        fingerprint=finished.summary.fingerprint,
-        provenance=finished.summary.provenance,
+        behaviour=behaviour or None,
+        fingerprint=summary.fingerprint,
+        provenance=summary.provenance,
     )
 
 

@@ -13,19 +13,22 @@ from fedcrf.checks import current_names
 from fedcrf.data import PartitionSettings, find_partition
 from fedcrf.data.sources import SITES, site_sizes
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.methods import Method, find_method, folder_name, with_server_optimizer
 from fedcrf.experiments.settings import (
     DataSettings,
+    Method,
     Options,
     RoundSettings,
     ServerSettings,
     build,
     convert,
+    find_method,
     find_server_optimizer,
+    folder_name,
     hashable,
     ignored,
     merge,
     plain,
+    with_server_optimizer,
     without_name,
 )
 from fedcrf.extensions import AbsentError, short_name, stand_in

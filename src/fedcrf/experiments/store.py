@@ -54,6 +54,9 @@ from fedcrf.simulation.records import Client, Number, Record, RoundRecord
 DESCRIPTION = "run.toml"
 """The file that says what run a folder or an archive is of."""
 
+SCORES, DESCRIPTIONS = "cells.jsonl", "descriptions.json"
+"""The files of a suite: what came of its cells, and what they were."""
+
 _unpacked: list[TemporaryDirectory[str]] = []
 """Where archives were unpacked to; removed when the process ends."""
 
@@ -241,24 +244,24 @@ class Store:
     @property
     def is_suite(self) -> bool:
         """Whether the folder holds finished cells of a suite."""
-        return self._scores.is_file()
+        return (self.path / SCORES).is_file()
 
     def check_suite(self, *, begun: bool = False) -> None:
         """Raise a `FedcrfError` unless the folder is a suite's, or free for one not yet begun."""
         check_folder(self.path)
-        if begun and not self._scores.exists():
+        if begun and not (self.path / SCORES).exists():
             raise FedcrfError(
                 f"results folder {self.path} holds no finished cells: run them, without --no-run, "
                 "or choose another with --output"
             )
-        if not self._scores.exists():
-            check_free(self.path, self._scores.name, "cells of a suite")
+        if not (self.path / SCORES).exists():
+            check_free(self.path, SCORES, "cells of a suite")
 
     def scores(self) -> list[Score]:
         """Return the scores of what is finished; a line still being written is left out."""
         check_folder(self.path)
         wanted = "a cell's score: take the line out to run that cell anew"
-        scores, damage = read_lines(self._scores, Score, wanted)
+        scores, damage = read_lines(self.path / SCORES, Score, wanted)
         if damage is not None:
             raise FedcrfError(damage)
         return scores
@@ -266,15 +269,15 @@ class Store:
     def descriptions(self, scores: Iterable[Score] = ()) -> dict[str, dict[str, Any]]:
         """Return by name what cells were, but for their seeds, those of the scores among them."""
         wrong = "does not describe cells: move the folder away to begin anew"
-        known = read_record(dict[str, dict[str, Any]], self._descriptions, wrong) or {}
+        known = read_record(dict[str, dict[str, Any]], self.path / DESCRIPTIONS, wrong) or {}
         names = [score.description for score in scores]
         sound = {name for name in {*names} & known.keys() if name_of(known[name]) == name}
         lacking = [name for name in names if name not in sound]
         if lacking:
             raise FedcrfError(
-                f"{self._descriptions} does not describe {len(lacking)} of the finished cells "
-                f"('{lacking[0]}'): put the file back, or take their lines out of "
-                f"{self._scores.name} to run them anew"
+                f"{self.path / DESCRIPTIONS} does not describe {len(lacking)} of the finished "
+                f"cells ('{lacking[0]}'): put the file back, or take their lines out of {SCORES} "
+                "to run them anew"
             )
         return known
 
@@ -287,7 +290,7 @@ class Store:
 
     def write_scores(self, scores: Iterable[Score]) -> None:
         """Replace the scores by these."""
-        with atomic_write(self._scores) as file:
+        with atomic_write(self.path / SCORES) as file:
             file.writelines(map(line_of, scores))
 
     def describe(self, cells: Iterable[CellSpec]) -> None:
@@ -295,11 +298,11 @@ class Store:
         known = self.descriptions()
         wanted = {name_of(each): each for each in map(unseeded, cells)}
         if not wanted.items() <= known.items():
-            write_text(self._descriptions, json.dumps(known | wanted, indent=1) + "\n")
+            write_text(self.path / DESCRIPTIONS, json.dumps(known | wanted, indent=1) + "\n")
 
     def append(self, score: Score) -> None:
         """Keep the score of one more finished cell, of those described."""
-        append_line(self._scores, line_of(score))
+        append_line(self.path / SCORES, line_of(score))
 
     def under_way(self, partition: str, condition: str, seed: int) -> Store:
         """Return the run of one seed under one condition, while it is made."""
@@ -347,18 +350,23 @@ class Store:
             with suppress(OSError):  # there is a run in it
                 folder.rmdir()
 
-    @property
-    def _descriptions(self) -> Path:
-        return self.path / "descriptions.json"
-
-    @property
-    def _scores(self) -> Path:
-        return self.path / "cells.jsonl"
-
 
 def _packed_run(path: Path) -> tuple[RunSpec, dict[str, bytes]]:
-    """Return what run an archive is of, and its other files by name."""
-    files = read_archive(path, DESCRIPTION)
+    """Return what run an archive is of, and its other files by name, without any outside of it."""
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, "r:xz") as archive:
+            for member in archive:
+                parts = Path(member.name).parts
+                inside = not Path(member.name).is_absolute() and ".." not in parts
+                content = archive.extractfile(member) if member.isfile() and inside else None
+                if content is not None:
+                    files[member.name] = content.read()
+        if DESCRIPTION not in files:
+            raise tarfile.TarError("it holds no run")
+    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+        mend = "take it and its cells' lines away to run them anew"
+        raise FedcrfError(f"archive {path} cannot be read ({error}): {mend}") from None
     return resolve(tomllib.loads(files.pop(DESCRIPTION).decode()), reading=True), files
 
 
@@ -423,20 +431,17 @@ def partition_record(
     seed: int, splits: Sequence[ClientSplit], dataset: ImageDataset
 ) -> PartitionRecord:
     """Count what each client of a seed holds."""
-    names = list(dataset.class_names)
-    labels = dataset.train.labels
-    clients = []
-    for client, split in enumerate(splits):
-        counts = np.bincount(labels[split.train], minlength=len(names))
-        clients.append(
-            ClientHoldings(
-                client=client if dataset.sites is None else dataset.sites[client],
-                train=len(split.train),
-                validation=len(split.validation),
-                test=len(split.test),
-                labels=counts.tolist(),
-            )
+    names, labels = list(dataset.class_names), dataset.train.labels
+    clients = [
+        ClientHoldings(
+            client=client if dataset.sites is None else dataset.sites[client],
+            train=len(split.train),
+            validation=len(split.validation),
+            test=len(split.test),
+            labels=np.bincount(labels[split.train], minlength=len(names)).tolist(),
         )
+        for client, split in enumerate(splits)
+    ]
     return PartitionRecord(
         seed=seed, fingerprint=dataset.fingerprint, class_names=names, clients=clients
     )
@@ -448,30 +453,6 @@ METRICS = ("training_loss", "validation", "test")
 METRIC_DIGITS = 4
 CLIENT_DIGITS = 3
 """Pages and tables show no more, and every digit is a seventh of the archive."""
-
-
-def read_archive(path: Path, needed: str) -> dict[str, bytes]:
-    """Return an archive's files by name; ``needed`` must be there, others must lie inside of it."""
-    files: dict[str, bytes] = {}
-    try:
-        with tarfile.open(path, "r:xz") as archive:
-            for member in archive:
-                parts = Path(member.name).parts
-                inside = not Path(member.name).is_absolute() and ".." not in parts
-                content = archive.extractfile(member) if member.isfile() and inside else None
-                if content is not None:
-                    files[member.name] = content.read()
-    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
-        raise _damaged(path, error) from None
-    if needed not in files:
-        raise _damaged(path, "it holds no run")
-    return files
-
-
-def _damaged(path: Path, why: object) -> FedcrfError:
-    return FedcrfError(
-        f"archive {path} cannot be read ({why}): take it and its cells' lines away to run them anew"
-    )
 
 
 def write_archive(path: Path, files: Mapping[str, bytes]) -> None:

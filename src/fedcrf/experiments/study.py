@@ -9,20 +9,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.pairs import by_axes, estimate, mean_grid, paired_difference
 from fedcrf.experiments.analysis.tables import (
-    NO_NUMBER,
     UNDER_ATTACK,
     Table,
-    check_not_emptier,
+    by_axes,
     difference_text,
+    estimate,
     estimate_text,
+    mean_grid,
+    paired_difference,
+    write_tables,
 )
-from fedcrf.experiments.methods import folder_name, method_title
-from fedcrf.experiments.settings import Options, flat, hashable, setting
+from fedcrf.experiments.settings import (
+    Options,
+    flat,
+    folder_name,
+    hashable,
+    method_title,
+    setting,
+)
 from fedcrf.experiments.spec import (
     CellKey,
     CellSpec,
@@ -32,9 +42,6 @@ from fedcrf.experiments.spec import (
     with_current_names,
 )
 from fedcrf.experiments.store import Store
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -132,23 +139,22 @@ class Study:
         return tuple(setting_at(described, _current_key(axis.name)) for axis in self.axes)
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
-        """Return the run of a combination; the error of one that cannot be names the fault."""
+        """Return the run of a combination.
+
+        The error of one that cannot be names the axis and value without which the others could be
+        run, unless it names the fault itself: a setting, or something all runs share.
+        """
         try:
             return resolve(*self.base, *self.settings, *layers)
         except FedcrfError as error:
-            raise FedcrfError(f"{self._at_fault(at, layers)}{error}") from None
-
-    def _at_fault(self, at: Mapping[str, Any], layers: Sequence[Options]) -> str:
-        """Return the axis and value without which the others could be run together.
-
-        Empty where the error names the fault itself: a setting, or something all runs share.
-        """
-        for number, axis in enumerate(self.axes):
-            others = [*layers[:number], *layers[number + 1 :]]
-            with suppress(FedcrfError):
-                resolve(*self.base, *self.settings, *others)
-                return "" if axis.is_setting else f"{axis.name} {at[axis.name]}: "
-        return ""
+            fault = ""
+            for number, axis in enumerate(self.axes):
+                others = [*layers[:number], *layers[number + 1 :]]
+                with suppress(FedcrfError):
+                    resolve(*self.base, *self.settings, *others)
+                    fault = "" if axis.is_setting else f"{axis.name} {at[axis.name]}: "
+                    break
+            raise FedcrfError(f"{fault}{error}") from None
 
 
 def product(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Any], list[Options]]]:
@@ -212,20 +218,10 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
     rows = []
     for folder, method in dict.fromkeys(zip(finished["folder"], finished["method"], strict=True)):
         accuracy = of_run[folder, method]["accuracy"]
-        difference = "default"
-        if folder != default_folder:
-            default = of_run[default_folder, method]["accuracy"]
-            difference = difference_text(paired_difference(accuracy, default))
-        mean = estimate(accuracy)
-        rows.append(
-            (
-                *([method_title(method)] if named else []),
-                *map(value_text, values[folder]),
-                str(len(accuracy)),
-                NO_NUMBER if mean is None else estimate_text(mean),
-                difference,
-            )
-        )
+        to_default = paired_difference(accuracy, of_run[default_folder, method]["accuracy"])
+        difference = "default" if folder == default_folder else difference_text(to_default)
+        at = [*([method_title(method)] if named else []), *map(value_text, values[folder])]
+        rows.append((*at, str(len(accuracy)), estimate_text(estimate(accuracy)), difference))
     settings = [*(["method"] if named else []), *map(last_part, names)]
     header = (*settings, "seeds", "test accuracy", "Δ to default [95 %]")
     title = f"{', '.join(map(method_title, methods))} over {', '.join(names)}"
@@ -234,33 +230,25 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
 
 
 def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the table, and of two settings a heat map a method; see `check_not_emptier`."""
+    """Write the table, and of two settings a heat map a method; see `write_tables`."""
     from fedcrf.experiments.analysis.figures import heat_map_figure, save
 
-    table = sweep_table(study, results)
-    check_not_emptier(folder / "sweep.md", table.as_markdown(), results)
-    paths = table.write(folder / "sweep")
+    paths = write_tables(folder, sweep_table(study, results).files("sweep"), results)
     if len(study.axes) != 2:
         return paths
-    down, across = map(value_text, study.default_values())
-    for method in dict.fromkeys(results[results["complete"]]["method"]):
-        figure = heat_map_figure(
-            sweep_grid(study, results, method),
-            f"{method_title(method)}: mean test accuracy",
-            default=(down, across),
-        )
-        paths += save(figure, folder / f"heat-map-{folder_name(method)}")
-    return paths
-
-
-def sweep_grid(study: Study, results: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Return a method's mean accuracies over a study's two settings, the first downwards."""
     down, across = (axis.name for axis in study.axes)
-    own = results[results["method"] == method]
-    written = own.assign(**{name: own[name].map(value_text) for name in (down, across)})
     rows, columns = ([value_text(value) for value in axis.values] for axis in study.axes)
-    grid = mean_grid(written, down, across).reindex(index=rows, columns=columns)
-    return grid.rename_axis(index=last_part(down), columns=last_part(across))
+    default = tuple(map(value_text, study.default_values()))
+    written = results.assign(**{name: results[name].map(value_text) for name in (down, across)})
+    for method in dict.fromkeys(results[results["complete"]]["method"]):
+        grid = mean_grid(written[written["method"] == method], down, across)
+        grid = grid.reindex(index=rows, columns=columns)
+        grid = grid.rename_axis(index=last_part(down), columns=last_part(across))
+        title = f"{method_title(method)}: mean test accuracy"
+        paths += save(
+            heat_map_figure(grid, title, default), folder / f"heat-map-{folder_name(method)}"
+        )
+    return paths
 
 
 def value_text(value: Any) -> str:

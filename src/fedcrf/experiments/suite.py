@@ -25,9 +25,8 @@ from pydantic_core import ErrorDetails
 
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.experiments.analysis.pairs import BASELINE
-from fedcrf.experiments.methods import averaging_method
-from fedcrf.experiments.settings import flat, wanted
+from fedcrf.experiments.analysis.tables import BASELINE
+from fedcrf.experiments.settings import averaging_method, flat, wanted
 from fedcrf.experiments.spec import (
     NOBODY,
     CellKey,
@@ -256,22 +255,18 @@ class Suite:
         seeds = small.seeds if seeds is None else seeds
         partitions = small.partitions if partitions is None else partitions
         conditions = small.conditions if conditions is None else conditions
-        if partitions is not None and not partitions:
-            raise FedcrfError(f"no partition is chosen: name one of suite {self.name} at least")
-        for name in partitions or ():
-            if name not in self.partitions:
-                raise unknown_name(f"partition of suite {self.name}", name, self.partitions)
-        kept = dict(self.conditions)
+        chosen, kept = dict(self.partitions), dict(self.conditions)
+        if partitions is not None:
+            if not partitions:
+                raise FedcrfError(f"no partition is chosen: name one of suite {self.name} at least")
+            for name in partitions:
+                if name not in chosen:
+                    raise unknown_name(f"partition of suite {self.name}", name, self.partitions)
+            chosen = {name: each for name, each in chosen.items() if name in partitions}
         if conditions is not None:
             asked = [each for name in conditions for each in self._named(name)]
-            ideals = {self.conditions[name].ideal for name in asked}
-            names = {self.quiet, *asked, *ideals}
+            names = {self.quiet, *asked, *(self.conditions[name].ideal for name in asked)}
             kept = {name: each for name, each in kept.items() if name in names}
-        chosen = {
-            name: section
-            for name, section in self.partitions.items()
-            if partitions is None or name in partitions
-        }
         numbers: dict[str, Any] = {}
         if attackers is not None:
             check_whole("attackers", attackers, least=1)

@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+from rich.console import Console
 from torch import Tensor
 
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.cell import Course
 from fedcrf.experiments.recorded import Description, RecordedRun
+from fedcrf.report.effects import effects_of, verdicts_of
+from fedcrf.report.explanation import find_round, in_words, reason_in_words
 from fedcrf.simulation.records import RoundRecord, Rounds
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +49,6 @@ class SimulationResult:
     @property
     def metrics(self) -> pd.DataFrame:
         """By round what was measured: of training, validation and test the loss and the metrics."""
-        import pandas as pd
-
         rows = []
         for record in self.records:
             row = {"training_loss": record.training_loss}
@@ -73,12 +73,6 @@ class SimulationResult:
 
     def table(self) -> pd.DataFrame:
         """Return a row for each site: its weight in its last round, and whether it is trusted."""
-        import pandas as pd
-
-        from fedcrf.report.effects import effects_of
-        from fedcrf.report.explanation import reason_in_words
-        from fedcrf.report.verdict import verdicts_of
-
         rows: dict[int | str, dict[str, Any]] = {}
         effects = [effects_of(record, self.description.known_rule) for record in self.records]
         for record, verdicts in zip(self.records, verdicts_of(self.records, effects), strict=True):
@@ -102,19 +96,14 @@ class SimulationResult:
 
         By default it is of all sites in the last round, or the last in which the site took part.
         """
-        from rich.console import Console
-
-        from fedcrf.report.lookup import Explained, attackers_of, find_round, in_words
-
-        title, rule = self.description.title, self.description.known_rule
-        found = Explained(title, self.records, rule, attackers_of(self.records, None))
+        found = Course(self.description.title, self.records, self.description.known_rule)
         client = None if site is None else self._site(site)
-        said = in_words(found, find_round(found, number, client), client)
+        lines, tables = in_words(found, find_round(found, number, client), client)
         text = io.StringIO()
         console = Console(file=text, width=160, highlight=False)
-        for line in said.lines:
+        for line in lines:
             console.print(line, markup=False, soft_wrap=True)
-        for table in said.tables:
+        for table in tables:
             console.print(table.for_terminal())
         return text.getvalue()
 
@@ -126,8 +115,7 @@ class SimulationResult:
         from fedcrf.extras import check_installed
 
         check_installed("jinja2", "a report: ")
-        from fedcrf.report.page import write_page
-        from fedcrf.report.reading import read_report
+        from fedcrf.report.page import read_report, write_page
 
         with tempfile.TemporaryDirectory() as folder:
             run = RecordedRun(Path(folder) / "simulation")
@@ -153,13 +141,9 @@ class SimulationResult:
 
     @property
     def _rounds(self) -> pd.Index:
-        import pandas as pd
-
         return pd.Index([record.round for record in self.records], name="round")
 
     def _by_site(self, values: Callable[[RoundRecord], Sequence[float]]) -> pd.DataFrame:
-        import pandas as pd
-
         rows = [dict(zip(record.clients, values(record), strict=False)) for record in self.records]
         return pd.DataFrame(rows, index=self._rounds, columns=list(self.sites), dtype=float)
 

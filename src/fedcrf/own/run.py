@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import math
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedcrf._version import __version__
 from fedcrf.attacks import Attack, DataAttack, Threat, find_attack
 from fedcrf.checks import check_whole, is_number
 from fedcrf.data.site_files import read_site_files
-from fedcrf.errors import FedcrfError, in_a_line, unknown_name
-from fedcrf.experiments.methods import find_method, method_title
+from fedcrf.errors import FedcrfError, in_a_line, listed, unknown_name
+from fedcrf.experiments.cell import CellStore, check_free, folder_lock
+from fedcrf.experiments.provenance import provenance
+from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
+from fedcrf.experiments.settings import find_method, method_title
 from fedcrf.objectives import Objective, find_objective
-from fedcrf.own.record import description_of, made_of, opened, resumed
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_alike, federation_of, read_examples, read_sites
 from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
@@ -31,6 +40,155 @@ from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation, save_model
 from fedcrf.simulation.task import Task
+from fedcrf.simulation.worker import state_of
+
+OTHER = "name another folder as record_to"
+
+MOST_NAMED = 12
+"""Sites that are listed."""
+
+ABOUT = "≈ "
+"""Stands before a number that is compared with a tolerance."""
+
+FIRST = ("sites", "seed", "training", "model", "outputs")
+"""Parts that decide what loss, metrics and optimizer compute."""
+
+
+@contextmanager
+def opened(path: Path, description: Description) -> Iterator[CellStore]:
+    """Hold the folder of this run, and begin the record where it is empty.
+
+    The rounds and what goes on from them lie as those of a cell do.
+    """
+    run = RecordedRun(path)
+    if run.exists():
+        _check_same(path, run.description(), description)
+    else:
+        check_free(path, "description.json", "such run")
+    with folder_lock(path):
+        if not run.exists():
+            run.describe(description, datetime.now(UTC))
+        yield CellStore(path)
+
+
+def _check_same(path: Path, kept: Description, asked: Description) -> None:
+    """Raise a `FedcrfError` where a folder's run is made of anything else than the one asked for.
+
+    What others follow from, `FIRST`, is named alone.
+    """
+    if kept.made_of is None:
+        raise FedcrfError(f"{path} holds a run of {kept.framework}: {OTHER}")
+    before, here = kept.made_of, asked.made_of or {}
+    other = [part for part in {**here, **before} if _differ(before.get(part), here.get(part))]
+    first = [part for part in other if part in FIRST]
+    if other:
+        raise FedcrfError(f"{path} holds a run of other {', '.join(first or other)}: {OTHER}")
+
+
+def _differ(before: str | None, here: str | None) -> bool:
+    """Return whether a part is another one; numbers may differ by what processors round."""
+    if before == here or before is None or here is None or not before.startswith(ABOUT):
+        return before != here
+    numbers = (float(each.removeprefix(ABOUT)) for each in (before, here))
+    return not math.isclose(*numbers, rel_tol=1e-4, abs_tol=1e-6)
+
+
+def description_of(
+    simulation: Simulation, sites: Sites, title: str, network: nn.Module, optimizer: str | None
+) -> Description:
+    """Return what is run, without what it is made of.
+
+    ``title`` is what the rule is called, ``network`` the seed's, ``optimizer`` the class of the
+    clients' optimizer, None for SGD with momentum.
+    """
+    federation, training, task = simulation.federation, simulation.training, simulation.task
+    names = [str(name) for name in sites.identities]
+    counts = [f"{name} ({len(each)})" for name, each in zip(names, sites.examples, strict=True)]
+    whole = sum(each.numel() for each in network.parameters())
+    sent = sum(each.numel() for each in task.shared_tensors(network).values())
+    drawn = simulation.clients_per_round
+    of_them = "" if drawn is None else f"; {drawn} in each round"
+    parts = f"{len(federation.validation):,} and {len(federation.test):,} examples"
+    about = [
+        ("Sites", f"{len(names)}: {listed(counts, MOST_NAMED)} examples{of_them}"),
+        ("Validation, test", parts),
+        ("Model", f"{type(network).__name__}, {whole:,} parameters; {sent:,} numbers are sent"),
+        ("Loss", "cross-entropy" if task.loss is None else _called(task.loss)),
+        ("Local training", training.in_words(optimizer)),
+        ("Seed", str(simulation.seed)),
+    ]
+    rule = simulation.rule
+    if isinstance(rule, Judged):
+        about.append(("Judged by", ", ".join(sorted(rule.judged))))
+        rule = rule.rule
+    if task.personal:
+        about.append(("Kept by each site", ", ".join(sorted(task.personal))))
+    if simulation.adversary is not None:
+        who = ", ".join(map(str, federation.called(simulation.adversary.clients)))
+        threat = simulation.adversary.threat
+        when, every = threat.schedule.start_round, threat.schedule.every
+        attack = [f"{type(threat.attack).__name__} by {who}"]
+        attack += [f"from round {when}"] if when > 1 else []
+        attack += [f"every {every} rounds"] if every > 1 else []
+        about.append(("Attack", ", ".join(attack)))
+    return Description(
+        framework=f"fedcrf.simulate {__version__}",
+        strategy=title,
+        rule=rule.name,
+        settings=rule_settings(rule),
+        provenance=provenance(federation.validation.labels.device),
+        about=about,
+    )
+
+
+def made_of(
+    simulation: Simulation, sites: Sites, network: nn.Module, numbers: Mapping[str, float]
+) -> dict[str, str]:
+    """Return what tells a simulation from any other, by part; rounds are none of it.
+
+    ``numbers`` are what its functions make of a few examples, which tells them from others.
+    """
+    task, federation, rule = simulation.task, simulation.federation, simulation.rule
+    judged, inner = None, rule
+    if isinstance(rule, Judged):
+        judged, inner = sorted(rule.judged), rule.rule
+    objective, adversary = simulation.objective, simulation.adversary
+    attack = adversary and (adversary.threat, adversary.clients, adversary.threat.attack.behaviour)
+    parts = {
+        "sites": sites.fingerprint([federation.validation, federation.test]),
+        "seed": str(simulation.seed),
+        "model": _fingerprint(network),
+        "rule": json.dumps(
+            [inner.name, inner.behaviour, rule_settings(inner), objective], default=repr
+        ),
+        "training": repr(simulation.training),
+        "attack": repr(attack),
+        "judge or share": repr((judged, sorted(task.shared or ()))),
+        **{name: f"{ABOUT}{number!r}" for name, number in numbers.items()},
+    }
+    if simulation.clients_per_round is not None:
+        parts["clients_per_round"] = str(simulation.clients_per_round)
+    return parts
+
+
+def _fingerprint(network: nn.Module) -> str:
+    """Return what tells a network from others: its parts and its initial weights."""
+    parts = re.sub(r" at 0x[0-9a-f]+", "", repr(network))
+    digest = hashlib.sha256(parts.encode())
+    tensors = {
+        name: each for name, each in network.state_dict().items() if isinstance(each, Tensor)
+    }
+    for name, array in state_of(tensors).items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _called(function: Any) -> str:
+    """Return the name of a user's function, or of the class of an object."""
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return "a function without a name" if name == "<lambda>" else name
+
 
 NEVER = 2**31
 """Rounds without improvement before it stops early."""
@@ -118,7 +276,13 @@ def run(given: SimpleNamespace) -> SimulationResult:
             parts = made_of(simulation, held, network, tried.numbers)
             description = description.model_copy(update={"made_of": parts})
             folder = stack.enter_context(opened(Path(given.record_to), description))
-            state, records = resumed(folder, start, given.rounds)
+            state = folder.resume() or start
+            if state.round > given.rounds:
+                raise FedcrfError(
+                    f"{folder.path} holds {state.round} rounds: give rounds={state.round} or more, "
+                    "or another folder as record_to"
+                )
+            records = folder.records()
         for after, record in _shown(simulation, state, given.progress):
             state = after
             records.append(record)

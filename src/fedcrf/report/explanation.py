@@ -1,7 +1,7 @@
 """Why a client got its weight, in words: the causes of one round, read off its record.
 
 The words themselves are data, `WORDS`. Which causes there are, and what they did to a weight, is
-`fedcrf.report.effects`; what follows for a client, `fedcrf.report.verdict`.
+`fedcrf.report.effects`; what follows for a client, `fedcrf.report.effects`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,32 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.crf.potentials import SCORE_TERMS
-from fedcrf.errors import listed
+from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, effects_of, scales_of
-from fedcrf.report.verdict import Verdict
+from fedcrf.experiments.cell import Course
+from fedcrf.experiments.recorded import readable, recorded_runs
+from fedcrf.experiments.spec import CellSpec, RunSpec
+from fedcrf.experiments.store import Store
+from fedcrf.report.effects import (
+    CLIP,
+    EXPECTED,
+    Effects,
+    Scale,
+    Verdict,
+    effects_of,
+    last_verdicts,
+    scales_of,
+)
+from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Client, RoundRecord
 
 WORDS: Mapping[str, Any] = tomllib.loads(
@@ -374,3 +390,118 @@ def _number(value: float, digits: int) -> str:
     # Halves are rounded away from zero, as by the page's language.
     written = Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, ALL_DIGITS)
     return f"{written:zf}".replace("-", "−")
+
+
+def find_rounds(folder: Path, method: str | None, seed: int | None) -> Course:
+    """Return what is to be explained of a run, or of runs that another framework carried out.
+
+    ``method`` names one, or such a run; else it is the first that infers weights, or the last begun
+    of such runs. ``seed`` is the first by default. Rounds before damage are shown, if any.
+    """
+    if runs := recorded_runs(folder):
+        unread: list[str] = []
+        if method is None:
+            sound, unread = readable(runs)
+            inferring = {each: run for each, run in sound.items() if _infers(run.course().rule)}
+            began = {each: run.description().started for each, run in (inferring or sound).items()}
+            method = max(began, key=lambda each: began[each] or "")  # the first of equal ones
+        elif method not in runs:
+            raise unknown_name("run", method, runs)
+        found = runs[method].course()
+        found = replace(found, title=f"{method}, {found.title}", unread=unread)
+    else:
+        store = Store(folder)
+        cell = find_cell(store.read(), method, seed)
+        place = store.cell(cell)
+        records, damage = place.sound_records()
+        summary, stale = None, ""
+        with suppress(FedcrfError):  # the rounds are shown without it
+            summary = place.summary()
+            stale = place.stale(cell)
+        title = f"{cell.method.title}, seed {cell.seed}"
+        found = Course(title, records, cell.rule, cell.seed, summary, damage, stale)
+    if found.damage and not found.records:
+        raise FedcrfError(found.damage)
+    return found
+
+
+def _infers(rule: object) -> bool:
+    return isinstance(plain_rule(rule), ClientCRF | RobustCRF | EvidenceCRF)
+
+
+def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
+    """Return the cell to explain: by default the first method that infers weights, first seed."""
+    chosen = spec.seeds[0] if seed is None else seed
+    if chosen not in spec.seeds:
+        seeds = ", ".join(map(str, spec.seeds))
+        raise FedcrfError(f"the run has no seed {chosen}: choose from {seeds}")
+    cells = [spec.cell(name, chosen) for name in spec.methods]
+    if method is None:
+        return next((cell for cell in cells if _infers(cell.rule)), cells[0])
+    for cell in cells:
+        if method in (cell.method.name, cell.method.title):  # the title stands in tables
+            return cell
+    raise unknown_name("method of this run", method, spec.methods)
+
+
+def find_round(found: Course, number: int | None, client: Client | None = None) -> RoundRecord:
+    """Return the record of a round; by default the last, in which the client took part."""
+    records, title = found.records, found.title
+    if not records:
+        raise FedcrfError(f"{title} has no rounds yet")
+    for record in reversed(records):
+        there = map(str, [*record.clients, *(record.nodes or ())])
+        if record.round == number or (number is None and (client is None or str(client) in there)):
+            return record
+        if number is not None and record.first <= number < record.round:
+            raise FedcrfError(
+                f"{title} keeps of round {number} only its part of the totals of rounds "
+                f"{record.first} to {record.round}: choose round {record.round}, or run with "
+                "rounds.evaluate_every = 1"
+            )
+    if number is None:
+        return records[-1]
+    raise FedcrfError(
+        f"{title} has no round {number}: choose from {records[0].round} to {records[-1].round}"
+        + (f" ({found.damage})" if found.damage else "")
+    )
+
+
+def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> ClientCauses:
+    """Return the causes of one client, or of another framework's node of this id, in any type."""
+    by_id = {str(each.node): each for each in causes if each.node is not None}
+    by_id |= {str(each.client): each for each in causes}
+    if str(client) in by_id:
+        return by_id[str(client)]
+    took_part = listed([each.client for each in causes])
+    raise FedcrfError(f"client {client} took no part in round {number}: choose from {took_part}")
+
+
+def in_words(
+    found: Course, record: RoundRecord, client: Client | None = None
+) -> tuple[list[str], list[Table]]:
+    """Return what happened in a round to a client, or to all: lines in words, then numbers."""
+    causes = causes_of(record, found.rule, found.attackers)
+    before = [each for each in found.records if each.round <= record.round]
+    verdicts = last_verdicts(before, found.rule)
+    last = " (the last)" if record is found.records[-1] else ""
+    lines = [f"{found.title}, round {record.round}{last}", *found.unread]
+    if found.stale:
+        lines.append(f"stale, and explained as it was recorded: {found.stale}")
+    if found.attackers:
+        lines.append(f"attackers of the run: {', '.join(map(str, found.attackers))}")
+    if found.notice is not None:
+        lines.append(found.notice)
+    if record.stayed is not None:
+        lines.append(f"the model stayed as it was: {record.stayed}")
+    if client is None:
+        lines.append(sentence(round_line(record, verdicts)))
+        chosen = most_changed(causes)
+        tables = [clients_table(causes), excluded_nodes_table(record)]
+    else:
+        chosen = [find_client(causes, client, record.round)]
+        tables = [causes_table(chosen[0]), neighbours_table(chosen[0])]
+    lines += [sentence(verdict_line(each, verdicts[each.place])) for each in chosen]
+    if client is not None:
+        lines += [f"  - {line}" for line in weight_lines(chosen[0])]
+    return lines, [table for table in tables if table.rows]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedcrf.experiments.analysis.pairs import BASELINE, mean_accuracy, method_difference
-from fedcrf.experiments.analysis.tables import estimate_text, interval_text
+from fedcrf.experiments.analysis.tables import (
+    BASELINE,
+    estimate_text,
+    interval_text,
+    mean_accuracy,
+    method_difference,
+)
+from fedcrf.experiments.cell import Course
 from fedcrf.experiments.results import RunResults
-from fedcrf.report.lookup import attackers_of, find_cell
-from fedcrf.report.verdict import last_verdicts
-from fedcrf.simulation.records import Client, RoundRecord, Rounds
+from fedcrf.report.effects import last_verdicts
+from fedcrf.report.explanation import find_cell
+from fedcrf.simulation.records import Client, Rounds
 from fedcrf.simulation.task import ACCURACY
 
 LASTING = 3
@@ -55,11 +61,8 @@ def headline_of(run: RunResults) -> Headline:
         seeds = f"mean of {accuracy.seeds} seeds" if accuracy.seeds > 1 else "one seed"
         tiles.append(Tile("Test accuracy", estimate_text(accuracy), f"{title}, {seeds}{beside}"))
         said = [f"{title} reaches a test accuracy of {accuracy.mean:.3f}"]
-    distrusted = None
-    for each in run.cells:
-        if each.cell == cell and each.records:
-            attackers = attackers_of(each.records, each.summary)
-            distrusted = distrusted_tile(each.records, cell.rule, attackers)
+    shown = [each for each in run.cells if each.cell == cell and each.records]
+    distrusted = distrusted_tile(shown[0]) if shown else None
     if distrusted is not None:
         of_seed = f"seed {cell.seed}" if len(run.spec.seeds) > 1 else ""
         about = "; ".join(filter(None, (distrusted.about, of_seed)))
@@ -70,14 +73,12 @@ def headline_of(run: RunResults) -> Headline:
         about = f"of test accuracy; 95 % {interval_text(in_points, '+.1f')}"
         more = "more" if gain.mean > 0 else "less"
         if gain.low <= 0.0 <= gain.high:  # NaN of few seeds is not
-            equal = points == "0.0 points"
-            about = f"{points} {about}" if equal else f"{points} {more} {about}"
+            than = f", {points} {more} than FedAvg, which is no clear difference"
+            if points == "0.0 points":
+                more, than = "", ", on average that of FedAvg"
+            about = " ".join(filter(None, (points, more, about)))
             tiles.append(Tile("Beside FedAvg", "no clear difference", about))
-            said[0] += (
-                ", on average that of FedAvg"
-                if equal
-                else f", {points} {more} than FedAvg, which is no clear difference"
-            )
+            said[0] += than
         else:
             change = "Gained over FedAvg" if gain.mean > 0 else "Cost against FedAvg"
             tiles.append(Tile(change, points, about))
@@ -88,67 +89,52 @@ def headline_of(run: RunResults) -> Headline:
     return Headline(f"{'; '.join(said)}.", tiles)
 
 
-def recorded_headline(title: str, records: Rounds, rule: object, fedavg: Rounds = ()) -> Headline:
+def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
     """Return what happened in a run that another framework, or `fedcrf.simulate`, carried out.
 
     ``fedavg`` has the rounds of the same run with FedAvg, if there is one.
     """
-    if not records:
+    title = run.title
+    if not run.records:
         return Headline(f"{title} has no rounds yet.", [])
-    last = records[-1]
+    last = run.records[-1]
     tiles, said = [], [f"{title} has done {last.round} rounds"]
     beside = next((each for each in fedavg if each.round == last.round), None)
     results = (
-        _Result(of, what, getattr(getattr(last, of), what))
+        (of, what, getattr(getattr(last, of), what))
         for of in ("test", "validation")
         for what in (ACCURACY, "loss")
     )
-    result = next((each for each in results if math.isfinite(each.value)), None)
-    if result is not None:
+    of, what, value = next((each for each in results if math.isfinite(each[2])), ("", "", None))
+    form = ".3f" if what == ACCURACY else ".4g"
+    fedavgs = None if beside is None or value is None else getattr(getattr(beside, of), what)
+    if value is not None:
         about = [f"{title}, in round {last.round}"]
-        others = (last.metrics or {}).get(result.of, {})
-        about += [f"{other} {value:.4g}" for other, value in others.items()]
-        if beside is not None:
-            about.append(f"FedAvg {replace(result, value=result.in_round(beside)).written}")
-        tiles.append(
-            Tile(f"{result.of.capitalize()} {result.what}", result.written, "; ".join(about))
-        )
-        said[0] += f", the last with a {result.of} {result.what} of {result.written}"
-    distrusted = distrusted_tile(records, rule, attackers_of(records, None))
+        others = (last.metrics or {}).get(of, {})
+        about += [f"{other} {number:.4g}" for other, number in others.items()]
+        if fedavgs is not None:
+            about.append(f"FedAvg {fedavgs:{form}}")
+        tiles.append(Tile(f"{of.capitalize()} {what}", f"{value:{form}}", "; ".join(about)))
+        said[0] += f", the last with a {of} {what} of {value:{form}}"
+    distrusted = distrusted_tile(run)
     if distrusted is not None:
         tiles.append(distrusted)
         said.append(f"it distrusts {_said_of(distrusted)}")
-    if result is not None and beside is not None:
-        difference = result.value - result.in_round(beside)
-        in_points = result.what == ACCURACY
+    if value is not None and fedavgs is not None:
+        difference = value - fedavgs
+        in_points = what == ACCURACY
         text = f"{100 * difference:+.1f} points" if in_points else f"{difference:+.4g}"
-        tiles.append(Tile("Beside FedAvg", text, f"of {result.of} {result.what}; one seed"))
+        tiles.append(Tile("Beside FedAvg", text, f"of {of} {what}; one seed"))
     return Headline(f"{'; '.join(said)}.", tiles)
 
 
-@dataclass(frozen=True)
-class _Result:
-    """What a round came to: on the test parts, else in validation; its accuracy, else its loss."""
-
-    of: str
-    what: str
-    value: float
-
-    @property
-    def written(self) -> str:
-        return f"{self.value:{'.3f' if self.what == ACCURACY else '.4g'}}"
-
-    def in_round(self, record: RoundRecord) -> float:
-        """Return the same of another round."""
-        return float(getattr(getattr(record, self.of), self.what))
-
-
-def distrusted_tile(records: Rounds, rule: object, attackers: Collection[Client]) -> Tile | None:
+def distrusted_tile(course: Course) -> Tile | None:
     """Return who has been distrusted for some rounds up to the last, and since when.
 
     None where the rule judges nobody.
     """
-    record, verdicts = records[-1], last_verdicts(records, rule)
+    record, verdicts = course.records[-1], last_verdicts(course.records, course.rule)
+    attackers = course.attackers
     if all(each.kind in ("unjudged", "weightless") for each in verdicts):
         return None
     since = {

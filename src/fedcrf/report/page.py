@@ -8,18 +8,425 @@ axes, ``plotly-cartesian.min.js`` of the npm package ``plotly.js-cartesian-dist-
 from __future__ import annotations
 
 import gzip
+import math
 from base64 import b85encode
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import TypeAdapter
 
 from fedcrf._version import __version__
+from fedcrf.crf.potentials import SCORE_TERMS
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.analysis.tables import (
+    UNDER_ATTACK,
+    Table,
+    comparison_table,
+    mean_curve,
+)
+from fedcrf.experiments.cell import CellResult, Course
+from fedcrf.experiments.provenance import Provenance
+from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_runs, recorded_table
+from fedcrf.experiments.results import RunResults, read_results, stores_in
+from fedcrf.experiments.settings import method_title
+from fedcrf.experiments.store import PartitionRecord, Store
 from fedcrf.files import write_text
-from fedcrf.report.reading import Report
+from fedcrf.report.effects import Effects, Verdict, effects_of, scales_of, verdicts_of
+from fedcrf.report.explanation import WORDS
+from fedcrf.report.headline import Headline, headline_of, recorded_headline
+from fedcrf.rules import FedAvg
+from fedcrf.simulation.records import RoundRecord, Rounds
+from fedcrf.simulation.task import ACCURACY
+
+Series = Sequence[float]
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method's course over rounds: mean and standard deviation over its seeds, NaN of one."""
+
+    name: str
+    seeds: int
+    rounds: Sequence[int]
+    mean: Series
+    sd: Series
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured on the validation parts: accuracy, loss, or a metric of the user's."""
+
+    name: str
+    curves: Sequence[Curve]
+
+
+@dataclass(frozen=True)
+class RunContent:
+    """What is shown of one run."""
+
+    name: str  # of its folder
+    title: str  # what it is about, in one line
+    headline: Headline
+    facts: Sequence[tuple[str, str]]  # what was run, as terms and what stands behind them
+    notices: Sequence[str]  # what is not as it should be, a line each
+    results: Table  # what came of it; without a row where nothing is finished
+    details: Table | None  # what stands behind the results; None where that is not known
+    damaged: bool  # whether files of it are damaged or do not belong to it
+    description: str  # the resolved run file
+    measured: Sequence[Measured]
+    cells: Sequence[Mapping[str, Any]]  # who was trusted in each, as `_cell_trust` has it
+    holdings: Sequence[PartitionRecord] = ()
+
+    @property
+    def curves(self) -> list[Table]:
+        """What was measured over the rounds, in numbers."""
+        return [_curves_table(each) for each in self.measured]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report shows."""
+
+    title: str
+    notices: Sequence[str]  # what could not be read at all, a line each
+    comparison: Table | None  # the runs beside each other; None of one run
+    runs: Sequence[RunContent]  # those that could be read
+
+    def all_notices(self) -> list[str]:
+        """Return what could not be read, and of each run what is not as it should be."""
+        of_runs = [f"{run.name}: {line}" for run in self.runs for line in run.notices]
+        return [*self.notices, *of_runs]
+
+    @property
+    def measured(self) -> list[str]:
+        """Names of what was measured in any run, each once; a regression has no accuracy."""
+        return list(dict.fromkeys(each.name for run in self.runs for each in run.measured))
+
+    @property
+    def over_seeds(self) -> bool:
+        """Whether a curve is a mean over several seeds."""
+        measured = (each for run in self.runs for each in run.measured)
+        return any(curve.seeds > 1 for each in measured for curve in each.curves)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a run could not be read, or files of one are damaged."""
+        return bool(self.notices) or any(run.damaged for run in self.runs)
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """What the page's program draws and says; each of what was measured has a figure."""
+        drawn = ("name", "measured", "holdings", "cells")
+        runs = [{name: getattr(run, name) for name in drawn} for run in self.runs]
+        words = {"words": WORDS, "terms": SCORE_TERMS}  # what each cause counts in the score
+        return {"runs": runs, "measured": self.measured, **words}
+
+
+def _curves_table(measured: Measured) -> Table:
+    """Return a few rounds of the curves in numbers; a run that has stopped keeps its best."""
+    curves = measured.curves
+    length = max(len(curve.mean) for curve in curves)
+    rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length] + [length]
+    form = ".3f" if measured.name in (ACCURACY, LOSS) else ".4g"
+    rows = []
+    for curve in curves:
+        values = [curve.mean[min(number, len(curve.mean)) - 1] for number in rounds]
+        texts = (f"{value:{form}}" if math.isfinite(value) else "–" for value in values)
+        rows.append((curve.name, *texts))
+    named = max((curve.rounds for curve in curves), key=len)
+    header = ("method", *(f"round {named[number - 1]}" for number in rounds))
+    return Table(f"Validation {measured.name} over the rounds", header, tuple(rows))
+
+
+UNKNOWN = "data, model and local training, which the server does not know"
+"""Of a run that another framework carried out."""
+
+MOST_NUMBERS = 4_000_000
+"""Numbers about clients and rounds in one page; about 30 MB unpacked."""
+
+
+def read_report(folders: Sequence[Path]) -> Report:
+    """Read the runs in some folders; what cannot be read is named, and the rest still read."""
+    notices: list[str] = []
+    runs: list[RunContent] = []
+    compared: list[tuple[str, RunResults]] = []
+    room = _Room(MOST_NUMBERS)
+    found = _find(folders)
+    for name, store in found:
+        try:
+            if isinstance(store, RecordedRun):
+                recorded = [run for _, run in found if isinstance(run, RecordedRun)]
+                runs.append(_recorded_content(name, store, room, _fedavg_of(store, recorded)))
+            else:
+                run = read_results(store)
+                runs.append(_run_content(name, store, run, room))
+                compared.append((name, run))
+        except FedcrfError as error:
+            if len(found) == 1:
+                raise
+            notices.append(f"{name} could not be read: {error}")
+    if not runs:
+        raise FedcrfError(f"no run could be read: {'; '.join(notices)}")
+    comparison = None
+    if len(compared) > 1:
+        attacked = any(run.spec.threat is not None for _, run in compared)
+        tables = [(name, run.table) for name, run in compared]
+        comparison = comparison_table(tables, UNDER_ATTACK if attacked else "")
+    return Report(
+        title=runs[0].title if len(runs) == 1 else f"{len(runs)} runs compared",
+        notices=notices,
+        comparison=comparison,
+        runs=runs,
+    )
+
+
+@dataclass
+class _Room:
+    """How many more numbers the page takes."""
+
+    left: int
+
+    def take(self, records: Rounds) -> bool:
+        needed = 0
+        for record in records:
+            m, reasons = len(record.clients), record.reasons
+            needed += 4 * m
+            if reasons is not None and reasons.causes:
+                needed += (1 + 2 * len(reasons.causes)) * m
+            elif reasons is not None:
+                needed += 6 * m + (m * (m - 1) // 2 if reasons.affinity is not None else 0)
+        if needed > self.left:
+            return False
+        self.left -= needed
+        return True
+
+
+def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunContent:
+    notices = _notices(store, run)
+    holdings: list[PartitionRecord] = []
+    for seed in run.spec.seeds:
+        with suppress(FedcrfError):  # each cell of the seed says so
+            holdings += filter(None, [store.partition(seed)])
+    results, details = run.tables()
+    return RunContent(
+        name=name,
+        title=run.title,
+        headline=headline_of(run),
+        facts=_facts(run),
+        notices=notices,
+        results=results,
+        details=details,
+        damaged=any(each.damage for each in run.cells),
+        description=tomli_w.dumps(run.spec.describe()),
+        holdings=holdings,
+        **_drawn(run.records(), run.cells, room, notices),
+    )
+
+
+def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Rounds:
+    """Return the rounds of the same simulation with FedAvg, if it is one of some runs."""
+    described = run.description()
+    if described.made_of is None or described.rule == FedAvg.__name__:
+        return []
+    for other in others:
+        with suppress(FedcrfError):  # said where that run is read
+            beside = other.description()
+            alike = described.made_of.items() ^ (beside.made_of or {}).items()
+            if beside.rule == FedAvg.__name__ and {part for part, _ in alike} == {"rule"}:
+                return other.course().records
+    return []
+
+
+def _recorded_content(name: str, run: RecordedRun, room: _Room, fedavg: Rounds) -> RunContent:
+    """Return what is shown of a run that another framework carried out, beside FedAvg's rounds."""
+    description, made = run.description(), run.description().provenance
+    course = replace(run.course(), records=evaluated(run.course().records))
+    notices = [] if course.notice is None else [course.notice]
+    return RunContent(
+        name=name,
+        title=f"{description.title} in {description.framework}",
+        headline=recorded_headline(course, fedavg),
+        facts=[
+            ("Carried out by", description.framework),
+            ("Strategy", description.strategy),
+            ("Rule", description.rule),
+            ("Recorded by", f"fedcrf {made.fedcrf}, {_commits(made)}"),
+            ("With", f"Python {made.python}, numpy {made.numpy}"),
+            *(description.about or [("Not recorded", UNKNOWN)]),
+        ],
+        notices=notices,
+        results=recorded_table({name: run}),
+        details=None,
+        damaged=course.damage is not None,
+        description=description.model_dump_json(indent=1),
+        **_drawn({course.title: [course.records]}, [course], room, notices),
+    )
+
+
+def _find(folders: Sequence[Path]) -> list[tuple[str, Store | RecordedRun]]:
+    """Return the runs in some folders, each under a name of its own."""
+    found: list[tuple[str, Store | RecordedRun]] = []
+    for folder, name in zip(folders, _names(folders), strict=True):
+        runs = recorded_runs(folder) or stores_in(folder)
+        for own_name, run in runs.items():
+            within = own_name if len(folders) == 1 else f"{name}/{own_name}"
+            below = isinstance(run, Store) and run.path.parent == folder
+            found.append((within if below or len(runs) > 1 else name, run))
+    return found
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return the folders' names, with as much of their paths as tells them apart."""
+    resolved = [folder.resolve() for folder in folders]
+    for parts in range(1, max(len(path.parts) for path in resolved) + 1):
+        names = ["/".join(path.parts[-parts:]) for path in resolved]
+        if len(set(names)) == len(set(resolved)):
+            return names
+    raise AssertionError("different paths have different parts")
+
+
+def _facts(run: RunResults) -> list[tuple[str, str]]:
+    spec = run.spec
+    partition, rounds = spec.partition, spec.rounds
+    described = spec.describe()["model"]
+    model = ", ".join(f"{key} {value}" for key, value in described.items() if key != "name")
+    facts = [
+        ("Data", spec.data.dataset),
+        ("Clients", f"{partition.num_clients}, {partition.title}"),
+        ("Model", described["name"] + (f" ({model})" if model else "")),
+        ("Methods", ", ".join(method_title(method) for method in spec.methods)),
+        ("Seeds", ", ".join(map(str, spec.seeds))),
+        ("Local training", spec.training.in_words()),
+        ("Rounds", f"at most {rounds.maximum}; ends after {rounds.patience} without a better "
+                   "validation loss"),
+    ]  # fmt: skip
+    provenances = [summary.provenance for summary in run.finished]
+    for term, values in (
+        ("Made by", (f"fedcrf {each.fedcrf}, {_commits(each)}" for each in provenances)),
+        ("With", (f"Python {each.python}, torch {each.torch}, numpy {each.numpy}"
+                  for each in provenances)),
+        ("On", (f"{each.processor}, {each.cores} cores, {each.system}, {each.device}"
+                for each in provenances)),
+        ("Fingerprint of the images", (summary.fingerprint for summary in run.finished)),
+    ):  # fmt: skip
+        distinct = list(dict.fromkeys(values))
+        if distinct:
+            facts.append((term, "; ".join(distinct)))
+    return facts
+
+
+def _commits(made: Provenance) -> str:
+    return "commit " + ", then ".join((each or "unknown")[:10] for each in made.every_commit)
+
+
+def _notices(store: Store, run: RunResults) -> list[str]:
+    notices = [f"{each.cell.name}: {each.notice}" for each in run.cells if each.notice]
+    unknown = store.unknown_cells(run.spec)
+    if unknown:
+        notices.append(f"not of this run and left out: {', '.join(unknown)}")
+    for what, values in (
+        ("versions or commits of fedcrf", {(each.provenance.fedcrf, commit)
+                                           for each in run.finished
+                                           for commit in each.provenance.every_commit}),
+        ("data sets", {each.fingerprint for each in run.finished}),
+        ("devices", {(each.provenance.processor, each.provenance.device)
+                     for each in run.finished}),
+    ):  # fmt: skip
+        if len(values) > 1:
+            notices.append(f"mixed: its cells were made with {len(values)} different {what}")
+    return notices
+
+
+def _drawn(
+    records: Mapping[str, Sequence[Rounds]],
+    courses: Sequence[Course],
+    room: _Room,
+    notices: list[str],
+) -> dict[str, Any]:
+    """Return what was measured, and who was trusted in the cells that the page has room for."""
+    begun = [each for each in courses if each.records]
+    shown = [each for each in begun if room.take(each.records)]
+    if len(shown) < len(begun):
+        left_out = (
+            each.cell.name for each in begun if each not in shown and isinstance(each, CellResult)
+        )
+        of_cells = f" for {names}" if (names := ", ".join(left_out)) else ""
+        said = "the page would be too large; name fewer runs"
+        notices.append(f"who was trusted is left out{of_cells}: {said}")
+    rounds = [record for seeds in records.values() for each in seeds for record in each]
+    measured = []
+    for what in dict.fromkeys(what for each in rounds for what in _validation(each)):
+        curves = _curves(records, what)
+        if any(math.isfinite(value) for curve in curves for value in curve.mean):
+            measured.append(Measured(what, curves))
+    return {"measured": measured, "cells": [_cell_trust(each) for each in shown]}
+
+
+def _validation(record: RoundRecord) -> dict[str, float]:
+    """Return by name what was measured on the validation parts, metrics of the user's too."""
+    validation, others = record.validation, (record.metrics or {}).get("validation", {})
+    return {ACCURACY: validation.accuracy, LOSS: validation.loss, **others}
+
+
+def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
+    curves = []
+    for name, seeds in records.items():
+        begun = [rounds for rounds in seeds if rounds]
+        if begun:
+            rounds, mean, sd = mean_curve(begun, lambda each: _validation(each).get(what, math.nan))
+            curves.append(Curve(method_title(name), len(begun), rounds, _series(mean), _series(sd)))
+    return curves
+
+
+def _cell_trust(course: Course) -> dict[str, Any]:
+    """Return who was trusted in the rounds of one cell, as the page's program reads it."""
+    effects = [effects_of(record, course.rule) for record in course.records]
+    rounds = zip(course.records, effects, verdicts_of(course.records, effects), strict=True)
+    return {
+        "method": course.title,
+        "seed": course.seed,
+        "rounds": [_round_trust(*each) for each in rounds],
+        "attackers": course.attackers,
+        "scales": scales_of(course.rule),
+    }
+
+
+def _round_trust(
+    record: RoundRecord, effects: Effects | None, verdicts: Sequence[Verdict]
+) -> dict[str, Any]:
+    """Return who was trusted in one round and why; its lists run over the clients."""
+    if effects is not None and effects.affinities is not None:
+        short = [_series(row, digits=2) for row in effects.affinities]
+        effects = replace(effects, affinities=short)
+    excluded_nodes = [f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()]
+    kept = {"round", "clients", "weight", "base_weight", "excluded"}
+    return {
+        **record.model_dump(include=kept),
+        "examples": record.num_examples,
+        # As text: not every whole number is one in the page.
+        "nodes": None if record.nodes is None else [str(node) for node in record.nodes],
+        "overflowed": record.overflowed or [],
+        "excluded_nodes": excluded_nodes,
+        "stayed": record.stayed,
+        "attackers": record.attackers or [],
+        "causes": effects,
+        "verdicts": verdicts,
+    }
+
+
+def _series(values: Iterable[float], digits: int = 6) -> list[float]:
+    """Return the values to so many significant digits, which keeps the page small."""
+    return [float(f"{value:.{digits}g}") for value in values]
+
 
 PROGRAM = (
     "base", "overview", "trust", "field", "weights", "causes", "client", "clients", "begin",

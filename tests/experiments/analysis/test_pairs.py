@@ -11,15 +11,16 @@ import pytest
 from scipy import stats
 
 from experiments.runs import table_of
-from fedcrf.experiments.analysis.pairs import (
+from fedcrf.experiments.analysis.tables import (
     Estimate,
+    difference_text,
     estimate,
+    interval_text,
     mean_accuracy,
     method_difference,
     paired_difference,
     worst_case,
 )
-from fedcrf.experiments.analysis.tables import difference_text, interval_text
 
 
 def paired(values: Sequence[float], reference: Sequence[float], bound: float = 1.0) -> Estimate:

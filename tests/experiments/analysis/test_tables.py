@@ -15,12 +15,14 @@ from rich.console import Console
 
 from experiments.runs import table_of
 from fedcrf import FedcrfError
-from fedcrf.experiments.analysis.paper import Published, published_column
+from fedcrf.experiments.analysis.paper import published_column
 from fedcrf.experiments.analysis.tables import (
+    Estimate,
     Table,
-    check_not_emptier,
     details_table,
+    estimate_text,
     results_table,
+    write_tables,
 )
 from fedcrf.experiments.results import frame
 from fedcrf.experiments.spec import resolve
@@ -55,7 +57,7 @@ def test_results_say_who_won_and_by_how_much() -> None:
 
 
 def test_the_paper_s_column() -> None:
-    published = {"crf-fedavg": Published(0.895, 0.02)}
+    published = {"crf-fedavg": Estimate(0.895, 3, 0.02)}
     table = results_table("title", CELLS, published)
     assert table.header[-1] == "paper"
     assert [row[-1] for row in table.rows] == ["–", "0.895 ± 0.020", "–"]
@@ -112,13 +114,14 @@ OF_SUITE = "# Suite\n\n5 of 9 cells; means\n\n| method | worst |\n| --- | --- |\
 def test_no_table_is_replaced_by_an_emptier_one(
     there: str, change: tuple[str, str], kept: bool, tmp_path: Path
 ) -> None:
-    path, page = tmp_path / "tables.md", there.replace(*change)
-    assert page != there
-    check_not_emptier(path, page, CELLS)  # where there is none yet
+    path, texts = tmp_path / "tables.md", {"tables.md": there.replace(*change)}
+    assert texts[path.name] != there
+    write_tables(tmp_path, texts, CELLS)  # where there is none yet
     path.write_text(there)
     with pytest.raises(FedcrfError, match=r"tables\.md is kept") if kept else nullcontext():
-        check_not_emptier(path, page, CELLS)
-    check_not_emptier(path, page, CELLS.assign(stale="rule krum has behaviour 2 now and had 1"))
+        write_tables(tmp_path, texts, CELLS)
+    stale = "rule krum has behaviour 2 now and had 1"
+    write_tables(tmp_path, texts, CELLS.assign(stale=stale))
 
 
 TABLE = Table("t", ("name", "a, b"), (("x", "1"), ("y, z", '2 "q"')))
@@ -185,4 +188,4 @@ def test_the_paper_s_numbers_stand_beside_its_own_setting_only(
     given: dict[str, Any], fedavg: str | None
 ) -> None:
     column = published_column(resolve(given))
-    assert (str(column["fedavg"]) if column else None) == fedavg
+    assert (estimate_text(column["fedavg"]) if column else None) == fedavg

@@ -25,7 +25,7 @@ from fedcrf.experiments.recorded import (
 from fedcrf.experiments.results import table
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
 from fedcrf.integrations.recording import Recorder
-from fedcrf.report.lookup import find_rounds
+from fedcrf.report.explanation import find_rounds
 from fedcrf.rules import (
     CRF,
     RESIDUAL_LOSS,
@@ -100,7 +100,7 @@ KNOWN: Mapping[str, Rule] = {
 @pytest.mark.parametrize("rule", KNOWN.values(), ids=KNOWN)
 def test_a_rule_is_known_from_its_record(rule: Rule, tmp_path: Path) -> None:
     Recorder(tmp_path, "flwr", "RuleStrategy", rule).begin(None)
-    assert only_run(tmp_path).rule() == rule
+    assert only_run(tmp_path).description().known_rule == rule
 
 
 class Plain(Rule):
@@ -129,7 +129,7 @@ class Calling(Plain):
 def test_a_rule_of_ones_own_is_recorded_by_its_name(rule: Rule, name: str, tmp_path: Path) -> None:
     run(RuleStrategy(rule, record_to=tmp_path), rounds=1)
     recorded = only_run(tmp_path)
-    assert (recorded.description().rule, recorded.rule()) == (name, None)
+    assert (recorded.description().rule, recorded.description().known_rule) == (name, None)
     assert len(recorded.records()) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_rule_that_is_none_of_this_version_is_not_known(
     path = Recorder(tmp_path, "flwr", "RuleStrategy", FedAvg()).begin(None) / "description.json"
     description = json.loads(path.read_text()) | {"rule": name, "settings": settings}
     path.write_text(json.dumps(description))
-    assert only_run(tmp_path).rule() is None
+    assert only_run(tmp_path).description().known_rule is None
 
 
 def test_a_run_behind_a_server_optimizer_is_explained_by_its_rule(

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
-from numpy.typing import NDArray
 
-from fedcrf.experiments.analysis.pairs import curve_rounds, mean_curve
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.analysis.tables import mean_curve
+from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import PartitionRecord
 from fedcrf.files import atomic_write
-from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order
-
-if TYPE_CHECKING:
-    import pandas as pd
+from fedcrf.simulation.records import RoundRecord, Rounds, in_order
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, with a line style each.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
@@ -96,13 +93,8 @@ def trust_figure(records: Records, title: str) -> Figure | None:
         return None
     figure = Figure(figsize=(8, 0.9 + 2.6 * len(inferred)), layout="constrained")
     axes = figure.subplots(len(inferred), 1, squeeze=False)[:, 0]
-    clients = {
-        method: in_order(client for record in rounds for client in record.clients)
-        for method, rounds in inferred.items()
-    }
-    grids = {method: _log_ratio(rounds, clients[method]) for method, rounds in inferred.items()}
-    known = [np.abs(grid[np.isfinite(grid)]) for grid in grids.values()]
-    reach = max(1.0, *(float(grid.max(initial=0.0)) for grid in known))
+    grids = {method: _log_ratio(rounds) for method, rounds in inferred.items()}
+    reach = float(np.nanmax([1.0, *(grid.abs().max(axis=None) for grid in grids.values())]))
     image = None
     for axis, (method, grid) in zip(axes, grids.items(), strict=True):
         image = axis.imshow(
@@ -111,7 +103,7 @@ def trust_figure(records: Records, title: str) -> Figure | None:
         )  # fmt: skip
         axis.set(title=method_title(method), ylabel="client")
         ticks = range(0, grid.shape[0], max(1, grid.shape[0] // 10))
-        axis.set_yticks(ticks, labels=[str(clients[method][row]) for row in ticks])
+        axis.set_yticks(ticks, labels=[str(grid.index[row]) for row in ticks])
     axes[-1].set_xlabel("round")
     assert image is not None
     bar = figure.colorbar(image, ax=list(axes), label="weight as a multiple of FedAvg's")
@@ -148,7 +140,7 @@ def partition_figure(partition: PartitionRecord, title: str) -> Figure:
 
 
 def heat_map_figure(
-    values: pd.DataFrame, title: str, default: tuple[Any, Any] | None = None
+    values: pd.DataFrame, title: str, default: Sequence[Any] | None = None
 ) -> Figure:
     """Draw a table of accuracies as colours, each with its number.
 
@@ -194,8 +186,7 @@ def _progress(
         begun = [rounds for rounds in seeds if rounds]
         if not begun:
             continue
-        mean, sd = mean_curve(begun, value)
-        rounds = curve_rounds(begun)
+        rounds, mean, sd = mean_curve(begun, value)
         colour = COLOURS[number % len(COLOURS)]
         axis.plot(
             rounds, mean, color=colour, linestyle=STYLES[number % len(STYLES)],
@@ -222,14 +213,12 @@ def _ends(rounds: Rounds) -> tuple[float, float]:
     return first - half, last + half
 
 
-def _log_ratio(rounds: Rounds, clients: Sequence[Client]) -> NDArray[np.float64]:
+def _log_ratio(rounds: Rounds) -> pd.DataFrame:
     """Return log2 of weight over FedAvg weight, clients by rounds; NaN for one with no weight."""
-    rows = {client: row for row, client in enumerate(clients)}
-    grid = np.full((len(clients), len(rounds)), np.nan)
-    for column, record in enumerate(rounds):
-        for client, weight, base in zip(
-            record.clients, record.weight, record.base_weight, strict=True
-        ):
-            if weight > 0 and base > 0:
-                grid[rows[client], column] = np.log2(weight / base)
-    return grid
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns = [
+            pd.Series(np.log2(np.divide(record.weight, record.base_weight)), record.clients)
+            for record in rounds
+        ]
+    grid = pd.concat(columns, axis="columns")
+    return grid.where(np.isfinite(grid)).reindex(in_order(grid.index))

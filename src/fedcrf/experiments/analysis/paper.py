@@ -10,40 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from fedcrf.experiments.analysis.pairs import (
+from fedcrf.experiments.analysis.tables import (
     CONFIDENCE,
+    NO_NUMBER,
     Estimate,
+    Table,
     by_axes,
+    difference_text,
     estimate,
+    estimate_text,
     mean_accuracy,
     method_difference,
     paired_difference,
 )
-from fedcrf.experiments.analysis.tables import NO_NUMBER, Table, difference_text, estimate_text
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.spec import RunSpec
 from fedcrf.experiments.suite import read_suite
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-@dataclass(frozen=True)
-class Published:
-    """Mean and standard deviation of the test accuracy over the paper's three seeds."""
-
-    mean: float
-    sd: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} ± {self.sd:.3f}"
-
 
 SETTINGS = ("noniid", "iid")
 """The paper's two settings, partitions of its study: table 1, and table 2 of the appendix."""
@@ -88,11 +76,14 @@ _ROWS: Mapping[str, tuple[tuple[float, float], ...]] = {
 PAPER_METHODS = tuple(_ROWS)
 """The rows of both tables, in the paper's order."""
 
-PUBLISHED: Mapping[Column, Mapping[str, Published]] = {
-    column: {method: Published(*row[place]) for method, row in _ROWS.items()}
+PUBLISHED: Mapping[Column, Mapping[str, Estimate]] = {
+    column: {
+        method: Estimate(mean=row[place][0], seeds=3, sd=row[place][1])
+        for method, row in _ROWS.items()
+    }
     for place, column in enumerate(_COLUMNS)
 }
-"""By column, then by method."""
+"""By column, then by method, the test accuracy."""
 
 PAIRS = (("crf-fedavg", "fedavg"), ("crf-fedprox", "fedprox"))
 """Methods of the paper, each with its baseline of the same client objective."""
@@ -108,7 +99,7 @@ def column_run(column: Column, methods: Sequence[str], seeds: Sequence[int]) -> 
     return spec
 
 
-def published_column(spec: RunSpec) -> Mapping[str, Published]:
+def published_column(spec: RunSpec) -> Mapping[str, Estimate]:
     """Return the paper's column for a run in just its setting; empty for any other run."""
     for column, published in PUBLISHED.items():
         if spec.data.dataset == column.dataset:
@@ -132,7 +123,7 @@ def column_table(cells: pd.DataFrame, column: Column) -> Table:
     rows, cells = [], of_column(cells, column)
     for method in dict.fromkeys([*PAPER_METHODS, *cells["method"]]):
         paper, ours = PUBLISHED[column].get(method), mean_accuracy(cells, method)
-        name, said = method_title(method), NO_NUMBER if paper is None else str(paper)
+        name, said = method_title(method), estimate_text(paper)
         if ours is not None:
             difference = difference_text(method_difference(cells, method))
             within = NO_NUMBER
@@ -167,7 +158,7 @@ def paper_table(cells: pd.DataFrame, setting: str) -> Table:
         for column in columns:
             ours = estimate(of_method[*column, method]["accuracy"])
             row.append(NOT_RUN if ours is None else estimate_text(ours))
-            row.append(str(PUBLISHED[column][method]))
+            row.append(estimate_text(PUBLISHED[column][method]))
         rows.append(tuple(row))
     for column in columns:
         header += [TITLES[column.dataset], "paper"]
@@ -197,25 +188,17 @@ def claims_table(title: str, cells: pd.DataFrame, *, iid: bool) -> Table:
             continue
         own, base = (of_method[method].loc[shared] for method in pair)
         name = " and ".join(method_title(method) for method in pair)
+        columns = ("accuracy", "best_round", "validation_loss")
+        accuracy, best_round, loss = ((own[column], base[column]) for column in columns)
         if iid:
-            rows.append(
-                _above_zero(
-                    f"{name}: nothing lost",
-                    f"Δ test accuracy above −{NEGLIGIBLE:g}",
-                    _paired(own, base, "accuracy"),
-                    margin=NEGLIGIBLE,
-                    form="+.4f",
-                )
-            )
+            claim, measured = f"{name}: nothing lost", f"Δ test accuracy above −{NEGLIGIBLE:g}"
+            rows.append(_above_zero(claim, measured, *accuracy, 1.0, "+.4f", margin=NEGLIGIBLE))
             continue
-        accuracy, best_round, loss = (
-            _paired(own, base, column) for column in ("accuracy", "best_round", "validation_loss")
-        )
         rows += [
-            _above_zero(f"{name}: higher accuracy", "Δ test accuracy", accuracy),
+            _above_zero(f"{name}: higher accuracy", "Δ test accuracy", *accuracy, 1.0),
             _speed(name, own["curve"], base["curve"]),
-            _above_zero(f"{name}: keeps improving late", "Δ best round", best_round, form="+.1f"),
-            _above_zero(f"{name}: lower validation loss", "Δ lowest loss", loss, sign=-1),
+            _above_zero(f"{name}: keeps improving late", "Δ best round", *best_round, form="+.1f"),
+            _above_zero(f"{name}: lower validation loss", "Δ lowest loss", *loss, sign=-1),
             _variance(name, own["accuracy"].to_numpy(), base["accuracy"].to_numpy()),
         ]
     return Table(title, ("claim", "measured", "result [95 %]", "verdict"), tuple(rows))
@@ -224,23 +207,20 @@ def claims_table(title: str, cells: pd.DataFrame, *, iid: bool) -> Table:
 def _above_zero(
     claim: str,
     measure: str,
-    difference: Estimate,
+    own: pd.Series,
+    base: pd.Series,
+    bound: float = math.inf,
+    form: str = "+.3f",
     *,
     sign: int = 1,
     margin: float = 0.0,
-    form: str = "+.3f",
 ) -> tuple[str, ...]:
-    """Return the row of a claim that ``sign`` times a difference, and a margin, is above zero."""
+    """Return the row of a claim that ``sign`` times own − base, and a margin, is above zero."""
+    difference = paired_difference(own, base, bound)
+    assert difference is not None, "they share seeds"
     low, high = sorted((sign * difference.low, sign * difference.high))
     verdict = SUPPORTED if low + margin > 0 else CONTRADICTED if high + margin < 0 else UNDECIDED
     return claim, measure, difference_text(difference, form), verdict
-
-
-def _paired(own: pd.DataFrame, base: pd.DataFrame, column: str) -> Estimate:
-    bound = 1.0 if column == "accuracy" else math.inf
-    difference = paired_difference(own[column], base[column], bound)
-    assert difference is not None, "they share seeds"
-    return difference
 
 
 def _speed(pair: str, ours: pd.Series, theirs: pd.Series) -> tuple[str, ...]:
@@ -249,7 +229,6 @@ def _speed(pair: str, ours: pd.Series, theirs: pd.Series) -> tuple[str, ...]:
     Where some run never reaches it, its rounds are censored: the seeds are counted on which one
     method is there before the other, and held against chance by the sign test.
     """
-    import pandas as pd
     from scipy.stats import binomtest
 
     targets = [REACHED * max(curve) for curve in theirs]

@@ -6,33 +6,175 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
+from scipy.special import ndtr, stdtrit
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.pairs import (
-    FEWEST_SEEDS,
-    Estimate,
-    by_axes,
-    estimate,
-    mean_accuracy,
-    method_difference,
-    paired_difference,
-)
-from fedcrf.experiments.methods import method_title
+from fedcrf.experiments.settings import method_title
 from fedcrf.files import write_text
+from fedcrf.simulation.records import RoundRecord, Rounds, reported_round
 
-if TYPE_CHECKING:
-    import pandas as pd
+CONFIDENCE = 0.95
 
-    from fedcrf.experiments.analysis.paper import Published
+FEWEST_SEEDS = 3
+"""With fewer there is no interval."""
+
+BASELINE = "fedavg"
+"""The method that others are compared with."""
+
+RESAMPLES = 10_000
+"""How often the seeds are drawn again for the interval of a worst case."""
+
+BOOTSTRAP_SEED = 202_611
+"""Names the generator of these draws, so that the same results have the same interval."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds.
+
+    Attributes:
+        mean: Sample mean.
+        seeds: Number of seeds.
+        sd: Sample standard deviation (n − 1); NaN for one seed, and of a worst case.
+        low: Where the 95 % interval begins; NaN for fewer than three seeds, or if not asked for.
+        high: Where it ends, likewise.
+    """
+
+    mean: float
+    seeds: int
+    sd: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+
+def by_axes(cells: pd.DataFrame, *axes: str) -> Mapping[Any, pd.DataFrame]:
+    """Return the complete cells at each combination of some axes' values, by seed.
+
+    Of one axis the keys are its values, of several tuples of them; a table without rows for others.
+    """
+    complete = cells[cells["complete"]].set_index("seed").sort_index()
+    groups = complete.groupby(axes[0] if len(axes) == 1 else list(axes), sort=False)
+    return defaultdict(lambda: complete.iloc[:0], iter(groups))
+
+
+def of_method(cells: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Return a method's complete cells, by seed."""
+    return by_axes(cells, "method")[method]
+
+
+def mean_grid(cells: pd.DataFrame, down: str, across: str) -> pd.DataFrame:
+    """Return the mean accuracies of the complete cells over two axes, for a heat map."""
+    complete = cells[cells["complete"]]
+    return complete.pivot_table(values="accuracy", index=down, columns=across, aggfunc="mean")
+
+
+def estimate(values: Sequence[float] | pd.Series) -> Estimate | None:
+    """Return mean and sample standard deviation; None where there are no values."""
+    found = np.asarray(values, dtype=np.float64)
+    if not found.size:
+        return None
+    sd = float(found.std(ddof=1)) if found.size > 1 else math.nan
+    return Estimate(float(found.mean()), found.size, sd)
+
+
+def mean_accuracy(cells: pd.DataFrame, method: str) -> Estimate | None:
+    """Return the mean accuracy of a method's complete cells; None where it has none."""
+    return estimate(of_method(cells, method)["accuracy"])
+
+
+def method_difference(
+    cells: pd.DataFrame, method: str, baseline: str = BASELINE
+) -> Estimate | None:
+    """Return by how much a method is more accurate than another; None without a shared seed."""
+    if method == baseline:
+        return None
+    return paired_difference(
+        of_method(cells, method)["accuracy"], of_method(cells, baseline)["accuracy"]
+    )
+
+
+def paired_difference(
+    values: pd.Series, baseline: pd.Series, bound: float = 1.0
+) -> Estimate | None:
+    """Return the mean of ``values − baseline`` with Student's t interval; None without a pair.
+
+    Both are by seed. The interval does not leave ``bound``, the greatest possible difference: 1 for
+    accuracies, infinity for what has no limits.
+    """
+    shared = values.index.intersection(baseline.index).sort_values()
+    found = estimate(values.loc[shared].to_numpy() - baseline.loc[shared].to_numpy())
+    if found is None or found.seeds < FEWEST_SEEDS:
+        return found
+    half = _student_quantile(found.seeds) * found.sd / math.sqrt(found.seeds)
+    low, high = np.clip([found.mean - half, found.mean + half], -bound, bound)
+    return Estimate(found.mean, found.seeds, found.sd, float(low), float(high))
+
+
+def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
+    """Return the row with the least mean, and that mean with its bootstrap interval.
+
+    The seeds are drawn again, for all rows the same, and each time the least of the means is taken.
+    Few seeds make percentiles too narrow: those taken here are as far out as makes the interval of
+    a plain mean that of Student's t (the expanded percentile interval of Hesterberg, The American
+    Statistician 69, 2015). ``grid`` has accuracies, a column a seed.
+    """
+    accuracies = grid.to_numpy(dtype=np.float64)
+    means, n = accuracies.mean(axis=1), accuracies.shape[1]
+    row = int(means.argmin())
+    least = float(means[row])
+    if n < FEWEST_SEEDS:
+        return grid.index[row], Estimate(least, n)
+    outside = float(ndtr(-math.sqrt(n / (n - 1)) * _student_quantile(n)))
+    drawn = (accuracies @ _drawn_seeds(n).T).min(axis=0).clip(0.0, 1.0)
+    # Rounded, as the last digits of a matrix product are the processor's own.
+    low, high = np.quantile(drawn, [outside, 1 - outside]).round(12).tolist()
+    return grid.index[row], Estimate(least, n, low=min(low, least), high=max(high, least))
+
+
+def mean_curve(
+    seeds: Sequence[Rounds], value: Callable[[RoundRecord], float]
+) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
+    """Return rounds, and mean and standard deviation over seeds in each; the latter NaN for one.
+
+    The rounds are those of the run that went on longest. Beyond its end a run keeps its reported
+    round's value.
+    """
+    longest = max(seeds, key=len)
+    curves = np.array(
+        [
+            [*map(value, rounds), *[value(reported_round(rounds))] * (len(longest) - len(rounds))]
+            for rounds in seeds
+        ]
+    )
+    with np.errstate(invalid="ignore"):  # a loss that overflowed
+        sd = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.full(len(longest), np.nan)
+        return [record.round for record in longest], curves.mean(axis=0), sd
+
+
+def _student_quantile(n: int) -> float:
+    """Return how many standard errors an interval reaches to either side."""
+    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+
+
+@lru_cache
+def _drawn_seeds(n: int) -> NDArray[np.float64]:
+    """Return the share of each of n seeds in every drawing, (drawings, n)."""
+    counts = np.random.default_rng(BOOTSTRAP_SEED).multinomial(n, [1 / n] * n, RESAMPLES)
+    return counts / n
+
 
 NO_NUMBER = "–"
 """Stands where there is none."""
@@ -93,12 +235,9 @@ class Table:
         ]
         return "\n".join(lines) + "\n"
 
-    def write(self, stem: Path) -> list[Path]:
-        """Write the table as ``stem.md`` and ``stem.csv`` and return the two paths."""
-        texts = {"md": self.as_markdown(), "csv": self.as_csv()}
-        for suffix, text in texts.items():
-            write_text(stem.with_name(f"{stem.name}.{suffix}"), text)
-        return [stem.with_name(f"{stem.name}.{suffix}") for suffix in texts]
+    def files(self, name: str) -> dict[str, str]:
+        """Return by name the files that it is written to, Markdown and a spreadsheet."""
+        return {f"{name}.md": self.as_markdown(), f"{name}.csv": self.as_csv()}
 
     def as_csv(self) -> str:
         """Return the table as comma-separated values."""
@@ -107,31 +246,28 @@ class Table:
         return text.getvalue()
 
 
-def write_page(
-    folder: Path, page: str, texts: Mapping[str, str], cells: pd.DataFrame
-) -> list[Path]:
-    """Write files of a folder by name, unless the tables of its page show less than before."""
-    check_not_emptier(folder / page, texts[page], cells)
+def write_tables(folder: Path, texts: Mapping[str, str], cells: pd.DataFrame) -> list[Path]:
+    """Write files of a folder by name.
+
+    Raises:
+        FedcrfError: The tables of one in Markdown show less than those there, and none of the cells
+            behind them is stale, so that less may be shown. Nothing is written.
+    """
+    for name, text in texts.items():
+        path = folder / name
+        if path.suffix == ".md" and path.exists() and not (cells["stale"] != "").any():
+            there = _results_shown(path.read_text("utf-8", errors="replace"))
+            here = _results_shown(text)
+            if here < there:
+                raise FedcrfError(
+                    f"{path} is kept as it is, since its tables show more results ({there}) than "
+                    f"those of now ({here}): move it away to have them written, or choose another "
+                    "folder"
+                )
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         write_text(folder / name, text)
     return [folder / name for name in texts]
-
-
-def check_not_emptier(path: Path, page: str, cells: pd.DataFrame) -> None:
-    """Raise a `FedcrfError` where the tables of a page show less than those of the file at a path.
-
-    Where some of the cells behind it are stale, less may be shown.
-    """
-    if (cells["stale"] != "").any():
-        return
-    there = _results_shown(path.read_text("utf-8", errors="replace")) if path.exists() else 0
-    here = _results_shown(page)
-    if here < there:
-        raise FedcrfError(
-            f"{path} is kept as it is, since its tables show more results ({there}) than those of "
-            f"now ({here}): move it away to have them written, or choose another folder"
-        )
 
 
 def _results_shown(page: str) -> int:
@@ -156,7 +292,7 @@ def _results_shown(page: str) -> int:
 
 
 def results_table(
-    title: str, cells: pd.DataFrame, published: Mapping[str, Published], note: str = ""
+    title: str, cells: pd.DataFrame, published: Mapping[str, Estimate], note: str = ""
 ) -> Table:
     """Return who won and by how much: test accuracy and the paired difference to FedAvg.
 
@@ -167,41 +303,41 @@ def results_table(
         accuracy = mean_accuracy(cells, method)
         if accuracy is not None:
             difference = difference_text(method_difference(cells, method))
-            paper = [str(published.get(method, NO_NUMBER))] if published else []
+            paper = [estimate_text(published.get(method))] if published else []
             name, seeds = method_title(method), str(accuracy.seeds)
             rows.append((name, seeds, estimate_text(accuracy), difference, *paper))
     header = ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
     return Table(title, (*header, "paper") if published else header, tuple(rows), note)
 
 
-def details_table(cells: pd.DataFrame) -> Table:
-    """Return what stands behind a result: means of other accuracies, of rounds and of cost.
+DETAILS: Sequence[tuple[str, str, Callable[[Any], Any], str]] = (
+    ("clients", "client_mean", np.mean, ".3f"),
+    ("worst", "worst_client", np.mean, ".3f"),
+    ("backdoor", "attack_success", np.mean, ".3f"),
+    ("held-out", "held_out_accuracy", np.mean, ".3f"),
+    ("rounds", "rounds", np.mean, ".0f"),
+    ("s/round", "seconds_per_round", np.median, ".2f"),
+    ("images/s", "images_per_second", np.median, ",.0f"),
+    ("server", "aggregation_share", np.median, ".1%"),
+)
+"""By title the columns behind a result, what is taken of them over the seeds, and their form."""
 
-    Times are medians over the seeds. ``backdoor`` is an attack's success rate, where it has one.
-    """
-    rows, backdoor = [], bool(cells["attack_success"].notna().any())
-    of_method = by_axes(cells, "method")
-    for method in dict.fromkeys(cells["method"]):
-        own = of_method[method]
-        if own.empty:
-            continue
-        held_out, speed = own["held_out_accuracy"].mean(), np.median(own["images_per_second"])
-        rows.append(
-            (
-                method_title(method),
-                f"{np.mean(own['client_mean'].to_numpy()):.3f}",
-                f"{np.mean(own['worst_client'].to_numpy()):.3f}",
-                *([f"{own['attack_success'].mean():.3f}"] if backdoor else []),
-                NO_NUMBER if math.isnan(held_out) else f"{held_out:.3f}",
-                f"{own['rounds'].mean():.0f}",
-                f"{np.median(own['seconds_per_round']):.2f}",
-                NO_NUMBER if math.isnan(speed) else f"{speed:,.0f}",
-                f"{np.median(own['aggregation_share']):.1%}",
-            )
-        )
-    accuracies = ("clients", "worst", *(["backdoor"] if backdoor else []), "held-out")
-    header = ("method", *accuracies, "rounds", "s/round", "images/s", "server")
-    return Table("details", header, tuple(rows))
+
+def details_table(cells: pd.DataFrame) -> Table:
+    """Return what stands behind a result; an attack's success rate where it has one."""
+    of_method, backdoor = by_axes(cells, "method"), cells["attack_success"].notna().any()
+    shown = [each for each in DETAILS if backdoor or each[1] != "attack_success"]
+
+    def text(method: str, column: str, over_seeds: Callable[[Any], Any], form: str) -> str:
+        value = over_seeds(of_method[method][column].to_numpy(dtype=np.float64))
+        return NO_NUMBER if math.isnan(value) else f"{value:{form}}"
+
+    rows = [
+        (method_title(method), *(text(method, of, what, form) for _, of, what, form in shown))
+        for method in dict.fromkeys(cells["method"])
+        if not of_method[method].empty
+    ]
+    return Table("details", ("method", *(title for title, *_ in shown)), tuple(rows))
 
 
 def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -> Table:
@@ -221,28 +357,19 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
             if mean is None:
                 continue
             same_data = ours["fingerprint"].eq(theirs["fingerprint"].reindex(ours.index))
-            difference = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
-            rows.append(
-                (
-                    f"{name}: {method_title(method)}",
-                    str(mean.seeds),
-                    estimate_text(mean),
-                    difference_text(method_difference(cells, method)),
-                    NO_NUMBER if cells is first else difference_text(difference),
-                )
-            )
-    header = (
-        "run and method",
-        "seeds",
-        "test accuracy",
-        "Δ to FedAvg [95 %]",
-        f"Δ to {first_name} [95 %]",
-    )
+            to_first = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
+            title, seeds = f"{name}: {method_title(method)}", str(mean.seeds)
+            differences = (method_difference(cells, method), None if cells is first else to_first)
+            rows.append((title, seeds, estimate_text(mean), *map(difference_text, differences)))
+    differences_to = (f"Δ to {other} [95 %]" for other in ("FedAvg", first_name))
+    header = ("run and method", "seeds", "test accuracy", *differences_to)
     return Table("The runs beside each other", header, tuple(rows), note)
 
 
-def estimate_text(value: Estimate) -> str:
+def estimate_text(value: Estimate | None) -> str:
     """Return mean ± standard deviation; the mean alone for one seed."""
+    if value is None:
+        return NO_NUMBER
     return f"{value.mean:.3f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.3f}")
 
 
@@ -258,14 +385,6 @@ def interval_text(value: Estimate, form: str = ".3f") -> str:
     if value.seeds < FEWEST_SEEDS:
         return "[too few seeds]"
     return f"[{value.low:{form}}, {value.high:{form}}]"
-
-
-def spread_text(value: Estimate, form: str = ".3f") -> str:
-    """Return the mean ± how far the 95 % interval reaches; the mean alone where it has none."""
-    mean = f"{value.mean:{form}}"
-    if math.isnan(value.low):
-        return mean
-    return f"{mean} ± {max(value.mean - value.low, value.high - value.mean):.3f}"
 
 
 LATEX = str.maketrans(

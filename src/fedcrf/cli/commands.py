@@ -1,0 +1,624 @@
+"""The commands: those that run something, those that look at it, and the lists of what there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from fedcrf.cli.flags import (
+    DATASET,
+    JOBS,
+    OF_DATA,
+    PLACE,
+    RUN_SETTINGS,
+    SOURCE,
+    FolderFlag,
+    LatexFlag,
+    OutputFlag,
+    RunFileArgument,
+    RunMissingFlag,
+    Said,
+    Setting,
+    SettingsFlag,
+    names_setting,
+    parse_names,
+    parse_seeds,
+    seeds_setting,
+    what_option,
+    where_option,
+    with_flags,
+)
+from fedcrf.cores import available_cores
+from fedcrf.errors import FedcrfError
+
+if TYPE_CHECKING:
+    from fedcrf.cli.display import RunDisplay
+    from fedcrf.experiments.analysis.tables import Table
+    from fedcrf.experiments.grid import CellFailed, Runs, Workplace
+    from fedcrf.experiments.recorded import RecordedRun
+    from fedcrf.experiments.store import Store
+    from fedcrf.loggers import MakeLogger
+    from fedcrf.rules.byzfl import Part
+
+
+TableForm = Literal["terminal", "markdown", "latex"]
+
+# In a pipe lines are as long as they need to be, unless COLUMNS says otherwise.
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
+
+
+def say(line: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def list_files(paths: list[Path]) -> None:
+    """Print a line for each file that was written."""
+    for path in paths:
+        say(f"wrote {shlex.quote(str(path))}")
+
+
+def list_entries(title: str, entries: dict[str, str]) -> None:
+    """Print names and what each is, below a title."""
+    say(f"{title}:")
+    width = max(map(len, entries))
+    for name, line in entries.items():
+        say(f"  {name:<{width}}  {line}")
+
+
+def print_tables(tables: Sequence[Table], form: TableForm = "terminal") -> None:
+    """Print the tables that have rows, one after the other."""
+    texts = []
+    for table in tables:
+        if not table.rows:
+            continue
+        if form == "terminal":
+            print_table(table)
+        else:
+            texts.append(table.as_markdown() if form == "markdown" else table.as_latex())
+    print("\n".join(texts), end="")
+
+
+def print_table(table: Table) -> None:
+    """Print a table, its note and an empty line."""
+    console.print(table.for_terminal())
+    if table.note:
+        console.print(table.note, markup=False, highlight=False)
+    console.print()
+
+
+ATTACKERS_OF_SUITE = "How many attack under every condition with an attack; else as the suite says."
+
+MEMORY_OF_CELL = 8 << 30
+"""Bytes of GPU memory that a cell of the largest model takes, amply."""
+
+MOST_ON_GPU = 4
+"""Cells on one GPU beyond which they wait for each other."""
+
+
+@with_flags
+def run(
+    *,
+    run_file: RunFileArgument = None,
+    said: Annotated[
+        Said,
+        (
+            names_setting(
+                "methods",
+                "Methods, comma-separated: names of [bold]fedcrf methods[/bold], FILE.py:RULE of "
+                "your own, or any RULE+OBJECTIVE; with +OPTIMIZER for a server optimizer.  "
+                "[dim]\\[default: fedavg,fedprox,crf-fedavg,crf-fedprox][/dim]",
+            ),
+            seeds_setting("Seeds, such as 0-2 or 0,3,7.  [dim]\\[default: 0-2][/dim]"),
+            *RUN_SETTINGS,
+        ),
+    ],
+    settings: SettingsFlag = None,
+    place: Annotated[Said, PLACE],
+    output: OutputFlag = None,
+    describe: Annotated[
+        bool,
+        what_option(
+            "Print the resolved description, defaults too, as a run file; run nothing.",
+            "--describe",
+        ),
+    ] = False,
+) -> None:
+    """Run methods × seeds on one data set and partition; go on where an earlier run stopped."""
+    import tomli_w
+
+    from fedcrf.experiments.settings import read_run_file, setting
+    from fedcrf.experiments.spec import check_used, default_folder, resolve
+
+    described = [] if run_file is None else [read_run_file(run_file)]
+    chosen = [said, *(setting(text) for text in settings or [])]
+    spec = resolve(*described, *chosen)
+    check_used(chosen, [spec])
+    if describe:
+        print(tomli_w.dumps(spec.describe()), end="")
+        return
+    workplace = _workplace(place)
+    from fedcrf.experiments.results import read_results, write_results
+    from fedcrf.experiments.store import Store
+
+    store = Store(output or default_folder(spec))
+    failed, _ = _carry_out([(spec, store)], workplace, place.get("log"))
+    print_tables(read_results(store).tables())
+    with _failing(failed):
+        list_files(write_results(store))
+
+
+@with_flags
+def demo(*, output: FolderFlag = Path("runs/demo"), place: Annotated[Said, (JOBS,)]) -> None:
+    """Show the point: three rules on the digits, with three attackers among ten and without."""
+    workplace = _workplace({**place, "device": "cpu"})
+    from fedcrf.experiments.demo import Demonstration
+    from fedcrf.report.page import read_report, write_page
+
+    shown = Demonstration(output)
+    failed, _ = _carry_out(shown.study.runs(output), workplace, None, brief=True)
+    with _failing(failed):
+        page = output / "report.html"
+        write_page(read_report([output]), page)
+        print_table(shown.table())
+        say(shown.verdict())
+        say(f"Who was trusted, and why: {shlex.quote(str(page))}")
+
+
+@with_flags
+def reproduce(
+    *,
+    which: Annotated[
+        str, what_option("noniid (table 1), iid (table 2) or all.", "--table")
+    ] = "all",
+    dataset: Annotated[
+        str, what_option("Columns to run: mnist, cifar10, cifar100, comma-separated, or all.")
+    ] = "mnist",
+    seeds: Annotated[str, what_option("Seeds, such as 0-2; the paper has three.")] = "0-2",
+    methods: Annotated[str | None, what_option("Methods; else the paper's eight.")] = None,
+    run: RunMissingFlag = True,
+    place: Annotated[Said, PLACE],
+    output: FolderFlag = Path("results/paper"),
+) -> None:
+    """Make the paper's tables and figures: run what is missing, say which cells are not run."""
+    workplace = _workplace(place)
+    from fedcrf.experiments import reproduce as paper
+    from fedcrf.experiments.analysis.paper import PAPER_METHODS, column_run
+    from fedcrf.experiments.results import write_results
+
+    names = list(PAPER_METHODS) if methods is None else parse_names("--methods", methods)
+    datasets = None if dataset == "all" else parse_names("--dataset", dataset)
+    chosen = paper.columns(which, datasets)
+    paper.check_tables_folder(output)
+    runs = [
+        (column_run(column, names, parse_seeds(seeds)), paper.column_store(output, column))
+        for column in chosen
+    ]
+    failed: list[CellFailed] = []
+    changed: list[Store] = []
+    if run:
+        failed, display = _carry_out(runs, workplace, place.get("log"))
+        changed = [
+            store
+            for spec, store in runs
+            if display.ran(spec) or not (store.path / "results.md").exists()
+        ]
+    cells = paper.paper_cells(output)
+    for table in paper.all_tables(cells):
+        print_table(table)
+    for line in paper.cell_notices(cells):
+        say(line)
+    with _failing(failed):
+        for store in changed:
+            write_results(store)
+        list_files(paper.write_tables(output, cells))
+
+
+@with_flags
+def sweep(
+    *,
+    over: Annotated[
+        list[str],
+        what_option(
+            "A setting of a run and its values; give it twice for a heat map.",
+            metavar="SECTION.KEY=V1,V2,…",
+        ),
+    ],
+    run_file: RunFileArgument = None,
+    said: Annotated[
+        Said,
+        (
+            names_setting("methods", "Methods; else the run file's, else crf-fedavg."),
+            seeds_setting("Seeds, such as 0-2."),
+            DATASET,
+        ),
+    ],
+    settings: SettingsFlag = None,
+    latex: LatexFlag = False,
+    place: Annotated[Said, PLACE],
+    output: FolderFlag = Path("runs/sweep"),
+) -> None:
+    """Run every combination of some settings' values: a table, and a heat map of two settings."""
+    workplace = _workplace(place)
+    from fedcrf.experiments.results import table
+    from fedcrf.experiments.settings import read_run_file, setting
+    from fedcrf.experiments.study import Study, parse_axis, sweep_table, write_sweep
+
+    described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_run_file(run_file)]
+    chosen = tuple(setting(text) for text in settings or [])
+    axes = tuple(parse_axis(text) for text in over)
+    study = Study((*described, said), axes, chosen)
+    failed, _ = _carry_out(study.runs(output), workplace, place.get("log"))
+    results = table(output, study)
+    print_tables([sweep_table(study, results)], "latex" if latex else "terminal")
+    with _failing(failed):
+        list_files(write_sweep(study, results, output))
+
+
+@with_flags
+def robustness(
+    *,
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="attacks or noise; byzfl, karimireddy, flpoison, honest-sites or hospitals, the "
+            "field's protocols; or a TOML file of a suite."
+        ),
+    ] = "attacks",
+    dataset: Annotated[str | None, what_option("Of the suite's data sets; else its first.")] = None,
+    chosen: Annotated[
+        Said,
+        (
+            names_setting("partitions", "Of the suite's partitions; else all."),
+            names_setting("conditions", "Conditions, or titles of their groups; else all."),
+            names_setting("methods", "Methods; else the suite's."),
+            seeds_setting("Seeds; else the suite's."),
+            Setting("attackers", int, ATTACKERS_OF_SUITE),
+            Setting("clients", int, "Number of clients; else the suite's."),
+        ),
+    ],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The suite at its small size: ten minutes on two cores.")
+    ] = False,
+    settings: SettingsFlag = None,
+    run: RunMissingFlag = True,
+    latex: LatexFlag = False,
+    place: Annotated[Said, PLACE],
+    output: OutputFlag = None,
+) -> None:
+    """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
+    workplace = _workplace(place)
+    from fedcrf.experiments import robustness as suites
+    from fedcrf.experiments.analysis.conditions import Place, summary_table
+    from fedcrf.experiments.settings import setting
+    from fedcrf.experiments.store import Store
+    from fedcrf.experiments.suite import default_folder, read_suite
+
+    whole = read_suite(suite, dataset)
+    asked = whole.chosen(**chosen, settings=[setting(text) for text in settings or []], quick=quick)
+    store = Store(output or default_folder(whole, asked))
+
+    _loggers(place.get("log"))  # a name that is none is said before there is a folder
+    failed: list[CellFailed] = []
+    if run:
+        failed = suites.run_suite(
+            asked, store, workplace, lambda runs: _display(runs, place.get("log"), brief=True)
+        )
+    else:
+        store.check_suite(begun=True)
+    shown = suites.held(whole, asked, store)
+    cells = suites.suite_cells(shown, store)
+    tables = [summary_table(Place(shown, cells, partition)) for partition in shown.partitions]
+    print_tables(tables, "latex" if latex else "terminal")
+    for line in [*suites.other_notices(cells), *suites.stale_notices(cells)]:
+        say(line)
+    with _failing(failed):
+        list_files(suites.write_suite(shown, cells, store.path))
+
+
+def _carry_out(
+    runs: Runs, workplace: Workplace, log: str | None, *, brief: bool = False
+) -> tuple[list[CellFailed], RunDisplay]:
+    """Run what is missing of some runs; return the cells that failed, and what was shown."""
+    from fedcrf.experiments.grid import run_grids
+
+    with _display(runs, log, brief=brief) as display:
+        return run_grids(runs, workplace, display), display
+
+
+def _display(runs: Runs, log: str | None, *, brief: bool = False) -> RunDisplay:
+    """Return what shows every event, and passes it to the loggers that are asked for."""
+    from fedcrf.cli.display import RunDisplay
+
+    loggers, logging = _loggers(log), None
+    if loggers:
+        from fedcrf.loggers import LoggingObserver
+
+        folders = {cell: store.path for spec, store in runs for cell in spec.cells()}
+        logging = LoggingObserver(loggers, folders, say)
+    return RunDisplay(runs, console, brief=brief, also=logging)
+
+
+def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
+    if log is None:
+        return {}
+    from fedcrf.loggers import LOGGERS, find_loggers
+
+    return find_loggers(parse_names("--log", log), LOGGERS)
+
+
+def _workplace(place: Said) -> Workplace:
+    """Return where and with what cells are run, of the flags in `PLACE`."""
+    chosen = {key: value for key, value in place.items() if key != "log"}
+    device, jobs = chosen.setdefault("device", "auto"), chosen.get("jobs")
+    if device not in ("cpu", "cuda", "auto"):
+        raise FedcrfError(f"--device {device}: choose cpu, cuda or auto")
+    if jobs is not None and jobs < 1:
+        raise FedcrfError(f"--jobs {jobs}: give 1 or more")
+    from fedcrf.experiments.grid import Workplace, executor_at
+
+    if "executor" in chosen:
+        chosen["executor"] = executor_at(chosen["executor"])
+    if jobs is None:
+        chosen["jobs"] = default_jobs(device)
+    return Workplace(**chosen)
+
+
+@contextmanager
+def _failing(failed: list[CellFailed]) -> Iterator[None]:
+    """Write what there is, and then fail where cells did; that comes before what writing says."""
+    try:
+        yield
+    except FedcrfError:
+        if not failed:
+            raise
+    if failed:
+        names = ", ".join(each.cell.name for each in failed)
+        raise FedcrfError(f"{len(failed)} of the cells failed: {names}; {failed[0].reason}")
+
+
+def default_jobs(device: str) -> int:
+    """Return how many cells to run at once: one a core, or as many as a GPU's memory carries."""
+    cores = available_cores()
+    if device != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            memory = torch.cuda.get_device_properties(0).total_memory
+            return max(1, min(MOST_ON_GPU, cores, memory // MEMORY_OF_CELL))
+    return cores
+
+
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's results folder.")],
+    markdown: Annotated[bool, typer.Option(help="Print the tables in Markdown.")] = False,
+    latex: LatexFlag = False,
+    figures: Annotated[
+        bool, typer.Option(help="Write tables and figures into the folder anew.")
+    ] = False,
+) -> None:
+    """Show the tables of a finished or running run; of a suite, how many cells it has."""
+    from fedcrf.experiments.recorded import recorded_runs
+    from fedcrf.experiments.results import read_results, suite_notices, write_results
+    from fedcrf.experiments.store import Store
+
+    if markdown and latex:
+        raise FedcrfError("--markdown and --latex: give one of them")
+    form: TableForm = "markdown" if markdown else "latex" if latex else "terminal"
+    if recorded := recorded_runs(folder):
+        _show_recorded(folder, recorded, form, figures=figures)
+        return
+    store = Store(folder)
+    if store.is_suite:
+        for line in suite_notices(store):
+            say(line)
+        return
+    run_so_far = read_results(store)
+    print_tables(run_so_far.tables(), form)
+    for each in run_so_far.cells:
+        if each.notice:
+            say(f"{each.cell.name}: {each.notice}")
+    if figures:
+        list_files(write_results(store))
+    if any(each.damage for each in run_so_far.cells):
+        raise typer.Exit(1)
+
+
+def _show_recorded(
+    folder: Path, runs: Mapping[str, RecordedRun], form: TableForm, *, figures: bool
+) -> None:
+    from fedcrf.experiments.recorded import readable, recorded_table, write_recorded_figures
+
+    runs, lines = readable(runs)
+    print_tables([recorded_table(runs)], form)
+    if figures:
+        list_files(write_recorded_figures(folder, runs))
+    damages = {name: run.course().damage for name, run in runs.items()}
+    lines += [f"{name}: {damage}" for name, damage in damages.items() if damage]
+    for line in lines:
+        say(line)
+    if lines:
+        raise typer.Exit(1)
+
+
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Results folders of one run or several.")
+    ],
+    output: Annotated[
+        Path | None,
+        where_option(
+            "The page; else report.html in the run's folder, or here for several runs.",
+            "--output",
+            "-o",
+        ),
+    ] = None,
+) -> None:
+    """Write what runs show as one HTML page: results, curves, who was trusted and why."""
+    from fedcrf.report.page import read_report, write_page
+
+    content = read_report(folders)
+    path = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    write_page(content, path)
+    for line in content.all_notices():
+        say(line)
+    list_files([path])
+    if content.damaged:
+        raise typer.Exit(1)
+
+
+def explain(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's results folder.")],
+    number: Annotated[int | None, what_option("The round; else the last.", "--round")] = None,
+    client: Annotated[
+        str | None, what_option("One client, by its number or name; else all.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        what_option("The method, or a recorded run's name; else the first that infers weights."),
+    ] = None,
+    seed: Annotated[int | None, what_option("The seed; else the run's first.")] = None,
+) -> None:
+    """Explain the clients' weights in one round: a verdict in words, then the numbers."""
+    from fedcrf.report.explanation import find_round, find_rounds, in_words
+
+    found = find_rounds(folder, method, seed)
+    lines, tables = in_words(found, find_round(found, number, client), client)
+    for line in lines:
+        say(line)
+    say("")
+    for table in tables:
+        print_table(table)
+
+
+@with_flags
+def partition(
+    *,
+    said: Annotated[Said, OF_DATA],
+    seed: Annotated[int, what_option("The run's seed.", min=0)] = 0,
+    output: Annotated[
+        Path | None, where_option("Stem of the files; else one under runs/.", "--output", "-o")
+    ] = None,
+    source: Annotated[Said, SOURCE],
+) -> None:
+    """Show what each client holds: a table of counts and a picture."""
+    from fedcrf.cli.display import counts_table, holdings_notices, partition_table
+    from fedcrf.experiments.analysis.figures import partition_figure, save
+    from fedcrf.experiments.grid import Workplace
+    from fedcrf.experiments.spec import check_used, clients_name, resolve
+    from fedcrf.experiments.store import partition_record
+    from fedcrf.files import write_text
+    from fedcrf.simulation.federation import client_splits
+
+    spec = resolve(said)
+    check_used([said], [spec])
+    images = Workplace(**source).load(spec.data)
+    splits = client_splits(images.train.labels, spec.partition, seed)
+    record = partition_record(seed, splits, images)
+    title = f"{images.name}, {spec.partition.scheme}, seed {seed}"
+    print_table(partition_table(record, title))
+    for line in holdings_notices(record):
+        say(line)
+    name = f"{re.sub('[/:]', '-', images.name)}-{clients_name(spec.partition)}-seed-{seed}"
+    stem = output or Path("runs") / f"partition-{name}"
+    if stem.suffix in (".png", ".svg", ".csv"):
+        stem = stem.with_suffix("")
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    table = stem.with_name(f"{stem.name}.csv")
+    write_text(table, counts_table(record).as_csv())
+    list_files([table, *save(partition_figure(record, title), stem)])
+
+
+def methods() -> None:
+    """List the methods, and what they are made of, with its settings."""
+    from fedcrf.experiments.settings import METHODS
+    from fedcrf.objectives import OBJECTIVES
+    from fedcrf.rules import RULES, SERVER_OPTIMIZERS
+    from fedcrf.rules.byzfl import AGGREGATORS, PRE_AGGREGATORS
+
+    list_entries(
+        "methods (or any RULE+OBJECTIVE, and any of them +OPTIMIZER; "
+        "a rule or an objective of your own is FILE.py:NAME)",
+        {name: method.parts for name, method in METHODS.items()},
+    )
+    list_entries("rules", _described(RULES, "rules") | _installed("rule"))
+    list_entries(
+        "rules of ByzFL, which are methods too (fedcrf[byzfl]): byzfl-AGGREGATOR, or "
+        "byzfl-PRE-AGGREGATOR-AGGREGATOR such as byzfl-nnm-krum",
+        {
+            "aggregators": ", ".join(map(_part, AGGREGATORS.items())),
+            "pre-aggregators": ", ".join(map(_part, PRE_AGGREGATORS.items())),
+        },
+    )
+    list_entries("objectives", _described(OBJECTIVES, "objectives") | _installed("objective"))
+    list_entries("server optimizers", _described(SERVER_OPTIMIZERS, "server_optimizers"))
+
+
+def attacks() -> None:
+    """List the attacks, with their settings and when they are carried out."""
+    from fedcrf.attacks import ATTACKS, Schedule
+
+    known = _described(ATTACKS, "attacks") | _installed("attack")
+    list_entries("attacks (or FILE.py:NAME)", known)
+    list_entries("any of them", _described({"attack": Schedule}, "attack"))
+
+
+def datasets() -> None:
+    """List the data sets that have a name of their own, and the ways to deal them out."""
+    from fedcrf.data import DATASETS, PARTITIONS
+
+    list_entries(
+        "data sets (or any of the Hugging Face hub as OWNER/NAME, or FILE.py:NAME)",
+        {name: source.description for name, source in DATASETS.items()} | _installed("dataset"),
+    )
+    schemes = {name: scheme.description for name, scheme in PARTITIONS.items()}
+    list_entries("partitions (or FILE.py:NAME)", schemes | _installed("partition"))
+
+
+def models() -> None:
+    """List the models, with their settings."""
+    from fedcrf.models import MODELS
+
+    list_entries("models (or FILE.py:NAME)", _described(MODELS, "model") | _installed("model"))
+
+
+def _installed(what: str) -> dict[str, str]:
+    from fedcrf.extensions import installed
+
+    found = installed(what).items()
+    return {name: f"{each.value}, of an installed package" for name, each in found}
+
+
+def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str]:
+    """Return what each entry is, and its settings with their defaults as a run file has them."""
+    from fedcrf.experiments.settings import ignored
+
+    lines = {}
+    for name, kind in registry.items():
+        where = section if section in ("model", "attack") else f"{section}.{name}"
+        settings = [
+            f"\n      {where}.{field.name} = {json.dumps(field.default)}"
+            for field in dataclasses.fields(kind)
+            if field.name not in ignored(kind)
+        ]
+        lines[name] = (kind.__doc__ or "").strip().splitlines()[0] + "".join(settings)
+    return lines
+
+
+def _part(entry: tuple[str, Part]) -> str:
+    name, part = entry
+    settings = [
+        key if default is None else f"{key} = {default}" for key, default in part.settings.items()
+    ]
+    return f"{name} ({', '.join(settings)})" if settings else name
