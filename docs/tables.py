@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +22,7 @@ from docs.ranks import rank_tables  # noqa: E402
 from examples.frameworks import OWN, runs_of  # noqa: E402
 from examples.least_weights import least_weights  # noqa: E402
 
-from fedcrf.experiments.analysis.conditions import Place  # noqa: E402
+from fedcrf.experiments.analysis.conditions import Place, groups_of  # noqa: E402
 from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
 from fedcrf.experiments.analysis.tables import (  # noqa: E402
     Estimate,
@@ -279,20 +280,88 @@ def gain() -> str:
 PROTOCOLS = RESULTS / "protocols"
 
 
+def places_of(folder: Path, suite: str, dataset: str, quick: bool) -> list[Place]:
+    """Return the partitions of a published suite."""
+    whole, store = read_suite(suite, dataset), Store(folder)
+    shown = held(whole, whole.chosen(quick=quick, conditions=[], seeds=[]), store)
+    cells = suite_cells(shown, store)
+    return [
+        Place(shown, cells, partition, f"{folder.name.replace('-quick', '')}, {partition}")
+        for partition in shown.partitions
+        if len(cells[cells["partition"] == partition])
+    ]
+
+
 def protocols() -> str:
     """Return the rules of all protocols, by worst case and by cost where nobody is wrong."""
     places = []
     for folder in sorted(PROTOCOLS.glob("*-quick*")):
         name, _, dataset = folder.name.partition("-quick-")
-        whole = read_suite(name, dataset)
-        shown = held(whole, whole.chosen(quick=True, conditions=[], seeds=[]), Store(folder))
-        cells = suite_cells(shown, Store(folder))
-        places += [
-            Place(shown, cells, partition, f"{folder.name.replace('-quick', '')}, {partition}")
-            for partition in shown.partitions
-            if len(cells[cells["partition"] == partition])
-        ]
+        places += places_of(folder, name, dataset, quick=True)
     return "\n".join(table.as_markdown() for table in rank_tables(places))
+
+
+WINDOWED = ("crf-robust", "crf-windowed")
+JUDGED = {
+    RESULTS / "windows" / "digits": ("attacks", "digits"),
+    RESULTS / "windows" / "hospitals": ("hospitals", "mnist-6000"),
+    RESULTS / "windows" / "flpoison": ("flpoison", "mnist"),
+    PROTOCOLS / "byzfl-quick-mnist": ("byzfl", "mnist"),
+    PROTOCOLS / "karimireddy-quick-mnist": ("karimireddy", "mnist"),
+}
+"""By folder the suites, with their data sets, on which the windows are judged."""
+
+FAIR = 0.25
+"""A client whose weight is below this part of its FedAvg weight is accused."""
+
+
+def windows() -> str:
+    """Return what CRF-windowed and CRF-robust cost where nobody is wrong, and their worst cases."""
+    rows = []
+    for folder, (suite, dataset) in JUDGED.items():
+        for place in places_of(folder, suite, dataset, suite != "attacks"):
+            quiet, baseline = place.suite.quiet, place.mean(place.suite.quiet, "fedavg")
+            costs = (difference_text(place.difference(quiet, quiet, method)) for method in WINDOWED)
+            wrongly = (
+                f"{100 * accused(Store(folder), place, method):.1f} %" for method in WINDOWED
+            )
+            rows.append(
+                (
+                    f"{suite}: {dataset}, {place.partition}",
+                    str(len(place.by_condition[quiet, WINDOWED[1]])),
+                    NOT_RUN if baseline is None else f"{baseline.mean:.3f}",
+                    *costs,
+                    " / ".join(wrongly),
+                    *(worst_text(place, method) for method in WINDOWED),
+                )
+            )
+    robust, windowed = map(method_title, WINDOWED)
+    header = (
+        "place", "seeds", "nobody wrong: FedAvg", f"{robust}, Δ [95 %]", f"{windowed}, Δ [95 %]",
+        "accused", f"worst attack: {robust}", windowed,
+    )  # fmt: skip
+    return Table("", header, tuple(rows)).as_markdown()
+
+
+def worst_text(place: Place, method: str) -> str:
+    """Return a method's worst case among what a place shows, and which attack that is."""
+    found = place.worst(groups_of(place.suite)["all shown"], method)
+    if found is None:
+        return NOT_RUN
+    condition, least, _ = found
+    return f"{estimate_text(least)} ({place.suite.conditions[condition].title})"
+
+
+def accused(store: Store, place: Place, method: str) -> float:
+    """Return the share of clients and rounds with too little weight where nobody is wrong."""
+    run = store.packed(place.partition, place.suite.quiet)
+    shares = [
+        np.divide(record.weight, record.base_weight)[np.asarray(record.base_weight) > 0]
+        for cell in run.read().cells()
+        if cell.method.name == method
+        for record in run.cell(cell).records()
+    ]
+    return float((np.concatenate(shares) < FAIR).mean())
 
 
 SAME_RULES = {
@@ -373,6 +442,7 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/nvflare.md", "frameworks"): partial(frameworks, "nvflare"),
     ("docs/protocols.md", "protocols"): protocols,
     ("docs/protocols.md", "source"): source,
+    ("docs/what-was-tried.md", "windows"): windows,
     ("results/README.md", "paper"): paper,
     ("results/limits/README.md", "limits"): limits,
 }

@@ -114,6 +114,7 @@ class SlowRobust:
     update_consistency_strength: float = 10.0
     update_consistency_share: float = 0.5
     clip: float = 2.0
+    counts: str | None = None
     count_cap: float = 3.0
     trust_floor: float = 0.15
     iterations: int = 30
@@ -137,7 +138,6 @@ class SlowRobust:
     ) -> tuple[dict[Any, float], list[float]]:
         """Return the weights of the clients, by identity, and the next model."""
         present = [c for c in updates if all(map(math.isfinite, updates[c]))]
-        examples = self._capped({c: counts[c] for c in present})
         lengths = {c: norm(updates[c]) for c in present}
         for c in present:
             self.history[c] = (
@@ -161,8 +161,9 @@ class SlowRobust:
         prior = self._normalised([math.exp(self.prior_log_odds * q) for q in self.labels])
         start, energy = {}, {}
         shrunk = self._shrunk(norms)
-        long = self._norms(present, norms, examples, shrunk)
         silent = self._answers(present, shrunk)
+        examples, sizes = self._counted({c: counts[c] for c in present}, norms)
+        long = self._norms(present, norms, examples, shrunk)
         turned = self._turned(present)
         for c in present:
             start[c] = list(prior)
@@ -190,7 +191,8 @@ class SlowRobust:
             tolerated = few * settled + (1 - few) * self.spread * deviation
             renewed = {}
             for i in present:
-                opposed = max(0.0, met[i] - middle - tolerated) / self.window
+                extra = few * settled * (math.sqrt(max(1.0, sizes[i])) - 1)
+                opposed = max(0.0, met[i] - middle - tolerated - extra) / self.window
                 fresh = self._normalised(
                     [
                         math.exp(-e - 2 * self.opposition_strength * q * opposed)
@@ -246,6 +248,33 @@ class SlowRobust:
     def _few(self, present: list) -> float:
         """The share of what counts of one client; less than all of it in a crowd."""
         return min(1.0, self.large_round / max(1, len(present)))
+
+    def _counted(self, counts: dict, norms: dict) -> tuple[dict, dict]:
+        """How many examples count of each, and how many times the median's it has."""
+        if self.counts is None:
+            return self._capped(counts), dict.fromkeys(counts, 1.0)
+        held = [count for count in counts.values() if count]
+        middle = median(held) if held else 1.0
+        if self.counts == "attested":
+            return counts, {c: count / middle for c, count in counts.items()}
+        logs = {
+            c: math.log(max(norms[c], 2.2250738585072014e-308))
+            - self.norm_exponent * math.log(counts[c])
+            for c in counts
+            if counts[c]
+        }
+        usual_log = median(logs.values()) if logs else 0.0
+        answered = median(self.response.values()) if self.response else 0.0
+        believed, sized = {}, {}
+        for c, count in counts.items():
+            most = middle
+            heard = self.longest_window is None or answered < 0
+            asked = min(0.0, self.curvature_response_share * answered)
+            if heard and count and self.response.get(c, math.inf) < asked:
+                most = count * math.exp((logs[c] - usual_log) / self.norm_exponent)
+            believed[c], sized[c] = min(count, self.count_cap * most), min(count, most)
+        held = [each for each in sized.values() if each]
+        return believed, {c: each / median(held) if held else 0.0 for c, each in sized.items()}
 
     def _capped(self, counts: dict[Any, float]) -> dict[Any, float]:
         held = [count for count in counts.values() if count]

@@ -90,8 +90,18 @@ def play(
         },
         {"large_round": 2.5, "opposition_tolerance": 0.0, "opposition_tolerance_growth": 0.2},
         {"curvature_response_share": 1.0, "curvature_response_tolerance_growth": 0.05},
+        {"counts": "claimed", "count_cap": 1.1, "opposition_tolerance": 0.1},
+        {"counts": "attested", "opposition_tolerance_growth": 0.4},
     ],
-    ids=["no crowd", "crowd", "settling", "settling crowd", "settling answers"],
+    ids=[
+        "no crowd",
+        "crowd",
+        "settling",
+        "settling crowd",
+        "settling answers",
+        "claimed counts",
+        "attested counts",
+    ],
 )
 def test_against_the_slow_version(rounds, value, settings):
     spoilt = () if value is None else ((0, 7), (1, 3), (2, 0))
@@ -110,10 +120,11 @@ def test_against_the_slow_version(rounds, value, settings):
         assert_allclose(found.causes["update_consistency"], steady, atol=1e-5)
 
 
+@pytest.mark.parametrize("counts", [None, "claimed"])
 @pytest.mark.parametrize("rounds", [[range(9)] * 16, [[0, 1, 2, 3, 7], [4, 5, 6, 0, 8]] * 8])
-def test_windows_against_the_slow_version(rounds):
+def test_windows_against_the_slow_version(rounds, counts):
     """Updates are mostly noise, so that a window grows; the model moves on by itself too."""
-    settings = {"longest_window": 10.0, "norm_tolerance_growth": 1.0}
+    settings = {"longest_window": 10.0, "norm_tolerance_growth": 1.0, "counts": counts}
     crf = replace(SMALL, **settings)
     slow, model, memory, lengths = SlowRobust(**settings), np.zeros(D), None, []
     for number, clients in enumerate(rounds):
@@ -374,6 +385,51 @@ def test_counts_are_capped():
     assert_allclose(posterior.base_weights, np.array([1, 1, 1, 1, 3]) / 7)
 
 
+@pytest.mark.parametrize(
+    ("counts", "length", "turn", "believed"),
+    [
+        ("attested", 1.0, -1.0, 100.0),
+        ("claimed", 1.0, 1.0, 3.0),  # three times what its length supports
+        ("claimed", 10.0**0.7, 1.0, 30.0),
+        ("claimed", 100.0**0.7, 1.0, 100.0),  # as long as so many examples make it
+        ("claimed", 100.0**0.7, -1.0, 3.0),  # it does not respond
+        ("claimed", 1e-20, 1.0, 0.0),
+    ],
+)
+def test_a_count_is_believed_if_it_is_attested_or_as_far_as_its_length_supports_it(
+    counts, length, turn, believed
+):
+    crf, model, memory = replace(SMALL, counts=counts), np.zeros(D), None
+    goals = np.linalg.qr(np.random.default_rng(0).normal(size=(D, 5)))[0].T  # no copies
+    for _ in range(2):
+        rows = goals - model
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        rows[4] *= length * turn
+        posterior = crf.infer(rows, [10, 10, 10, 10, 1000], model=model, memory=memory)
+        model, memory = model + 0.5 * rows[:4].sum(axis=0), posterior.memory
+    wanted = np.array([1, 1, 1, 1, believed]) / (4 + believed)
+    assert_allclose(posterior.base_weights, wanted, atol=1e-12)
+    parts = posterior.causes.get("counted", np.ones(5))
+    assert_allclose(parts, [1, 1, 1, 1, believed / 100.0], atol=1e-12)
+
+
+@pytest.mark.parametrize("counts", [None, "claimed", "attested"])
+def test_a_large_site_is_opposed_by_small_ones_without_harm(counts):
+    """It has 16 times their examples, and its update is as long as that makes it."""
+    rows = np.random.default_rng(0).normal(size=(7, D)) + 1.0
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[6] = -(16.0**0.7) * rows[:6].mean(axis=0) / np.linalg.norm(rows[:6].mean(axis=0))
+    crf = replace(SMALL, counts=counts, opposition_tolerance=1.5)
+    # Everybody's update changes against the model's step, which leads to 0.
+    model = np.random.default_rng(1).normal(size=D)
+    memory = crf.infer(rows - 0.1 * model, [10] * 6 + [160], model=model).memory
+    posterior = crf.infer(rows, [10] * 6 + [160], model=0.0 * model, memory=memory)
+    if counts is None:
+        assert posterior.causes["opposed"][6] > 1.0
+    else:
+        assert posterior.causes["opposed"][6] == 0.0
+
+
 @pytest.mark.parametrize("clip", [0.5, 1.0, 3.0])
 def test_updates_are_clipped_to_so_many_median_norms(clip):
     rows = np.stack([update(client, np.zeros(D), 0) for client in range(5)])
@@ -609,6 +665,8 @@ def test_calls_that_cannot_be(given, message):
         ({"evidence_strength": math.nan}, "^evidence_strength nan"),
         ({"persistence": 1}, "persistence 1"),
         ({"count_cap": 0}, "count_cap 0"),
+        ({"counts": "true"}, '^counts \'true\': give "claimed" or "attested"'),
+        ({"counts": "claimed", "norm_exponent": 0}, "^norm_exponent 0: give one above 0"),
         ({"clip": 0}, "clip 0"),
         ({"clip": "2.0"}, "clip '2.0': give a number"),
         ({"sketch_size": 0}, "sketch_size 0"),

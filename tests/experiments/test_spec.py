@@ -503,6 +503,11 @@ def test_a_run_file_that_is_not_there(tmp_path: Path) -> None:
         read_run_file(tmp_path / "mine.toml")
 
 
+def test_a_run_file_that_is_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(FedcrfError, match=r"is a folder: give a file, such as .*run\.toml"):
+        read_run_file(tmp_path)
+
+
 def test_an_attack_reaches_the_cells_and_comes_back_from_their_descriptions() -> None:
     spec = resolve(EVERYTHING)
     threat = Threat(InnerProductManipulation(2.0, 0.5), Schedule(0.4, 3, 2))

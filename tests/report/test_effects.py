@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedcrf.crf import Energy, Field, LinearPart, Observation, Posterior
-from fedcrf.report.effects import LEAST, effects_of
+from fedcrf.report.effects import LEAST, Effects, effects_of
 from fedcrf.report.explanation import (
     causes_of,
     causes_table,
@@ -161,10 +161,25 @@ def test_a_count_counts_as_so_many_medians(cap: float) -> None:
     )
     told = sentence(causes_of(record, rule)[4])
     assert f"only {cap * 10 / 900:.2f} of the examples it claims count" in told
-    # Together the factors make the weights out of the examples.
+    assert_factors_make_the_weights(record, effects)
+
+
+def test_a_count_counts_as_far_as_its_length_supports_it() -> None:
+    rule = replace(RULES["crf-robust"](), counts="claimed")
+    updates = np.random.default_rng(0).normal(1.0, 0.5, size=(5, 200))
+    record, _ = one_round(updates, rule, counts=[10, 10, 10, 20, 900])
+    effects = effects_of(record, rule)
+    assert effects.factors["counted"][:4] == [1.0] * 4
+    assert effects.factors["counted"][4] == pytest.approx(3 * 10 / 900, rel=0.1)
+    assert "of the examples it claims count" in sentence(causes_of(record, rule)[4])
+    assert_factors_make_the_weights(record, effects)
+
+
+def assert_factors_make_the_weights(record: RoundRecord, effects: Effects) -> None:
+    """Together the factors make the weights out of the examples."""
     raw = [
-        count * math.prod(each[i] for name, each in effects.factors.items() if name != "clip")
-        for i, count in enumerate((10, 10, 10, 20, 900))
+        base * math.prod(each[i] for name, each in effects.factors.items() if name != "clip")
+        for i, base in enumerate(record.base_weight)
     ]
     assert np.array(raw) / sum(raw) == pytest.approx(record.weight, rel=1e-4)
 

@@ -242,14 +242,14 @@ TESTED: list[Rule] = [
     ),
     CRFRobustEvidence(),
     CRFWindowed(),
-    CRFWindowed(longest_window=3.0, opposition_tolerance=0.1),
+    CRFWindowed(longest_window=3.0, tolerance=0.2),
 ]
 
 
 def changed_settings(rule: Rule, default: Rule | None = None) -> dict[str, Any]:
     """The settings of a rule that are not its defaults, or not another rule's."""
     default = default or type(rule)()
-    names = [field.name for field in fields(rule)]  # type: ignore[arg-type]
+    names = [field.name for field in fields(default)]  # type: ignore[arg-type]
     settings = {name: getattr(rule, name) for name in names}
     return {name: value for name, value in settings.items() if value != getattr(default, name)}
 

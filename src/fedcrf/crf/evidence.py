@@ -95,9 +95,9 @@ class NormEvidence(LinearPart):
     def energy(self, seen: Observation, labels: Vector) -> Energy:
         """Return the energies and the evidence by ``norm``; see `EvidencePart.energy`."""
         known = seen.finite & (seen.num_examples > 0)
-        lengths = np.log(np.maximum(seen.statistics.norms[known], np.finfo(np.float64).tiny))
-        excess = lengths - self.exponent * np.log(seen.num_examples[known])
-        excess -= median(excess)
+        excess = length_excess(
+            seen.statistics.norms[known], seen.num_examples[known], self.exponent
+        )
         _, deviation = median_and_lower_mad(excess)
         tolerated = max(self.tolerance, self.spread * deviation)
         tolerated += self.tolerance_growth * seen.norm_decay
@@ -219,6 +219,11 @@ class Opposition(LinearPart):
     counts; the median is over the clients with a credit of half or more. In a small round the
     threshold is t = tolerance.
 
+    Where clients differ in size, so does the opposition that they meet: where a federation has
+    converged, Σ n_j u_j = 0, so that all others together oppose a client in proportion to its own
+    examples. The tolerance of a client that is s_i times as large as the median is multiplied by
+    max(1, s_i)^{1/2} where sizes are known (`Observation.sizes`).
+
     In a large round every client meets some opposition. There agreement cancels conflict, by the
     large-round share ℓ: C_ij = (1 − ℓ)·a_j·(max(0, −cos(u_i, u_j)) − ℓ·max(0, cos(u_i, u_j)))/k_j.
     The threshold is t = (1 − ℓ)·tolerance + ℓ·spread·δ, with the lower median deviation δ of σ.
@@ -263,15 +268,20 @@ class Opposition(LinearPart):
         judges = np.flatnonzero(seen.finite & (credit >= 0.5))
         large = large_round_share(seen.finite, self.large_round)
         conflicts = conflict(seen.cosines, large) * ((1.0 - large) * credit * counted)
-        tolerance = (1.0 - large) * (self.tolerance + self.tolerance_growth * seen.norm_decay)
+        tolerance: float | Vector = (1.0 - large) * (
+            self.tolerance + self.tolerance_growth * seen.norm_decay
+        )
+        if seen.sizes is not None:
+            tolerance = tolerance * np.sqrt(np.maximum(1.0, seen.sizes))
 
         def energy(marginals: Matrix) -> Energy:
             met = conflicts.dot(marginals.dot(labels))
+            tolerated = tolerance
             if large > 0.0:
                 middle, deviation = median_and_lower_mad(met[judges])
                 tolerated = tolerance + large * self.spread * deviation
             else:
-                middle, tolerated = median(met[judges]) if len(judges) else 0.0, tolerance
+                middle = median(met[judges]) if len(judges) else 0.0
             evidence = np.maximum(0.0, met - middle - tolerated)
             return self.against(evidence, labels, {self.cause: met, "vote": counted})
 
@@ -302,6 +312,39 @@ class Chain(Settings):
         """
         stay = self.persistence
         return np.where(np.isnan(before), prior, stay * before + (1.0 - stay) * prior)
+
+
+def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:
+    """Return z_i = log‖u_i‖ − a·log n_i less its median: how much longer than examples explain.
+
+    Args:
+        norms: (m,) lengths of the updates; 0 is taken for the smallest number above it.
+        num_examples: (m,) examples n_i, or shares of them, above 0.
+        exponent: a.
+    """
+    lengths = np.log(np.maximum(norms, np.finfo(np.float64).tiny))
+    excess = lengths - exponent * np.log(num_examples)
+    return np.asarray(excess - median(excess))
+
+
+def supported_counts(num_examples: Vector, norms: Vector, exponent: float, slack: float) -> Vector:
+    """Return min(n_i, slack·n'_i), n'_i being as many examples as an update's length supports.
+
+    The lengths of honest updates grow with the examples, as n^a. So n'_i = n_i·exp(z_i/a), with the
+    length excess z_i.
+
+    Args:
+        num_examples: (m,) claimed examples n_i, or shares of them; 0 for a client that does not
+            count.
+        norms: (m,) lengths of the updates.
+        exponent: a > 0.
+        slack: How many times more a client may claim.
+    """
+    supported, known = num_examples.copy(), num_examples > 0
+    if known.any():
+        excess = length_excess(norms[known], num_examples[known], exponent)
+        supported[known] *= np.exp(np.minimum(0.0, excess / exponent + math.log(slack)))
+    return supported
 
 
 def votes(cosines: Matrix, power: float) -> Vector:

@@ -42,6 +42,8 @@ class Observation:
             client's prior trust; 1 for a new client. None without a memory.
         norm_decay: The logarithm by which the round's median norm is below the longest median norm
             so far; 0 where it is not below.
+        sizes: (m,) each client's examples as a multiple of the median, as far as they are believed;
+            None where all clients count as of one size.
         window: k, the rounds over which the updates are averaged. What averages share is no news:
             a part of a round's evidence, 1/k, counts in each.
     """
@@ -54,6 +56,7 @@ class Observation:
     credit: NDArray[np.float64] | None = None
     trust_ratio: NDArray[np.float64] | None = None
     norm_decay: float = 0.0
+    sizes: NDArray[np.float64] | None = None
     window: float = 1.0
 
     @property

@@ -30,6 +30,7 @@ from fedcrf.crf.evidence import (
     clip_factors,
     curvature_response,
     norm_decay,
+    supported_counts,
     trust_ratio,
     update_consistency,
     votes,
@@ -105,7 +106,11 @@ class RobustCRF(Settings):
             each client, in [0, 1].
         clip: The norm to which updates are clipped, in median norms. It grows with the norm decay
             where ``norm_tolerance_growth`` is above 0.
-        count_cap: The largest count of examples that is believed, in median counts.
+        counts: How counts of examples are believed. "attested": in full. "claimed": of a client
+            that responds, up to ``count_cap`` times what the length of its update supports
+            (`supported_counts`). Otherwise, and where left out, up to ``count_cap`` medians. A
+            client whose count is believed in either way may meet the more opposition.
+        count_cap: The largest count of examples that is believed; see ``counts``.
         evidence: Name of the evidence that clients report; see `EvidenceCRF`.
         evidence_threshold: Its tolerance, in deviations above the median.
         evidence_softening: Added to its median deviation, in its unit.
@@ -180,6 +185,7 @@ class RobustCRF(Settings):
     update_consistency_strength: float = 10.0
     update_consistency_share: float = 0.5
     clip: float = 2.0
+    counts: str | None = None
     count_cap: float = 3.0
     evidence: str = "residual_loss"
     evidence_threshold: float = 1.0
@@ -218,6 +224,13 @@ class RobustCRF(Settings):
         object.__setattr__(self, "labels", self.field.labels)
         self.reported  # noqa: B018  (checks the settings)
         check_positive(self, "clip", "count_cap", "copy_power")
+        if self.counts not in (None, "claimed", "attested"):
+            raise FedcrfError(f'counts {self.counts!r}: give "claimed" or "attested", or none')
+        if self.counts == "claimed" and self.norm_exponent == 0.0:
+            raise FedcrfError(
+                'norm_exponent 0: give one above 0 where counts are "claimed", since lengths that '
+                "do not grow with the examples support none"
+            )
         if self.longest_window is not None:
             check_number("longest_window", self.longest_window, 1.0)
         check_whole("remember", self.remember, least=1)
@@ -385,9 +398,7 @@ class RobustCRF(Settings):
             evidence: As for `infer`.
         """
         finite = statistics.finite
-        counted = capped_weights(base_weights(num_examples, finite), self.count_cap)
-        copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
-        base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
+        claimed = base_weights(num_examples, finite)
         who = identities(clients, len(finite))
         layout = (statistics.dimension, self.sketch_size, self._seed, position is not None)
         averaged = self.longest_window is not None
@@ -412,6 +423,9 @@ class RobustCRF(Settings):
         known = response[np.isfinite(response)]
         # Where nobody responds yet, a longer window will show who does.
         heard = response if not averaged or median(known) < 0.0 else np.full_like(response, np.nan)
+        counted, sizes = self._counted(claimed, looked_at.norms, heard)
+        copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
+        base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
         seen = Observation(
             looked_at,
             num_examples=counted,
@@ -423,6 +437,7 @@ class RobustCRF(Settings):
             credit=credit,
             trust_ratio=trust_ratio(trusted, self.unknown_label),
             norm_decay=norm_decay(middle, float(memory.longest[0])),
+            sizes=sizes,
             window=window.length,
         )
         field = self.field
@@ -456,6 +471,7 @@ class RobustCRF(Settings):
                 "clip": clip,
                 "copies": copies,
                 **({"window": np.where(finite, window.length, np.nan)} if averaged else {}),
+                **self._counted_parts(claimed, counted),
                 **(reported.causes if reported is not None and evidence else {}),
             },
             clip=clip,
@@ -478,3 +494,42 @@ class RobustCRF(Settings):
             trusted_share=decided.share,
             kept_reason=decided.kept_reason,
         )
+
+    def _counted(
+        self,
+        claimed: NDArray[np.float64],
+        norms: NDArray[np.float64],
+        response: NDArray[np.float64],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Return the shares of examples that count, and the clients' sizes where they matter."""
+        if self.counts is None:
+            return capped_weights(claimed, self.count_cap), None
+        if not claimed.any():
+            return claimed, None
+        typical = median(claimed[claimed > 0])
+        if self.counts == "attested":
+            return claimed, claimed / typical
+        known = response[np.isfinite(response)]
+        responds = response < self.curvature_response_share * min(
+            0.0, median(known) if len(known) else 0.0
+        )
+        counted, sized = (
+            np.where(
+                responds,
+                supported_counts(claimed, norms, self.norm_exponent, most),
+                np.minimum(claimed, most * typical),
+            )
+            for most in (self.count_cap, 1.0)
+        )
+        return counted / counted.sum(), sized / median(sized[sized > 0])
+
+    def _counted_parts(
+        self, claimed: NDArray[np.float64], counted: NDArray[np.float64]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the cause ``counted``, which part of a claim counts, where some do not in full."""
+        if self.counts != "claimed":  # a cap of medians is read off the base weights
+            return {}
+        parts = np.full(len(claimed), np.nan)
+        np.divide(counted, claimed, out=parts, where=claimed > 0)
+        parts /= np.fmax.reduce(parts, initial=0.0) or 1.0
+        return {"counted": parts} if (parts < 1.0).any() else {}

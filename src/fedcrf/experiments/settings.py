@@ -191,6 +191,10 @@ def read_run_file(path: Path) -> dict[str, Any]:
     """Read a run file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
+    except IsADirectoryError:
+        raise FedcrfError(
+            f"run file {path} is a folder: give a file, such as {path / 'run.toml'}"
+        ) from None
     except OSError as error:
         raise FedcrfError(f"run file {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

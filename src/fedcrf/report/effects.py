@@ -103,7 +103,7 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
         return None
     rule, scored = plain_rule(rule), bool(reasons.reliability)
     values = _of_the_paper(reasons, rule) if scored else {EXPECTED: reasons.trust, **reasons.causes}
-    if isinstance(rule, RobustCRF) and not scored:
+    if isinstance(rule, RobustCRF) and not scored and rule.counts is None:
         counted = counted_parts(np.asarray(record.base_weight), rule.count_cap)
         if (counted < 1.0).any():
             values[COUNTED] = brief(counted)

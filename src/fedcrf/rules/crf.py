@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Self
 
 import numpy as np
 
+from fedcrf.checks import check_not_negative
 from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF, base_weights
 from fedcrf.crf.evidence_crf import Evidence
 from fedcrf.crf.memory import sketch_seed_of
@@ -75,7 +76,7 @@ class CRFRobust(RobustCRF, Rule):
 
     remembers: ClassVar[bool] = True
     ignores: ClassVar[frozenset[str]] = frozenset(
-        field.name for field in fields(RobustCRF) if field.name.startswith("evidence")
+        each.name for each in fields(RobustCRF) if each.name.startswith("evidence")
     )
 
     def aggregate(
@@ -109,19 +110,99 @@ class CRFRobust(RobustCRF, Rule):
         return None
 
 
+OF_WINDOWS = (
+    "prior_log_odds",
+    "persistence",
+    "longest_window",
+    "clip",
+    "counts",
+    "trust_floor",
+    "remember",
+    "sketch_size",
+    "sketch_seed",
+)
+"""The settings of `RobustCRF` that `CRFWindowed` has too."""
+
+
 @dataclass(frozen=True)
 class CRFWindowed(CRFRobust):
-    """The robust CRF that looks at windows of rounds, whose length it finds.
+    """The robust CRF that looks at windows of rounds, whose length it finds; it has ten settings.
 
     Where a round is one mini-batch, single rounds are noise; see `fedcrf.crf.window`. Honest
-    clients differ less from each other over a window, and its tolerances are wider.
+    clients differ less from each other over a window, and its tolerances are wider. A count is
+    believed as far as the length of the update supports it, so that a large site keeps its weight.
+
+    Attributes:
+        prior_log_odds: As in `RobustCRF`, and so are those below from ``persistence`` on.
+        tolerance: τ, how much clients may differ. Tolerated are 0.5τ of opposition, a norm of eʳ,
+            r = τ, 4τ lower median deviations in a large round, and a curvature response that lacks
+            0.75τ of the median's, an update consistency that lacks 0.5τ. A larger one accuses fewer
+            honest clients, and lets more attackers through.
+        persistence: s.
+        longest_window: The most rounds over which updates are averaged.
+        clip: The norm to which updates are clipped, in median norms.
+        counts: How counts of examples are believed.
+        trust_floor: The trusted share below which the model stays.
+        remember: Clients that are remembered, 4.2 kB each.
+        sketch_size: Numbers in a sketch.
+        sketch_seed: Seed of the sketches' signs.
     """
 
+    behaviour: ClassVar[int] = 2
+    ignores: ClassVar[frozenset[str]] = frozenset(
+        each.name for each in fields(RobustCRF) if each.name not in OF_WINDOWS
+    )
+
+    tolerance: float = 1.0
     longest_window: float | None = 10.0
-    opposition_tolerance: float = 0.5
-    norm_tolerance_growth: float = 1.0
-    curvature_response_share: float = 0.25
+    counts: str | None = "claimed"
     sketch_size: int = 512
+
+    # They follow from the tolerance.
+    opposition_tolerance: float = field(default=0.5, init=False)
+    norm_tolerance: float = field(default=1.0, init=False)
+    spread: float = field(default=4.0, init=False)
+    curvature_response_share: float = field(default=0.25, init=False)
+    update_consistency_share: float = field(default=0.5, init=False)
+
+    # No world has needed others.
+    labels: tuple[float, ...] = field(default=RobustCRF.labels, init=False)
+    opposition_strength: float = field(default=RobustCRF.opposition_strength, init=False)
+    opposition_tolerance_growth: float = field(
+        default=RobustCRF.opposition_tolerance_growth, init=False
+    )
+    vote_power: float = field(default=RobustCRF.vote_power, init=False)
+    large_round: float = field(default=RobustCRF.large_round, init=False)
+    copy_power: float = field(default=RobustCRF.copy_power, init=False)
+    norm_strength: float = field(default=RobustCRF.norm_strength, init=False)
+    norm_exponent: float = field(default=RobustCRF.norm_exponent, init=False)
+    norm_tolerance_growth: float = field(default=1.0, init=False)
+    curvature_response_strength: float = field(
+        default=RobustCRF.curvature_response_strength, init=False
+    )
+    curvature_response_tolerance_growth: float = field(
+        default=RobustCRF.curvature_response_tolerance_growth, init=False
+    )
+    update_consistency_strength: float = field(
+        default=RobustCRF.update_consistency_strength, init=False
+    )
+    count_cap: float = field(default=RobustCRF.count_cap, init=False)
+    evidence: str = field(default=RobustCRF.evidence, init=False)
+    evidence_threshold: float = field(default=RobustCRF.evidence_threshold, init=False)
+    evidence_softening: float = field(default=RobustCRF.evidence_softening, init=False)
+    evidence_strength: float = field(default=RobustCRF.evidence_strength, init=False)
+    evidence_limit: float = field(default=RobustCRF.evidence_limit, init=False)
+    iterations: int = field(default=RobustCRF.iterations, init=False)
+    damping: float = field(default=RobustCRF.damping, init=False)
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "tolerance")
+        for name in ("opposition_tolerance", "norm_tolerance", "spread"):
+            object.__setattr__(self, name, self.tolerance * getattr(self, name))
+        for name in ("curvature_response_share", "update_consistency_share"):
+            missing = self.tolerance * (1.0 - getattr(self, name))
+            object.__setattr__(self, name, max(0.0, 1.0 - missing))
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
