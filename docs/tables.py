@@ -322,9 +322,7 @@ def windows() -> str:
         for place in places_of(folder, suite, dataset, suite != "attacks"):
             quiet, baseline = place.suite.quiet, place.mean(place.suite.quiet, "fedavg")
             costs = (difference_text(place.difference(quiet, quiet, method)) for method in WINDOWED)
-            wrongly = (
-                f"{100 * accused(Store(folder), place, method):.1f} %" for method in WINDOWED
-            )
+            wrongly = (accused_text(Store(folder), place, method) for method in WINDOWED)
             rows.append(
                 (
                     f"{suite}: {dataset}, {place.partition}",
@@ -352,7 +350,7 @@ def worst_text(place: Place, method: str) -> str:
     return f"{estimate_text(least)} ({place.suite.conditions[condition].title})"
 
 
-def accused(store: Store, place: Place, method: str) -> float:
+def accused_text(store: Store, place: Place, method: str) -> str:
     """Return the share of clients and rounds with too little weight where nobody is wrong."""
     run = store.packed(place.partition, place.suite.quiet)
     shares = [
@@ -361,7 +359,7 @@ def accused(store: Store, place: Place, method: str) -> float:
         if cell.method.name == method
         for record in run.cell(cell).records()
     ]
-    return float((np.concatenate(shares) < FAIR).mean())
+    return f"{100 * (np.concatenate(shares) < FAIR).mean():.1f} %" if shares else NOT_RUN
 
 
 SAME_RULES = {
