@@ -375,10 +375,8 @@ def _add_up(
 
 def _symmetric(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a matrix of which the part on and above the diagonal is known."""
-    above = np.triu(gram, 1)
-    whole: NDArray[np.float64] = above + above.T
-    np.fill_diagonal(whole, np.diagonal(gram))
-    return whole
+    order = np.arange(len(gram))
+    return np.where(np.less.outer(order, order), gram, gram.T)
 
 
 def _finite_but(finite: NDArray[np.bool_], clients: Sequence[Layers]) -> bool:

@@ -627,7 +627,7 @@ def sketch(layers, start, stop, place, shifts, signs, sums):
             column, row = (place + done) % size, (place + done) // size
             bucket = (column + shifts[row]) % size
             layer, first, n = _piece(ends, layer, start + done, stop)
-            n = min(n, size - column, size - bucket)  # their buckets follow each other
+            n = min(n, SHORT, size - column, size - bucket)  # their buckets follow each other
             sign, offset = _at(signs.ctypes.data + done, signs), first * like.itemsize
             base = _at(addresses[layer, m] + offset, like)
             for j in range(i, min(i + 4, m)):
