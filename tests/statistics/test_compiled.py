@@ -62,7 +62,7 @@ def medians_of_a_crowd(arrays):
     m, joined = len(arrays), compiled.Joined([[array] for array in arrays])
     medians, kernels = np.empty(joined.size, joined.dtype), compiled._kernels()
     for where, columns in joined.columns(slice(0, joined.size)):
-        sums = np.zeros(m), np.zeros(m), np.zeros(m)
+        sums = np.zeros(m + 1), np.zeros(m), np.zeros(m)
         room = kernels.room(m, joined.dtype, joined.dtype)
         kernels.gather_crowd(*columns, *sums, *room, joined.whole, medians[where])
     return medians

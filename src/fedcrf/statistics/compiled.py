@@ -114,22 +114,23 @@ def sum_columns(
     median = np.empty(0 if sketch is None else joined.size, joined.dtype)
 
     def carry_out(task: slice) -> list[NDArray[Any]]:
-        sums = [np.zeros(m), np.zeros((padded, padded)), np.zeros(m), np.zeros(m), np.zeros(())]
-        squares, gram, inner, squared_distance, median_square = sums
+        sums = [np.zeros(m + 1), np.zeros((padded, padded)), np.zeros(m), np.zeros(m + 1)]
+        squares, gram, inner, squared_distance = sums
         room = kernels.room(rows, joined.dtype, joined.dtype)
         for where, columns in joined.columns(task):
             if products:
                 given = squares, gram, squared_distance, *room, steps, kept
-                median_square += _call(kernels, "gather", *columns, *given)
+                _call(kernels, "gather", *columns, *given)
             else:
                 given = squares, inner, squared_distance, *room, joined.whole, median[where]
-                median_square += _call(kernels, "gather_crowd", *columns, *given)
+                _call(kernels, "gather_crowd", *columns, *given)
         return sums
 
     totals = _add_up(carry_out, joined.tasks(width), joined.worthwhile(threads))
     if totals is None:
         return None
-    squares, gram, inner, squared_distance, median_square = totals
+    (*_, median_square), gram, inner, squared_distance = totals
+    squares, squared_distance = totals[0][:m], squared_distance[:m]
     if products:
         inner = gram[:m, m].copy()
     finite = np.isfinite(squares)

@@ -145,63 +145,44 @@ def _piece(ends, layer, start, stop):
 
 
 @loops
-def _read(layers, start, stop, block, zeros):
+def _read(layers, start, stop, block, constants, where):
     """Bring columns into the block, less the origin's; zeros follow up to a multiple of `STRIP`.
-
-    Returns the layer in which the last of them lies, and the first byte in it beyond them.
-    """
-    addresses, ends, like = layers
-    columns, layer, done, m, end = stop - start, 0, 0, addresses.shape[1] - 1, 0
-    while done < columns:
-        layer, place, n = _piece(ends, layer, start + done, stop)
-        n, offset = min(n, SHORT), place * like.itemsize
-        base = _source(addresses[layer, m], offset, zeros)
-        into = block.ctypes.data + done * block.itemsize
-        for i in range(m):
-            source = _at(addresses[layer, i] + offset, like)
-            row = _at(into + i * block.strides[0], block)
-            for k in range(n):
-                row[k] = block.dtype.type(source[k]) - block.dtype.type(base[k])
-        done += n
-        end = offset + n * like.itemsize
-    for i in range(m):
-        for k in range(columns, (columns + STRIP - 1) // STRIP * STRIP):
-            block[i, k] = 0
-    return layer, end
-
-
-@loops
-def _read_few(layers, start, stop, block, constants, where):
-    """Bring columns of ten clients or fewer into the last of a block's first ten rows.
-
-    The rows before those are infinite. The next row gets the median; see `_median_of_few`.
 
     Args:
         layers: The clients'.
         start: The first column.
         stop: One past the last.
-        block: The rows.
-        constants: (3, `BLOCK`); 0, −∞ and ∞.
-        where: (10,) int64, for the addresses of the rows' sources.
+        block: The rows; those of `FEW` clients or fewer are the last of its first `FEW`.
+        constants: See `room`.
+        where: (`FEW`,) int64, where the rows lie that are brought to a block for few clients; their
+            median is then put into the next row. None where nobody wants it.
 
     Returns:
-        As `_read`.
+        The layer in which the last column lies, and the first byte in it beyond that.
     """
     addresses, ends, like = layers
     columns, layer, done, m, end = stop - start, 0, 0, addresses.shape[1] - 1, 0
-    top = FEW - m
-    for i in range(top):
-        where[i] = _row(constants, 1 if i < top // 2 else 2).ctypes.data
     while done < columns:
         layer, place, n = _piece(ends, layer, start + done, stop)
-        offset = place * like.itemsize
+        offset, into = place * like.itemsize, block.ctypes.data + done * block.itemsize
         base = _source(addresses[layer, m], offset, constants)
-        for i in range(m):
-            where[top + i] = addresses[layer, i] + offset
-        into = _at(block.ctypes.data + done * like.itemsize, like)
-        _median_of_few(where, base, into, n, m % 2)
+        if where is not None:  # else it is not compiled
+            for i in range(m if m <= FEW else 0):
+                where[FEW - m + i] = addresses[layer, i] + offset
+            if m <= FEW:
+                _median_of_few(where, base, _at(into, like), n, m % 2)
+        if where is None or m > FEW:
+            n = min(n, SHORT)
+            for i in range(m):
+                source = _at(addresses[layer, i] + offset, like)
+                row = _at(into + i * block.strides[0], block)
+                for k in range(n):
+                    row[k] = block.dtype.type(source[k]) - block.dtype.type(base[k])
         done += n
         end = offset + n * like.itemsize
+    for i in range(m):
+        for k in range(columns, (columns + STRIP - 1) // STRIP * STRIP):
+            block[i, k] = 0
     return layer, end
 
 
@@ -221,9 +202,8 @@ def _ordered(x, y):
 def _median_of_few(where, origin, rows, columns, is_odd):
     """Bring ten rows into a block, less the origin's; put their medians into the next row.
 
-    It is Waksman's sorting network for ten, cut to what the middle two need, and between its steps
-    all is in registers. It has the median of fewer rows where the others are infinite, as many
-    below as above, or one more above.
+    It is Waksman's sorting network for ten, cut to what the middle two need. Between its steps all
+    is in registers.
     """
     p, q, r, s = _at(where[0], rows), _at(where[1], rows), _at(where[2], rows), _at(where[3], rows)
     t, u, v, w = _at(where[4], rows), _at(where[5], rows), _at(where[6], rows), _at(where[7], rows)
@@ -369,7 +349,7 @@ def _add_products(block, top, rows, apart, columns, gram, addresses, layer, plac
 
 @compiled
 def gather(layers, start, stop, squares, gram, squared_distance, block, constants, steps, kept):
-    """Add the sums of `fedcrf.statistics.sums.Sums` over columns; return the median's square.
+    """Add the sums of `fedcrf.statistics.sums.Sums` over columns.
 
     Only squares count, and are not finite, where a number is not. The median is one more row below
     the clients', whose products are among the others'.
@@ -378,35 +358,33 @@ def gather(layers, start, stop, squares, gram, squared_distance, block, constant
         layers: The clients'.
         start: The first column.
         stop: One past the last.
-        squares: (m,) float64; added to, as the next two.
+        squares: (m + 1,) float64; added to, as the next two. The last is the median's.
         gram: (m + 5, m + 5); inner products above the diagonal, with the median in column m.
-        squared_distance: (m,).
+        squared_distance: (m + 1,).
         block: With rows for the clients, the median and what the network writes to; see `room`.
         constants: As there.
         steps: (s, 4) of a sorting network, as `_sort` takes them.
         kept: The rows of the block that hold the median after them, or the two whose mean it is.
     """
-    m, total, half = len(squares), 0.0, block.dtype.type(0.5)
-    width, top, where = block.shape[1] - PADDING, max(FEW - m, 0), np.empty(FEW, np.int64)
-    middle, size = _row(block, top + m), width * block.itemsize if width * m <= AHEAD else 0
+    m, width, half = len(squares) - 1, block.shape[1] - PADDING, block.dtype.type(0.5)
+    top, size = max(FEW - m, 0), width * block.itemsize if width * m <= AHEAD else 0
+    middle, where = _row(block, top + m), np.empty(FEW, np.int64)
+    for i in range(top):  # as many rows of −∞ as of ∞, or one less, change no median
+        where[i] = _row(constants, 1 if i < top // 2 else 2).ctypes.data
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        if m <= FEW:
-            layer, end = _read_few(layers, first, first + n, block, constants, where)
-        else:
-            layer, end = _read(layers, first, first + n, block, constants)
+        layer, end = _read(layers, first, first + n, block, constants, where)
+        if m > FEW:
             for strip in range(0, n, STRIP):
                 _sort(block, steps, strip)
             low, high = _row(block, kept[0]), _row(block, kept[-1])
             for k in range(n):
                 middle[k] = low[k] if m % 2 else (low[k] + high[k]) * half
-        total += _product(middle, middle, n)
-        for i in range(m):
+        for i in range(m + 1):
             square, distance = _squares(_row(block, top + i), middle, n)
             squares[i] += square
             squared_distance[i] += distance
         _add_products(block, top, m + 1, 1, n, gram, layers[0], layer, end, size)
-    return total
 
 
 @compiled
@@ -419,12 +397,12 @@ def gather_crowd(
     rank saves a third of the time. ``whole`` is an empty array of integers of the rows' size; the
     median's numbers are put into ``medians`` unless that is empty.
     """
-    m, width, finite, total = len(squares), block.shape[1] - PADDING, True, 0.0
+    m, width, finite = len(squares) - 1, block.shape[1] - PADDING, True
     median, following = np.empty((1, width), block.dtype), np.empty((1, width), block.dtype)
     half = block.dtype.type(0.5)
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        _read(layers, first, first + n, block, constants)
+        _read(layers, first, first + n, block, constants, None)
         for i in range(m):
             squares[i] += _squares(_row(block, i), _row(block, i), n)[0]
             finite &= np.isfinite(squares[i])
@@ -438,11 +416,10 @@ def gather_crowd(
             for k in range(n):
                 medians[first - start + k] = median[0, k]
         middle = _row(median, 0)
-        total += _product(middle, middle, n)
+        squares[m] += _squares(middle, middle, n)[0]
         for i in range(m):
             inner[i] += _product(_row(block, i), middle, n)
             squared_distance[i] += _squares(_row(block, i), middle, n)[1]
-    return total
 
 
 @loops
@@ -594,7 +571,7 @@ def gather_centred(layers, start, stop, squares, gram, block, constants):
     mean, size = np.empty(width), width * layers[2].itemsize if width * m <= AHEAD else 0
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        layer, end = _read(layers, first, first + n, block, constants)
+        layer, end = _read(layers, first, first + n, block, constants, None)
         for i in range(m):
             squares[i] += _squares(_row(block, i), _row(block, i), n)[0]
         for k in range(n):
@@ -680,7 +657,7 @@ def trimmed_mean(layers, start, stop, block, constants, steps, kept, result):
     total = np.empty(width)
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        _read(layers, first, first + n, block, constants)
+        _read(layers, first, first + n, block, constants, None)
         for strip in range(0, n, STRIP):
             _sort(block, steps, strip)
         for k in range(n):
