@@ -37,6 +37,12 @@ FEW = 10 if llvm_version_info >= (20,) else 0
 SHORT = 128
 """Columns that are read of a row before the next one's: memory is asked for many rows at once."""
 
+LONG = 2048
+"""The same in an average of more clients than `STREAMS`, where it costs more to change rows."""
+
+STREAMS = 16
+"""Rows, or a few more, that processors read ahead of at the same time."""
+
 STRIP = 128
 """Columns that go through a sorting network together, which stay in the first-level cache."""
 
@@ -626,11 +632,12 @@ def average(layers, start, stop, weights, result):
     Five rows at a time keep as many streams from memory busy.
     """
     addresses, ends, like = layers
-    m, total = len(weights), np.empty(SHORT)
-    layer, done = 0, 0
+    m, layer, done = len(weights), 0, 0
+    length = SHORT if m <= STREAMS else LONG
+    total = np.empty(length)
     while start + done < stop:
         layer, place, n = _piece(ends, layer, start + done, stop)
-        n, offset, where = min(SHORT, n), place * like.itemsize, addresses[layer]
+        n, offset, where = min(length, n), place * like.itemsize, addresses[layer]
         for k in range(n):
             total[k] = 0.0
         for i in range(0, m - 4, 5):
