@@ -60,7 +60,7 @@ CONVERTED = 1 << 13
 """Columns that are converted at a time, where layers are not contiguous or of a small dtype."""
 
 EDGE = 4
-"""Rows and columns of the Gram matrix beyond the clients', which compiled tiles reach into."""
+"""Rows and columns of a Gram matrix beyond its vectors', which compiled tiles reach into."""
 
 WARNED: set[str] = set()
 """What has been warned of in this process."""
