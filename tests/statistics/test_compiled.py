@@ -62,8 +62,9 @@ def medians_of_a_crowd(arrays):
     m, joined = len(arrays), compiled.Joined([[array] for array in arrays])
     medians, kernels = np.empty(joined.size, joined.dtype), compiled._kernels()
     for where, columns in joined.columns(slice(0, joined.size)):
-        sums = np.zeros(m), np.zeros(m), np.zeros(m)
-        kernels.gather_crowd(*columns, *sums, joined.whole, medians[where])
+        sums = np.zeros(m + 1), np.zeros(m), np.zeros(m)
+        room = kernels.room(m, joined.dtype, joined.dtype)
+        kernels.gather_crowd(*columns, *sums, *room, joined.whole, medians[where])
     return medians
 
 
@@ -375,10 +376,9 @@ def no_cache_folder(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def no_compilation(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    source = folder / "kernels.py"
-    source.write_text(
-        "from numba import njit\n@njit\ndef gather(*arguments):\n    return undefined\n"
-    )
+    source = Path(compiled.__file__).with_name("kernels.py").read_text("utf-8")
+    broken = "\n@njit\ndef gather(*arguments):\n    return undefined\n"
+    (folder / "kernels.py").write_text(source + broken, "utf-8")
     patch.setattr(compiled, "__file__", str(folder / "compiled.py"))
 
 

@@ -60,7 +60,7 @@ CONVERTED = 1 << 13
 """Columns that are converted at a time, where layers are not contiguous or of a small dtype."""
 
 EDGE = 4
-"""Rows and columns of the Gram matrix beyond the clients', which compiled tiles reach into."""
+"""Rows and columns of a Gram matrix beyond its vectors', which compiled tiles reach into."""
 
 WARNED: set[str] = set()
 """What has been warned of in this process."""
@@ -108,27 +108,31 @@ def sum_columns(
     if kernels is None:
         return None
     joined = Joined(clients, origin)
-    padded = m + EDGE if products else 0
+    padded = m + 1 + EDGE if products else 0
     width = _width(m) if products else CHUNK_WITHOUT_PRODUCTS
-    network = _network(m, (m - 1) // 2, m // 2 + 1) if products else None
+    steps, kept, rows = _network(m, (m - 1) // 2, m // 2 + 1) if products else ((), (), m)
     median = np.empty(0 if sketch is None else joined.size, joined.dtype)
 
     def carry_out(task: slice) -> list[NDArray[Any]]:
-        sums = [np.zeros(m), np.zeros((padded, padded)), np.zeros(m), np.zeros(m), np.zeros(())]
-        squares, gram, *others, median_square = sums
+        sums = [np.zeros(m + 1), np.zeros((padded, padded)), np.zeros(m), np.zeros(m + 1)]
+        squares, gram, inner, squared_distance = sums
+        room = kernels.room(rows, joined.dtype, joined.dtype)
         for where, columns in joined.columns(task):
-            if network is not None:
-                given = *columns, squares, gram, *others, *network
-                median_square += _call(kernels, "gather", *given)
+            if products:
+                given = squares, gram, squared_distance, *room, steps, kept
+                _call(kernels, "gather", *columns, *given)
             else:
-                given = *columns, squares, *others, joined.whole, median[where]
-                median_square += _call(kernels, "gather_crowd", *given)
+                given = squares, inner, squared_distance, *room, joined.whole, median[where]
+                _call(kernels, "gather_crowd", *columns, *given)
         return sums
 
     totals = _add_up(carry_out, joined.tasks(width), joined.worthwhile(threads))
     if totals is None:
         return None
-    squares, gram, inner, squared_distance, median_square = totals
+    (*_, median_square), gram, inner, squared_distance = totals
+    squares, squared_distance = totals[0][:m], squared_distance[:m]
+    if products:
+        inner = gram[:m, m].copy()
     finite = np.isfinite(squares)
     if not _finite_but(finite, clients):
         return None
@@ -159,8 +163,9 @@ def sum_centred(
 
     def carry_out(task: slice) -> list[NDArray[Any]]:
         sums = [np.zeros(m), np.zeros((m + EDGE, m + EDGE))]
+        room = kernels.room(m, np.float64, joined.dtype)
         for _, columns in joined.columns(task):
-            _call(kernels, "gather_centred", *columns, *sums)
+            _call(kernels, "gather_centred", *columns, *sums, *room)
         return sums
 
     totals = _add_up(carry_out, joined.tasks(_width(m)), joined.worthwhile(threads))
@@ -218,7 +223,8 @@ def average_columns(
     Returns:
         Whether it could be done; not without a compiler.
     """
-    return _fill("average", Joined(clients), (np.array(weights, np.float64),), result, threads)
+    given = (np.array(weights, np.float64),)
+    return _fill("average", Joined(clients), lambda _: given, result, threads)
 
 
 def trimmed_mean_columns(
@@ -228,8 +234,13 @@ def trimmed_mean_columns(
 
     The mean of what the largest cut leaves is the median.
     """
-    m = len(clients)
-    return _fill("trimmed_mean", Joined(clients), _network(m, trim, m - trim), result, threads)
+    m, joined = len(clients), Joined(clients)
+    steps, kept, rows = _network(m, trim, m - trim)
+
+    def given(kernels: ModuleType) -> tuple[Any, ...]:
+        return *kernels.room(rows, joined.dtype, joined.dtype), steps, kept
+
+    return _fill("trimmed_mean", joined, given, result, threads)
 
 
 def _width(m: int) -> int:
@@ -242,7 +253,7 @@ def _network(m: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[
     """Return a sorting network as compiled code takes it: steps, rows of the result, all rows.
 
     A step (a, b, lesser, greater) compares two rows. It writes to two rows that nobody needs any
-    more; −1 stands for a result that nobody needs at all.
+    more. Row m is left out, for the median.
 
     Args:
         m: Rows to sort.
@@ -254,17 +265,19 @@ def _network(m: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[
     for pair in reversed(pairs):
         wanted.append([place in needed for place in pair])
         needed.update(pair)
-    rows, count, steps = [*range(m)], m, []
+    rows, count, steps = [*range(m)], m + 1, []
     free: list[int] = []
     for pair, outputs in zip(pairs, reversed(wanted), strict=True):
-        read = [rows[place] for place in pair]
-        for place, is_wanted in zip(pair, outputs, strict=True):
-            if is_wanted and not free:
+        read, written = [rows[place] for place in pair], []
+        for place in pair:
+            if not free:
                 free.append(count)
                 count += 1
-            rows[place] = free.pop() if is_wanted else -1
-        steps.append([*read, *(rows[place] for place in pair)])
-        free += [row for row in read if row >= m]  # the clients' own are read again
+            rows[place] = free.pop()
+            written.append(rows[place])
+        steps.append([*read, *written])
+        free += [row for row in read if row > m]  # the clients' own are read again
+        free += [row for row, is_wanted in zip(written, outputs, strict=True) if not is_wanted]
     table = np.array(steps, np.int64).reshape(-1, 4)
     return table, np.array(rows[first:last], np.int64), count
 
@@ -301,13 +314,11 @@ class Joined:
         self, clients: Sequence[Sequence[NDArray[Any]]], origin: Sequence[NDArray[Any]] | None
     ) -> tuple[NDArray[Any], ...]:
         """Return layers as compiled code takes them; see `fedcrf.statistics.kernels`."""
-        addresses = np.array([[layer.ctypes.data for layer in row] for row in clients], np.int64).T
-        origins = np.array([layer.ctypes.data for layer in origin or ()], np.int64)
-        ends = np.cumsum([layer.size for layer in clients[0]])
+        rows = [*clients, [None] * len(clients[0]) if origin is None else origin]
+        addresses = [[0 if each is None else each.ctypes.data for each in row] for row in rows]
         return (
-            np.ascontiguousarray(addresses),
-            origins if origin is not None else np.zeros(len(addresses), np.int64),
-            ends,
+            np.array(addresses, np.int64).T.copy(),
+            np.cumsum([layer.size for layer in clients[0]]),
             np.empty(0, self.dtype),
         )
 
@@ -365,10 +376,8 @@ def _add_up(
 
 def _symmetric(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a matrix of which the part on and above the diagonal is known."""
-    above = np.triu(gram, 1)
-    whole: NDArray[np.float64] = above + above.T
-    np.fill_diagonal(whole, np.diagonal(gram))
-    return whole
+    order = np.arange(len(gram))
+    return np.where(np.less.outer(order, order), gram, gram.T)
 
 
 def _finite_but(finite: NDArray[np.bool_], clients: Sequence[Layers]) -> bool:
@@ -411,17 +420,26 @@ def _parts(layers: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
 def _fill(
     name: str,
     joined: Joined,
-    settings: tuple[Any, ...],
+    given: Callable[[ModuleType], tuple[Any, ...]],
     result: NDArray[Any],
     threads: int | None,
 ) -> bool:
-    """Fill a flat result column by column; tell whether it could be done."""
+    """Fill a flat result column by column; tell whether it could be done.
+
+    Args:
+        name: The compiled function.
+        joined: The clients' numbers.
+        given: Returns what else a task gives to the function.
+        result: Where columns go.
+        threads: Tasks at once.
+    """
     kernels = _kernels()
     if kernels is None:
         return False
     fits = result.dtype == joined.dtype and result.flags.carray
 
     def carry_out(task: slice) -> None:
+        settings = given(kernels)
         for where, columns in joined.columns(task):
             filled = result[where]
             into = filled if fits else np.empty(filled.size)

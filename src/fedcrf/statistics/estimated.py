@@ -20,12 +20,6 @@ GREATEST_OF_NOISE = 2.0
 BEYOND_CHANCE = 5.0
 """Standard deviations beyond which what two sketches share besides is no chance: 6e-7 of pairs."""
 
-FOLDED = 32
-"""Numbers to which what lies off the principal directions is folded for the search."""
-
-FOLDED_SHARE = 0.1
-"""What it counts there: enough to see copies, too little to hide others behind its noise."""
-
 Matrix = NDArray[np.float32]
 
 
@@ -40,12 +34,10 @@ class EstimatedCosines:
         known: (n, 1 + r) float32; the cosine with the median vector, which is exact, and
             coordinates along the principal directions of the sketches without it.
         rest: (n, k) float32; what the sketches hold besides.
-        search: (n, ≤ 1 + r + 32) float32; vectors whose inner products find who may be near.
     """
 
     known: Matrix
     rest: Matrix
-    search: Matrix
 
     @classmethod
     def of(
@@ -88,30 +80,17 @@ class EstimatedCosines:
         directions = principal_directions(rest, generator)
         coordinates = rest @ directions
         rest -= coordinates @ directions.T
-        known = np.column_stack([along.astype(np.float32), coordinates])
-        folded = np.zeros((len(rest), min(FOLDED, rest.shape[1])), np.float32)
-        for start in range(0, rest.shape[1], folded.shape[1]):
-            part = rest[:, start : start + folded.shape[1]]
-            folded[:, : part.shape[1]] += part
-        folded *= np.float32(np.sqrt(FOLDED_SHARE))
-        return cls(known, rest, np.column_stack([known, folded]))
+        return cls(np.column_stack([along.astype(np.float32), coordinates]), rest)
 
-    def at(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> Matrix:
-        """Return the (b, c) cosines of (b,) vectors with those at (b, c) places."""
-        besides = _products_at(self.rest, rows, places)
+    def rows(self, start: int, stop: int) -> Matrix:
+        """Return the (stop − start, n) cosines of some vectors with all."""
         # What is off the median has this length; the noise of two is 1/√k of their product.
         off = np.sqrt(np.maximum(0.0, 1.0 - self.known[:, 0] ** 2))
-        chance = off[rows, None] * off[places] * (BEYOND_CHANCE / np.sqrt(self.rest.shape[1]))
-        besides[np.abs(besides) <= chance] = 0.0
-        return _products_at(self.known, rows, places) + besides
-
-
-def _products_at(vectors: Matrix, rows: NDArray[np.int64], places: NDArray[np.int64]) -> Matrix:
-    """Return the (b, c) inner products of (b,) vectors with those at (b, c) places."""
-    found = np.empty(places.shape, vectors.dtype)
-    for row, place, into in zip(rows, places, found, strict=True):
-        into[:] = vectors[place] @ vectors[row]
-    return found
+        chance = np.outer(off[start:stop] * (BEYOND_CHANCE / np.sqrt(self.rest.shape[1])), off)
+        cosines: Matrix = self.rest[start:stop] @ self.rest.T
+        cosines[np.abs(cosines) <= chance] = 0.0
+        cosines += self.known[start:stop] @ self.known.T
+        return cosines
 
 
 def principal_directions(rows: Matrix, generator: np.random.Generator) -> Matrix:

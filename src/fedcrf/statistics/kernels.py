@@ -3,10 +3,10 @@
 Only `fedcrf.statistics.compiled` runs this file, from a copy in the cache folder. ``layers`` are
 the clients' layers, joined to one row a client, by the addresses of their first numbers: one
 compilation then serves every number of clients and of layers, and no array's reference count is
-touched in a loop. They are four arrays:
+touched in a loop. They are three arrays:
 
-    addresses: (layers, m) int64; where each client's numbers lie.
-    origins: (layers,) int64; where those lie that are taken away from each client's, 0 for nothing.
+    addresses: (layers, m + 1) int64; where each client's numbers lie, and in the last column those
+        that are taken away from each client's, 0 for nothing.
     ends: (layers,) int64; one past each layer's last column.
     like: Empty, of the numbers' dtype, float32 or float64.
 
@@ -16,6 +16,8 @@ which take long to compile.
 """
 
 import numpy as np
+from llvmlite import ir
+from llvmlite.binding import llvm_version_info
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -23,8 +25,26 @@ from numba.extending import intrinsic
 BLOCK = 512
 """Columns in a block, at most."""
 
+PADDING = 16
+"""Numbers between the rows of a block, so that they do not share cache lines."""
+
+STRIDE = BLOCK + PADDING
+"""Numbers from a row to the next in the widest block, which few clients have."""
+
+FEW = 10 if llvm_version_info >= (20,) else 0
+"""Most clients whose medians are found in registers; earlier compilers make no vectors of it."""
+
+SHORT = 128
+"""Columns that are read of a row before the next one's: memory is asked for many rows at once."""
+
+LONG = 2048
+"""The same in an average of more clients than `STREAMS`, where it costs more to change rows."""
+
+STREAMS = 16
+"""Rows, or a few more, that processors read ahead of at the same time."""
+
 STRIP = 128
-"""Columns that go through a sorting network together: ten clients' fit in the first-level cache."""
+"""Columns that go through a sorting network together, which stay in the first-level cache."""
 
 LANES = 32
 """Columns in which a rank is sought together, where clients are many."""
@@ -32,11 +52,11 @@ LANES = 32
 CACHED = 1 << 20
 """Numbers in a block, at most, where clients are many: it stays in the third-level cache."""
 
-PADDING = 16
-"""Numbers between the rows of a block, so that they do not share cache lines."""
+AHEAD = 1 << 16
+"""Numbers that are brought to the second-level cache while others are worked on, at most."""
 
-LONG_BLOCK = 2048
-"""Columns in a block of an average, of which little else is in cache."""
+LINE = 64
+"""Bytes that memory brings together."""
 
 TILE_ROWS, TILE_COLUMNS = 4, 2
 """A tile of the Gram matrix: its sums and the rows' numbers fit in 16 vector registers."""
@@ -60,6 +80,27 @@ summing = njit(**within, fastmath={"reassoc", "contract", "nsz", "arcp"})
 """For sums: the compiler may change their order, and no more."""
 
 
+def room(rows, dtype, like):
+    """Return what a task works in: a block for so many rows, and constants.
+
+    Args:
+        rows: The clients', and those beside them.
+        dtype: Of the block.
+        like: The layers' dtype.
+
+    Returns:
+        (rows + `TILE_ROWS`, columns + `PADDING`), and (3, `BLOCK`): 0, −∞ and ∞.
+    """
+    rows = max(rows, FEW + 1)
+    width = max(STRIP, min(BLOCK, CACHED // rows // STRIP * STRIP))
+    constants = np.repeat(np.array([[0.0], [-np.inf], [np.inf]], like), BLOCK, axis=1)
+    columns, itemsize = width + PADDING, np.dtype(dtype).itemsize
+    memory = np.empty((rows + TILE_ROWS) * columns * itemsize + LINE, np.uint8)
+    start = -memory.ctypes.data % LINE  # a vector that lies in two lines is read as two
+    block = memory[start : start + len(memory) - LINE].view(dtype)
+    return block.reshape(rows + TILE_ROWS, columns), constants
+
+
 @intrinsic
 def _pointer(typing, address):
     """Return a pointer to what lies at an address."""
@@ -68,6 +109,24 @@ def _pointer(typing, address):
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(address), generate
+
+
+@intrinsic
+def _prefetch(typing, address):
+    """Have the line of memory at an address brought to the second-level cache.
+
+    Without it a pass over ten clients' updates takes a fifth longer where they fit in no cache.
+    """
+
+    def generate(context, builder, signature, arguments):
+        place = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        number = ir.IntType(32)
+        kinds = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kinds)
+        builder.call(prefetch, [place, number(0), number(2), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(address), generate
 
 
 @loops
@@ -94,47 +153,120 @@ def _piece(ends, layer, start, stop):
     return layer, start - first, min(ends[layer], stop) - start
 
 
-@summing
-def _read(layers, start, stop, block, squares):
-    """Bring columns into the block; add to each row's sum of squares.
+@loops
+def _read(layers, start, stop, block, constants, where):
+    """Bring columns into the block, less the origin's; zeros follow up to a multiple of `STRIP`.
 
-    Zeros follow up to a multiple of `STRIP`. Returns whether all sums are finite.
+    Args:
+        layers: The clients'.
+        start: The first column.
+        stop: One past the last.
+        block: The rows; those of `FEW` clients or fewer are the last of its first `FEW`.
+        constants: See `room`.
+        where: (`FEW`,) int64, where the rows lie that are brought to a block for few clients; their
+            median is then put into the next row. None where nobody wants it.
+
+    Returns:
+        The layer in which the last column lies, and the first byte in it beyond that.
     """
-    addresses, origins, ends, like = layers
-    columns, layer, done, finite = stop - start, 0, 0, True
+    addresses, ends, like = layers
+    columns, layer, done, m, end = stop - start, 0, 0, addresses.shape[1] - 1, 0
     while done < columns:
         layer, place, n = _piece(ends, layer, start + done, stop)
         offset, into = place * like.itemsize, block.ctypes.data + done * block.itemsize
-        base = _at(origins[layer] + offset, like)
-        for i in range(len(squares)):
-            source, total = _at(addresses[layer, i] + offset, like), 0.0
-            row = _at(into + i * block.strides[0], block)
-            if origins[layer] == 0:
+        base = _source(addresses[layer, m], offset, constants)
+        if where is not None:  # else it is not compiled
+            for i in range(m if m <= FEW else 0):
+                where[FEW - m + i] = addresses[layer, i] + offset
+            if m <= FEW:
+                _median_of_few(where, base, _at(into, like), n, m % 2)
+        if where is None or m > FEW:
+            n = min(n, SHORT)
+            for i in range(m):
+                source = _at(addresses[layer, i] + offset, like)
+                row = _at(into + i * block.strides[0], block)
                 for k in range(n):
-                    value = block.dtype.type(source[k])
-                    row[k] = value
-                    total += np.float64(value) * np.float64(value)
-            else:
-                for k in range(n):
-                    value = block.dtype.type(source[k]) - block.dtype.type(base[k])
-                    row[k] = value
-                    total += np.float64(value) * np.float64(value)
-            squares[i] += total
+                    row[k] = block.dtype.type(source[k]) - block.dtype.type(base[k])
         done += n
-    for i in range(len(squares)):
+        end = offset + n * like.itemsize
+    for i in range(m):
         for k in range(columns, (columns + STRIP - 1) // STRIP * STRIP):
             block[i, k] = 0
-        finite &= np.isfinite(squares[i])
-    return finite
+    return layer, end
+
+
+@loops
+def _source(address, offset, zeros):
+    """Return the numbers at a place of what lies at an address; zeros where nothing does."""
+    return _at(address + offset if address else np.int64(zeros.ctypes.data), zeros)
+
+
+@loops
+def _ordered(x, y):
+    """Return the lesser and the greater of two numbers."""
+    return x if x < y else y, x if x > y else y
+
+
+@loops
+def _median_of_few(where, origin, rows, columns, is_odd):
+    """Bring ten rows into a block, less the origin's; put their medians into the next row.
+
+    It is Waksman's sorting network for ten, cut to what the middle two need. Between its steps all
+    is in registers.
+    """
+    p, q, r, s = _at(where[0], rows), _at(where[1], rows), _at(where[2], rows), _at(where[3], rows)
+    t, u, v, w = _at(where[4], rows), _at(where[5], rows), _at(where[6], rows), _at(where[7], rows)
+    x, y, half = _at(where[8], rows), _at(where[9], rows), rows.dtype.type(0.5)
+    for k in range(columns):
+        z = origin[k]
+        a, b, c, d, e = p[k] - z, q[k] - z, r[k] - z, s[k] - z, t[k] - z
+        f, g, h, i, j = u[k] - z, v[k] - z, w[k] - z, x[k] - z, y[k] - z
+        rows[k], rows[k + STRIDE], rows[k + 2 * STRIDE] = a, b, c
+        rows[k + 3 * STRIDE], rows[k + 4 * STRIDE], rows[k + 5 * STRIDE] = d, e, f
+        rows[k + 6 * STRIDE], rows[k + 7 * STRIDE], rows[k + 8 * STRIDE] = g, h, i
+        rows[k + 9 * STRIDE] = j
+        a, b = _ordered(a, b)
+        c, f = _ordered(c, f)
+        d, g = _ordered(d, g)
+        e, h = _ordered(e, h)
+        i, j = _ordered(i, j)
+        a, g = _ordered(a, g)
+        b, i = _ordered(b, i)
+        c, e = _ordered(c, e)
+        d, j = _ordered(d, j)
+        f, h = _ordered(f, h)
+        a, c = _ordered(a, c)
+        b, d = _ordered(b, d)
+        e, f = _ordered(e, f)
+        g, i = _ordered(g, i)
+        h, j = _ordered(h, j)
+        c, h = _ordered(c, h)
+        d, f = _ordered(d, f)
+        e, g = _ordered(e, g)
+        b, c = _ordered(b, c)
+        d, e = _ordered(d, e)
+        f, g = _ordered(f, g)
+        h, i = _ordered(h, i)
+        c, e = _ordered(c, e)
+        f, h = _ordered(f, h)
+        e, f = _ordered(e, f)
+        rows[k + FEW * STRIDE] = e if is_odd else (e + f) * half
+
+
+@loops
+def _bring(address, size):
+    """Have so many bytes at an address brought to cache while others are worked on."""
+    for byte in range(0, size, LINE):
+        _prefetch(address + byte)
 
 
 @loops
 def _sort(block, steps, first):
     """Send a strip of columns through a sorting network.
 
-    A step (a, b, lesser, greater) compares rows a and b of the block and writes to two others; −1
-    is a result that nobody wants. It never writes where it reads: where that may be the same, the
-    compiler makes stores under a mask, which take six times as long.
+    A step (a, b, lesser, greater) compares rows a and b of the block and writes to two others. It
+    never writes where it reads: where that may be the same, the compiler makes stores under a mask,
+    which take six times as long.
     """
     offset = first * block.itemsize
     for step in range(len(steps)):
@@ -142,40 +274,35 @@ def _sort(block, steps, first):
         b = _at(_row(block, steps[step, 1]).ctypes.data + offset, block)
         lesser = _at(_row(block, steps[step, 2]).ctypes.data + offset, block)
         greater = _at(_row(block, steps[step, 3]).ctypes.data + offset, block)
-        if steps[step, 2] < 0:
-            for k in range(STRIP):
-                greater[k] = a[k] if a[k] > b[k] else b[k]
-        elif steps[step, 3] < 0:
-            for k in range(STRIP):
-                lesser[k] = a[k] if a[k] < b[k] else b[k]
-        else:
-            for k in range(STRIP):
-                x, y = a[k], b[k]
-                lesser[k] = x if x < y else y
-                greater[k] = x if x > y else y
+        for k in range(STRIP):
+            lesser[k], greater[k] = _ordered(a[k], b[k])
 
 
 @summing
-def _compare(block, rows, columns, median, inner, squared_distance):
-    """Add products with the median and squared distances to it; return the median's square."""
-    middle, square = _row(median, 0), block.dtype.type(0)
-    for i in range(rows):
-        row, product, distance = _row(block, i), block.dtype.type(0), block.dtype.type(0)
-        for k in range(columns):
-            product += row[k] * middle[k]
-            distance += (row[k] - middle[k]) * (row[k] - middle[k])
-        inner[i] += product
-        squared_distance[i] += distance
+def _product(a, b, columns):
+    """Return the inner product of two rows."""
+    total = a.dtype.type(0)
     for k in range(columns):
-        square += middle[k] * middle[k]
-    return np.float64(square)
+        total += a[k] * b[k]
+    return np.float64(total)
 
 
 @summing
-def _add_tile(block, i, j, columns, gram):
-    """Add the products of rows i to i + 3 with rows j and j + 1."""
-    a, b, c, d = _row(block, i), _row(block, i + 1), _row(block, i + 2), _row(block, i + 3)
-    e, f = _row(block, j), _row(block, j + 1)
+def _squares(row, other, columns):
+    """Return the square of a row, in float64, and its squared distance to another."""
+    square, distance = 0.0, row.dtype.type(0)
+    for k in range(columns):
+        square += np.float64(row[k]) * np.float64(row[k])
+        distance += (row[k] - other[k]) * (row[k] - other[k])
+    return square, np.float64(distance)
+
+
+@summing
+def _add_tile(block, top, i, j, columns, gram):
+    """Add the products of rows i to i + 3 with rows j and j + 1, counted from ``top`` on."""
+    a, b = _row(block, top + i), _row(block, top + i + 1)
+    c, d = _row(block, top + i + 2), _row(block, top + i + 3)
+    e, f = _row(block, top + j), _row(block, top + j + 1)
     ae = be = ce = de = af = bf = cf = df = block.dtype.type(0)
     for k in range(columns):
         x, y = e[k], f[k]
@@ -198,76 +325,97 @@ def _add_tile(block, i, j, columns, gram):
 
 
 @loops
-def _add_products(block, rows, columns, gram):
-    """Add the rows' products on and above the diagonal; what lies elsewhere is not defined.
+def _add_products(block, top, rows, apart, columns, gram, addresses, layer, place, size):
+    """Add the products of rows above the diagonal; what lies below it is not defined.
 
     Four rows stay in the first-level cache while those they are multiplied with come from the
     second. The block and the matrix have `TILE_ROWS` rows more, which tiles reach into.
+
+    Args:
+        block: The rows.
+        top: The first of them.
+        rows: How many.
+        apart: 0 where the diagonal is wanted, 1 where it is not.
+        columns: In the block.
+        gram: (rows + 4, rows + 4) float64; added to.
+        addresses: Of the layers; what is read next is brought to cache meanwhile.
+        layer: In which that lies.
+        place: The first byte of it there.
+        size: How many bytes of each client.
     """
-    for panel in range(0, rows, BLOCKED_ROWS):
+    source, sources = 0, addresses.shape[1]
+    for panel in range(apart, rows, BLOCKED_ROWS):
         end = min(panel + BLOCKED_ROWS, rows)
         for i in range(0, end, TILE_ROWS):
-            for j in range(max(i, panel), end, TILE_COLUMNS):
-                _add_tile(block, i, j, columns, gram)
+            for j in range(max(i + apart, panel), end, TILE_COLUMNS):
+                if source < sources:
+                    _bring(addresses[layer, source] + place, size)
+                    source += 1
+                _add_tile(block, top, i, j, columns, gram)
+    for i in range(source, sources):
+        _bring(addresses[layer, i] + place, size)
 
 
 @compiled
-def gather(layers, start, stop, squares, gram, inner, squared_distance, steps, kept, slots):
-    """Add the sums of `fedcrf.statistics.sums.Sums` over columns; return the median's square.
+def gather(layers, start, stop, squares, gram, squared_distance, block, constants, steps, kept):
+    """Add the sums of `fedcrf.statistics.sums.Sums` over columns.
 
-    Only squares count, and are not finite, where a number is not.
+    Only squares count, and are not finite, where a number is not. The median is one more row below
+    the clients', whose products are among the others'.
 
     Args:
         layers: The clients'.
         start: The first column.
         stop: One past the last.
-        squares: (m,) float64; added to, as the next three.
-        gram: (m + 4, m + 4).
-        inner: (m,).
-        squared_distance: (m,).
+        squares: (m + 1,) float64; added to, as the next two. The last is the median's.
+        gram: (m + 5, m + 5); inner products above the diagonal, with the median in column m.
+        squared_distance: (m + 1,).
+        block: With rows for the clients, the median and what the network writes to; see `room`.
+        constants: As there.
         steps: (s, 4) of a sorting network, as `_sort` takes them.
         kept: The rows of the block that hold the median after them, or the two whose mean it is.
-        slots: Rows of the block: the clients' and those that the network writes to.
     """
-    m, like, finite, total = len(squares), layers[3], True, 0.0
-    width = _width(slots)
-    block = np.empty((slots + TILE_ROWS, width + PADDING), like.dtype)
-    median, half = np.empty((1, width), like.dtype), like.dtype.type(0.5)
+    m, width, half = len(squares) - 1, block.shape[1] - PADDING, block.dtype.type(0.5)
+    top, size = max(FEW - m, 0), width * block.itemsize if width * m <= AHEAD else 0
+    middle, where = _row(block, top + m), np.empty(FEW, np.int64)
+    for i in range(top):  # as many rows of −∞ as of ∞, or one less, change no median
+        where[i] = _row(constants, 1 if i < top // 2 else 2).ctypes.data
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        finite &= _read(layers, first, first + n, block, squares)
-        if not finite:
-            continue
-        for strip in range(0, n, STRIP):
-            _sort(block, steps, strip)
-        low, high, middle = _row(block, kept[0]), _row(block, kept[-1]), _row(median, 0)
-        if m % 2:
+        layer, end = _read(layers, first, first + n, block, constants, where)
+        if m > FEW:
+            for strip in range(0, n, STRIP):
+                _sort(block, steps, strip)
+            low, high = _row(block, kept[0]), _row(block, kept[-1])
             for k in range(n):
-                middle[k] = low[k]
-        else:
-            for k in range(n):
-                middle[k] = (low[k] + high[k]) * half
-        total += _compare(block, m, n, median, inner, squared_distance)
-        _add_products(block, m, n, gram)
-    return total
+                middle[k] = low[k] if m % 2 else (low[k] + high[k]) * half
+        for i in range(m + 1):
+            square, distance = _squares(_row(block, top + i), middle, n)
+            squares[i] += square
+            squared_distance[i] += distance
+        _add_products(block, top, m + 1, 1, n, gram, layers[0], layer, end, size)
 
 
 @compiled
-def gather_crowd(layers, start, stop, squares, inner, squared_distance, whole, medians):
+def gather_crowd(
+    layers, start, stop, squares, inner, squared_distance, block, constants, whole, medians
+):
     """Do what `gather` does without the Gram matrix, for very many clients.
 
     Beside products of all pairs a sorting network takes little time. Without them a search for the
-    rank saves a third of the time. ``whole`` is an empty array of integers of the rows' size; the
-    median's numbers are put into ``medians`` unless that is empty.
+    rank saves a third of the time. ``inner`` is (m,), the products with the median. ``whole`` is an
+    empty array of integers of the rows' size; the median's numbers are put into ``medians`` unless
+    that is empty.
     """
-    m, like, finite, total = len(squares), layers[3], True, 0.0
-    width = _width(m)
-    block = np.empty((m, width + PADDING), like.dtype)
-    median, following = np.empty((1, width), like.dtype), np.empty((1, width), like.dtype)
-    half = like.dtype.type(0.5)
+    m, width, finite = len(squares) - 1, block.shape[1] - PADDING, True
+    median, following = np.empty((1, width), block.dtype), np.empty((1, width), block.dtype)
+    half = block.dtype.type(0.5)
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        finite &= _read(layers, first, first + n, block, squares)
+        _read(layers, first, first + n, block, constants, None)
+        for i in range(m):
+            squares[i] += _squares(_row(block, i), _row(block, i), n)[0]
+            finite &= np.isfinite(squares[i])
         if not finite:
             continue
         _rank(block, m, n, (m - 1) // 2, whole, median, following)
@@ -277,14 +425,11 @@ def gather_crowd(layers, start, stop, squares, inner, squared_distance, whole, m
         if len(medians):
             for k in range(n):
                 medians[first - start + k] = median[0, k]
-        total += _compare(block, m, n, median, inner, squared_distance)
-    return total
-
-
-@loops
-def _width(rows):
-    """Return how many columns of so many rows a block has, a multiple of `STRIP`."""
-    return max(STRIP, min(BLOCK, CACHED // rows // STRIP * STRIP))
+        middle = _row(median, 0)
+        squares[m] += _squares(middle, middle, n)[0]
+        for i in range(m):
+            inner[i] += _product(_row(block, i), middle, n)
+            squared_distance[i] += _squares(_row(block, i), middle, n)[1]
 
 
 @loops
@@ -426,19 +571,19 @@ def _split(strip, pivot, count, below, above):
 
 
 @compiled
-def gather_centred(layers, start, stop, squares, gram):
+def gather_centred(layers, start, stop, squares, gram, block, constants):
     """Add the products of the rows about their mean, in float64; squares are as in `gather`.
 
     The first row is taken away before the mean: exact for equal rows, as their mean alone is not.
+    The block is of float64.
     """
-    m, finite = len(squares), True
-    width = _width(m)
-    block, mean = np.empty((m + TILE_ROWS, width + PADDING)), np.empty(width)
+    m, width = len(squares), block.shape[1] - PADDING
+    mean, size = np.empty(width), width * layers[2].itemsize if width * m <= AHEAD else 0
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        finite &= _read(layers, first, first + n, block, squares)
-        if not finite:
-            continue
+        layer, end = _read(layers, first, first + n, block, constants, None)
+        for i in range(m):
+            squares[i] += _squares(_row(block, i), _row(block, i), n)[0]
         for k in range(n):
             mean[k] = 0.0
         for i in range(m - 1, -1, -1):
@@ -450,7 +595,7 @@ def gather_centred(layers, start, stop, squares, gram):
         for i in range(m):
             for k in range(n):
                 block[i, k] -= mean[k]
-        _add_products(block, m, n, gram)
+        _add_products(block, 0, m, 0, n, gram, layers[0], layer, end, size)
 
 
 @compiled
@@ -461,7 +606,7 @@ def sketch(layers, start, stop, place, shifts, signs, sums):
     Four rows in turns keep as many streams from memory busy. What shifts and signs are is told in
     `fedcrf.statistics.sketches`.
     """
-    addresses, origins, ends, like = layers
+    addresses, ends, like = layers
     m, size = sums.shape
     for i in range(0, m, 4):
         layer, done = 0, 0
@@ -469,13 +614,13 @@ def sketch(layers, start, stop, place, shifts, signs, sums):
             column, row = (place + done) % size, (place + done) // size
             bucket = (column + shifts[row]) % size
             layer, first, n = _piece(ends, layer, start + done, stop)
-            n = min(n, size - column, size - bucket)  # their buckets follow each other
+            n = min(n, SHORT, size - column, size - bucket)  # their buckets follow each other
             sign, offset = _at(signs.ctypes.data + done, signs), first * like.itemsize
-            base = _at(origins[layer] + offset, like)
+            base = _at(addresses[layer, m] + offset, like)
             for j in range(i, min(i + 4, m)):
                 source = _at(addresses[layer, j] + offset, like)
                 buckets = _at(_row(sums, j).ctypes.data + bucket * 8, sums)
-                if origins[layer] == 0:
+                if addresses[layer, m] == 0:
                     for k in range(n):
                         buckets[k] += sign[k] * np.float64(source[k])
                 else:
@@ -490,12 +635,13 @@ def average(layers, start, stop, weights, result):
 
     Five rows at a time keep as many streams from memory busy.
     """
-    addresses, _, ends, like = layers
-    m, total = len(weights), np.empty(LONG_BLOCK)
-    layer, done = 0, 0
+    addresses, ends, like = layers
+    m, layer, done = len(weights), 0, 0
+    length = SHORT if m <= STREAMS else LONG
+    total = np.empty(length)
     while start + done < stop:
         layer, place, n = _piece(ends, layer, start + done, stop)
-        n, offset, where = min(LONG_BLOCK, n), place * like.itemsize, addresses[layer]
+        n, offset, where = min(length, n), place * like.itemsize, addresses[layer]
         for k in range(n):
             total[k] = 0.0
         for i in range(0, m - 4, 5):
@@ -516,14 +662,13 @@ def average(layers, start, stop, weights, result):
 
 
 @compiled
-def trimmed_mean(layers, start, stop, steps, kept, slots, result):
+def trimmed_mean(layers, start, stop, block, constants, steps, kept, result):
     """Fill the result with each column's mean of the values of some ranks; see `gather`."""
-    squares = np.zeros(layers[0].shape[1])
-    width = _width(slots)
-    block, total = np.empty((slots, width + PADDING), layers[3].dtype), np.empty(width)
+    width = block.shape[1] - PADDING
+    total = np.empty(width)
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        _read(layers, first, first + n, block, squares)
+        _read(layers, first, first + n, block, constants, None)
         for strip in range(0, n, STRIP):
             _sort(block, steps, strip)
         for k in range(n):
