@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, get_args
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from fedcrf.attacks.search import (
     expansion,
     line_search,
 )
-from fedcrf.checks import check_choice, check_number, check_positive, check_truth, check_whole
+from fedcrf.checks import Count, Positive, Truth, number, whole
 from fedcrf.rules import ClientReport, Memory
 
 
@@ -48,16 +48,10 @@ class Optimal(Attack, ABC):
         ratio: How much a step shrinks, from 0.5 to 1.
     """
 
-    evaluations: int = 20
-    start: float = 0.0
-    step: float = 10.0
-    ratio: float = 0.8
-
-    def __post_init__(self) -> None:
-        check_whole("evaluations", self.evaluations, least=1)
-        check_number("start", self.start, 0.0)
-        check_number("ratio", self.ratio, 0.5, 1.0)
-        check_positive(self, "step")
+    evaluations: Count = 20
+    start: Annotated[float, number(0.0)] = 0.0
+    step: Positive = 10.0
+    ratio: Annotated[float, number(0.5, 1.0)] = 0.8
 
     @abstractmethod
     def _line(self, scene: Scene) -> tuple[Vector, Vector]:
@@ -133,24 +127,15 @@ class Adaptive(Attack):
     renamed: ClassVar[Mapping[str, str]] = {"answer": "faked_response"}
 
     family: FamilyName = "all"
-    evaluations: int = 12
-    stretch: float = 1.0
-    least_kept: float = 0.0
-    patience: float = 0.0
-    faked_response: float = 0.0
-    sketched: bool = False
+    evaluations: Annotated[int, whole(2)] = 12
+    stretch: Annotated[float, number(1.0)] = 1.0
+    least_kept: Annotated[float, number(0.0, 1.0)] = 0.0
+    patience: Annotated[float, number(0.0)] = 0.0
+    faked_response: Annotated[float, number(0.0)] = 0.0
+    sketched: Truth = False
 
     fewest_honest: ClassVar[int] = 1
     remembers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_choice("family", self.family, get_args(FamilyName))
-        check_whole("evaluations", self.evaluations, least=2)
-        check_number("stretch", self.stretch, 1.0)
-        check_number("least_kept", self.least_kept, 0.0, 1.0)
-        check_number("patience", self.patience, 0.0)
-        check_number("faked_response", self.faked_response, 0.0)
-        check_truth("sketched", self.sketched)
 
     def forge(self, scene: Scene) -> Forgery:
         """See `Attack.forge`."""
@@ -226,8 +211,8 @@ class Stealthy(Adaptive):
     """
 
     family: FamilyName = "opposed"
-    stretch: float = 4.0
-    least_kept: float = 0.9
+    stretch: Annotated[float, number(1.0)] = 4.0
+    least_kept: Annotated[float, number(0.0, 1.0)] = 0.9
 
 
 @dataclass(frozen=True)
@@ -243,7 +228,7 @@ class FalseResponse(Adaptive):
         family: As `Adaptive.family`, and so are the others.
     """
 
-    faked_response: float = 1.0
+    faked_response: Annotated[float, number(0.0)] = 1.0
 
 
 @dataclass(frozen=True)
@@ -258,11 +243,7 @@ class Sleeper(Adaptive):
         family: As `Adaptive.family`, and so are the others.
     """
 
-    until: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("until", self.until, least=1)
+    until: Count = 10
 
     def _decided(
         self, scene: Scene, past: Recollection | None
@@ -290,17 +271,10 @@ class Opportunist(Adaptive):
         family: As `Adaptive.family`, and so are the others.
     """
 
-    until: int = 1
-    tolerance: float = 0.01
-    pulsing: bool = True
-    fallen: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("until", self.until, least=1)
-        check_number("tolerance", self.tolerance, 0.0, 1.0)
-        check_number("fallen", self.fallen, 0.0, 1.0)
-        check_truth("pulsing", self.pulsing)
+    until: Count = 1
+    tolerance: Annotated[float, number(0.0, 1.0)] = 0.01
+    pulsing: Truth = True
+    fallen: Annotated[float, number(0.0, 1.0)] = 0.5
 
     def _decided(
         self, scene: Scene, past: Recollection | None

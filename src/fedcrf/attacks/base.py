@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_truth
+from fedcrf.checks import Settings, Truth
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import stepped_state
 from fedcrf.rules.state import floating_layers
@@ -203,10 +203,7 @@ class DataAttack(Attack, ABC):
             the round reports.
     """
 
-    hides: bool
-
-    def __post_init__(self) -> None:
-        check_truth("hides", self.hides)
+    hides: Truth
 
     @abstractmethod
     def poison(

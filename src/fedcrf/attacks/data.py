@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.attacks.base import DataAttack, Images, Labels, Scene, norms
-from fedcrf.checks import check_number, check_positive, check_whole
+from fedcrf.checks import Natural, Count, Truth, check_positive, number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport
 
@@ -24,7 +24,7 @@ class LabelFlip(DataAttack):
         hides: See `DataAttack.hides`.
     """
 
-    hides: bool = False
+    hides: Truth = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
@@ -42,12 +42,8 @@ class LabelNoise(DataAttack):
         hides: See `DataAttack.hides`.
     """
 
-    rate: float = 0.8
-    hides: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("rate", self.rate, 0.0, 1.0)
+    rate: Annotated[float, number(0.0, 1.0)] = 0.8
+    hides: Truth = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
@@ -66,12 +62,8 @@ class FeatureNoise(DataAttack):
         hides: See `DataAttack.hides`.
     """
 
-    sd: float = 1.0
-    hides: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("sd", self.sd, 0.0)
+    sd: Annotated[float, number(0.0)] = 1.0
+    hides: Truth = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
@@ -96,16 +88,10 @@ class Backdoor(DataAttack):
         hides: See `DataAttack.hides`.
     """
 
-    target: int = 0
-    rate: float = 0.32
-    boost: float = 1.0
-    hides: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("target", self.target, least=0)
-        check_number("rate", self.rate, 0.0, 1.0)
-        check_number("boost", self.boost, 1.0)
+    target: Natural = 0
+    rate: Annotated[float, number(0.0, 1.0)] = 0.32
+    boost: Annotated[float, number(1.0)] = 1.0
+    hides: Truth = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
@@ -185,14 +171,8 @@ class PixelPattern(Backdoor):
 
     lengths: ClassVar[str] = "size"
 
-    size: int | None = None
-    value: float = 2.8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("value", self.value)
-        if self.size is not None:
-            check_whole("size", self.size, least=1)
+    size: Count | None = None
+    value: Annotated[float, number()] = 2.8
 
     @abstractmethod
     def areas(self, height: int, width: int) -> list[Area]:
@@ -269,13 +249,11 @@ class DistributedBackdoor(PixelPattern):
 
     lengths: ClassVar[str] = "size or gap"
 
-    gap: int | None = None
+    gap: Natural | None = None
     part: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.gap is not None:
-            check_whole("gap", self.gap, least=0)
         if self.part is not None and (type(self.part) is bool or self.part not in range(4)):
             raise FedcrfError(f"part {self.part}: give a whole number from 0 to 3")
 
@@ -325,15 +303,13 @@ class EdgeCase(Backdoor):
         tail: Share of the class that counts as rare, above 0; one image at least.
     """
 
-    target: int = 1
-    rate: float = 0.8
-    source: int = 0
-    tail: float = 0.1
+    target: Natural = 1
+    rate: Annotated[float, number(0.0, 1.0)] = 0.8
+    source: Natural = 0
+    tail: Annotated[float, number(0.0, 1.0)] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("source", self.source, least=0)
-        check_number("tail", self.tail, 0.0, 1.0)
         check_positive(self, "tail")
         if self.source == self.target:
             raise FedcrfError(f"source {self.source}: it is the target too; give another class")

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from fedcrf.checks import Settings, check_whole
+from fedcrf.checks import Count, Settings, check_whole
 from fedcrf.models.base import ImageShape, check_size
 
 
@@ -23,12 +23,8 @@ class CNN(Settings):
     """
 
     behaviour: ClassVar[int] = 1
-    channels: int = 32
-    hidden: int = 512
-
-    def __post_init__(self) -> None:
-        check_whole("channels", self.channels, least=1)
-        check_whole("hidden", self.hidden, least=1)
+    channels: Count = 32
+    hidden: Count = 512
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
@@ -83,13 +79,13 @@ class SmallCNN(Settings):
 
     behaviour: ClassVar[int] = 1
     channels: tuple[int, ...] = (32, 64, 128)
-    hidden: int = 128
+    hidden: Count = 128
     batch_norm: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for channels in self.channels:
             check_whole("channels", channels, least=1)
-        check_whole("hidden", self.hidden, least=1)
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedcrf.checks import Settings, check_whole
+from fedcrf.checks import Count, Settings
 from fedcrf.models.base import ImageShape, check_size
 
 SMALLEST = 16
@@ -63,10 +63,7 @@ class ResNet20(Settings):
     """
 
     behaviour: ClassVar[int] = 1
-    width: int = 16
-
-    def __post_init__(self) -> None:
-        check_whole("width", self.width, least=1)
+    width: Count = 16
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedcrf.checks import Settings, check_not_negative
+from fedcrf.checks import NotNegative, Settings
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,7 @@ class Proximal(Settings):
     """
 
     behaviour: ClassVar[int] = 1
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "mu")
+    mu: NotNegative = 0.01
 
     def correct_gradients(
         self, parameters: Sequence[Tensor], global_parameters: Sequence[Tensor]

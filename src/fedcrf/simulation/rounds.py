@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fedcrf.attacks import Threat
-from fedcrf.checks import Settings, check_whole
+from fedcrf.checks import Count, Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.extensions import failing
 from fedcrf.files import atomic_write
@@ -202,10 +202,10 @@ class Simulation(Settings):
     threat: Threat | None = None
     attackers: tuple[int, ...] | None = None
     task: Task = CLASSIFICATION
-    evaluate_every: int = 1
+    evaluate_every: Count = 1
 
     def __post_init__(self) -> None:
-        check_whole("evaluate_every", self.evaluate_every, least=1)
+        super().__post_init__()
         check_participation(self.clients_per_round, len(self.federation.clients))
         if self.threat is not None:
             self.threat.check(len(self.federation.eligible), self.clients_per_round)
