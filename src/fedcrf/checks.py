@@ -98,7 +98,9 @@ def _checks_of(kind: type) -> list[tuple[str, bool, Check]]:
     for name, hint in hints.items():
         allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         for each in allowed:
-            checks = [mark.by for mark in getattr(each, "__metadata__", ()) if type(mark) is Checked]
+            checks = [
+                mark.by for mark in getattr(each, "__metadata__", ()) if type(mark) is Checked
+            ]
             if get_origin(each) is Literal:
                 checks.append(one_of(get_args(each)).by)
             found += [(name, type(None) in allowed, check) for check in checks]

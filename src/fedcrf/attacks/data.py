@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.attacks.base import DataAttack, Images, Labels, Scene, norms
-from fedcrf.checks import Natural, Count, Truth, check_positive, number
+from fedcrf.checks import Count, Natural, Truth, check_positive, number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport
 

@@ -22,14 +22,7 @@ from fedcrf.rules.state import (
     layers_alike,
     merged,
 )
-from fedcrf.statistics import (
-    ModelGeometry,
-    UpdateGeometry,
-    centred_geometry,
-    is_floating,
-    model_geometry,
-    weighted_average,
-)
+from fedcrf.statistics import UpdateGeometry, centred_geometry, is_floating, weighted_average
 from fedcrf.statistics.inputs import Layers, finite_clients
 
 Memory = Mapping[str, NDArray[Any]]
@@ -379,15 +372,6 @@ def report_geometry(model: State, reports: Sequence[ClientReport]) -> UpdateGeom
         FedcrfError: No reports, or one that does not fit the global model.
     """
     return centred_geometry(*models_of(model, reports))
-
-
-def report_products(model: State, reports: Sequence[ClientReport]) -> ModelGeometry:
-    """Return the inner products of the updates w_i − w_t and of w_t.
-
-    Raises:
-        FedcrfError: No reports, or one that does not fit the global model.
-    """
-    return model_geometry(*models_of(model, reports))
 
 
 def average_states(

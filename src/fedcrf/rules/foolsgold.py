@@ -9,15 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    finite_reports,
-    weighted_result,
-)
+from fedcrf.rules.base import AggregationResult, ClientReport
 from fedcrf.rules.by_client import recalled, remembered
+from fedcrf.rules.round import Deciding, Round
 from fedcrf.rules.state import State
 from fedcrf.statistics import EPSILON, is_floating
 
@@ -26,7 +20,7 @@ HISTORY = "history"
 
 
 @dataclass(frozen=True)
-class FoolsGold(Rule):
+class FoolsGold(Deciding):
     """Low weights for clients whose updates have been alike (Fung et al., RAID 2020).
 
     A client's history is the sum of its updates of the output layer. Its largest cosine to another
@@ -45,30 +39,19 @@ class FoolsGold(Rule):
 
     remembers: ClassVar[bool] = True
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Move the model by the weighted updates; see `Rule.aggregate`."""
-        finite = finite_reports(model, reports)
-        used = [report for report, whole in zip(reports, finite, strict=True) if whole]
-        weights = np.zeros(len(reports))
+    def decide(self, given: Round) -> AggregationResult:
+        """Move the model by the weighted updates."""
+        used, clients = given.finite_reports, given.clients
         if not used:
-            return weighted_result(model, reports, weights, finite, memory=memory)
-        updates = _output_updates(model, used)
-        clients = [report.client for report in used]
-        before = recalled(memory, clients, HISTORY, updates.shape[1:])
+            return given.weighted(np.zeros(len(given.reports)), memory=given.memory)
+        updates = _output_updates(given.model, used)
+        before = recalled(given.memory, clients, HISTORY, updates.shape[1:])
         history = np.where(np.isnan(before), 0.0, before) + updates
         trust = foolsgold_weights(history)
-        coefficients = weights.copy()
-        coefficients[finite] = trust / len(used)
-        weights[finite] = trust / max(trust.sum(), 1.0)  # the largest is 1, or all are 0
-        return weighted_result(
-            model,
-            reports,
-            weights,
-            finite,
-            coefficients,
-            memory=remembered(memory, clients, **{HISTORY: history}),
+        return given.weighted(
+            given.spread(trust / max(trust.sum(), 1.0)),  # the largest is 1, or all are 0
+            given.spread(trust / len(used)),
+            memory=remembered(given.memory, clients, **{HISTORY: history}),
             reason="the histories of all clients point the same way",
         )
 

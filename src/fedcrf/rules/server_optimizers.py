@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_positive, check_share
+from fedcrf.checks import Positive, Settings, Share
 
 Moments = Mapping[str, NDArray[np.float64]]
 """By name, what an optimizer keeps for one tensor, in the tensor's shape."""
@@ -49,12 +49,8 @@ class Momentum(Settings):
     """
 
     behaviour: ClassVar[int] = 1
-    learning_rate: float = 1.0
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_positive(self, "learning_rate")
-        check_share(self, "momentum")
+    learning_rate: Positive = 1.0
+    momentum: Share = 0.9
 
     @property
     def initial(self) -> Mapping[str, float]:
@@ -82,13 +78,9 @@ class _Adaptive(Settings):
     """
 
     behaviour: ClassVar[int] = 1
-    learning_rate: float = 0.01
-    beta1: float = 0.9
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_positive(self, "learning_rate", "tau")
-        check_share(self, "beta1")
+    learning_rate: Positive = 0.01
+    beta1: Share = 0.9
+    tau: Positive = 1e-3
 
     @property
     def initial(self) -> Mapping[str, float]:
@@ -114,8 +106,8 @@ class _Adaptive(Settings):
 class Adagrad(_Adaptive):
     """FedAdagrad: v ← v + Δ² (Reddi et al., ICLR 2021); no momentum unless β₁ is set."""
 
-    learning_rate: float = 0.1
-    beta1: float = 0.0
+    learning_rate: Positive = 0.1
+    beta1: Share = 0.0
 
     def _second_moment(
         self, before: NDArray[np.float64], squared: NDArray[np.float64]
@@ -131,11 +123,7 @@ class _Decaying(_Adaptive):
         beta2: β₂ in [0, 1).
     """
 
-    beta2: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(self, "beta2")
+    beta2: Share = 0.99
 
 
 @dataclass(frozen=True)
@@ -173,10 +161,7 @@ class FedExP(Settings):
     """
 
     behaviour: ClassVar[int] = 1
-    epsilon: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_positive(self, "epsilon")
+    epsilon: Positive = 1e-3
 
     @property
     def initial(self) -> Mapping[str, float]:

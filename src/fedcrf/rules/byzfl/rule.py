@@ -14,19 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import check_positive, check_whole
-from fedcrf.crf import base_weights
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    check_reports,
-    num_examples,
-    stepped_state,
-)
+from fedcrf.rules.base import AggregationResult, ClientReport, Memory, stepped_state
 from fedcrf.rules.byzfl.catalogue import AGGREGATORS, PRE_AGGREGATORS, PREFIX, Part, parts_of
 from fedcrf.rules.byzfl.package import byzfl_aggregators, drawing
+from fedcrf.rules.round import Deciding, Round
 from fedcrf.rules.state import State, floating_layers
 from fedcrf.statistics import is_floating, weighted_average
 
@@ -34,7 +26,7 @@ LOGGER = logging.getLogger("fedcrf")
 
 
 @dataclass(frozen=True)
-class ByzFLRule(Rule):
+class ByzFLRule(Deciding):
     """ByzFL's pre-aggregators and aggregator on the updates w_i − w_t; see `byzfl_rule`.
 
     They get float32 updates, all floating-point tensors in one vector, and no counts of examples.
@@ -97,30 +89,20 @@ class ByzFLRule(Rule):
         if refusal is not None:
             raise FedcrfError(f"{refusal}: set fewer (rules.{self.name}.attackers)")
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the model moved by ByzFL's aggregate; see `Rule.aggregate`.
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the model moved by ByzFL's aggregate.
 
         Raises:
             FedcrfError: Also where ByzFL refuses the updates, or is not installed.
         """
-        check_reports(model, reports)
-        updates = _updates(model, reports)
-        finite = np.asarray(np.isfinite(updates).all(axis=1))
-        shares = base_weights(num_examples(reports), finite)
+        updates = _updates(given.model, given.reports)
+        finite = given.finite = np.asarray(np.isfinite(updates).all(axis=1))
         if not finite.any():
-            return AggregationResult(model, np.zeros(len(reports)), shares, ~finite, memory=memory)
-        self._check_memory(memory, updates.shape[1])
+            return given.without_weights(None, given.memory)
+        self._check_memory(given.memory, updates.shape[1])
         attackers = self._allowed(int(finite.sum()), self._attackers - int((~finite).sum()))
-        aggregate, kept = self._among(finite)._aggregated(updates[finite], attackers, memory)
-        return AggregationResult(
-            state=_moved(model, reports, aggregate, finite),
-            weights=np.where(finite, np.nan, 0.0),
-            base_weights=shares,
-            excluded=~finite,
-            memory=kept,
-        )
+        aggregate, kept = self._among(finite)._aggregated(updates[finite], attackers, given.memory)
+        return given.without_weights(_moved(given, aggregate), kept)
 
     def _aggregated(
         self, updates: NDArray[np.float32], attackers: int, memory: Memory
@@ -309,16 +291,12 @@ def _updates(model: State, reports: Sequence[ClientReport]) -> NDArray[np.float3
         )
 
 
-def _moved(
-    model: State,
-    reports: Sequence[ClientReport],
-    aggregate: NDArray[np.float32],
-    finite: NDArray[np.bool_],
-) -> State:
+def _moved(given: Round, aggregate: NDArray[np.float32]) -> State:
     """Return w_t + the aggregate; integer tensors are the mean of the finite reports', rounded."""
+    plain = given.finite / given.finite.sum()
     integers = {
-        name: weighted_average([report.state[name] for report in reports], finite / finite.sum())
-        for name, array in model.items()
+        name: weighted_average([report.state[name] for report in given.reports], plain)
+        for name, array in given.model.items()
         if not is_floating(array.dtype)
     }
-    return stepped_state(model, aggregate, integers)
+    return stepped_state(given.model, aggregate, integers)
