@@ -1,28 +1,115 @@
-"""A chain of ByzFL's pre-aggregators and one of its aggregators, as a server rule."""
+"""The rules of ByzFL: its robust aggregators, with its pre-aggregators before them, by name.
+
+A rule is called ``byzfl-AGGREGATOR``, with any pre-aggregators between the two in the order in
+which they work, as in ``byzfl-nnm-krum`` or ``byzfl-arc-nnm-geometric-median``. Its settings are
+ByzFL's own, except that f is ``attackers``. The package (``fedcrf[byzfl]``) is imported only when
+a rule aggregates.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, make_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import check_positive, check_whole
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.extras import check_installed
 from fedcrf.rules.base import AggregationResult, ClientReport, Memory, stepped_state
-from fedcrf.rules.byzfl.catalogue import AGGREGATORS, PRE_AGGREGATORS, PREFIX, Part, parts_of
-from fedcrf.rules.byzfl.package import byzfl_aggregators, drawing
 from fedcrf.rules.round import Deciding, Round
 from fedcrf.rules.state import State, floating_layers
 from fedcrf.statistics import is_floating, weighted_average
 
 LOGGER = logging.getLogger("fedcrf")
+
+PREFIX = "byzfl-"
+"""Prefix of the names of ByzFL's rules."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """An aggregator or a pre-aggregator.
+
+    Attributes:
+        kind: Its class in ByzFL.
+        settings: The class's parameters but for f, with their defaults; None for a whole number
+            that is computed unless given.
+        takes_f: Whether the class takes f.
+        draws: Whether it draws random numbers.
+        remembers: Whether it starts from its last result.
+        of_arrays: Whether it gets NumPy arrays instead of tensors: torch's quantile takes at most
+            16 million numbers.
+    """
+
+    kind: str
+    settings: Mapping[str, int | float | None] = field(default_factory=dict)
+    takes_f: bool = False
+    draws: bool = False
+    remembers: bool = False
+    of_arrays: bool = False
+
+
+AGGREGATORS: Mapping[str, Part] = {
+    "average": Part("Average"),
+    "median": Part("Median", of_arrays=True),
+    "trmean": Part("TrMean", takes_f=True),
+    "geometric-median": Part("GeometricMedian", {"nu": 0.1, "T": 3}),
+    "krum": Part("Krum", takes_f=True),
+    "multi-krum": Part("MultiKrum", takes_f=True),
+    "centered-clipping": Part("CenteredClipping", {"L": 1, "tau": 100.0}, remembers=True),
+    "mda": Part("MDA", takes_f=True),
+    "monna": Part("MoNNA", {"idx": 0}, takes_f=True),
+    "meamed": Part("Meamed", takes_f=True, of_arrays=True),
+    "caf": Part("CAF", takes_f=True, draws=True),
+    "smea": Part("SMEA", takes_f=True, draws=True),
+}
+"""ByzFL's aggregators by name; of MoNNA's ``idx`` see `ByzFLRule`."""
+
+PRE_AGGREGATORS: Mapping[str, Part] = {
+    "clipping": Part("Clipping", {"c": 2.0}),
+    "arc": Part("ARC", takes_f=True),
+    "nnm": Part("NNM", takes_f=True),
+    "bucketing": Part("Bucketing", {"s": None}, draws=True),
+}
+"""ByzFL's pre-aggregators by name."""
+
+BYZFL_RULES: Sequence[str] = tuple(
+    f"{PREFIX}{before}{aggregator}"
+    for before in ("", *(f"{name}-" for name in PRE_AGGREGATORS))
+    for aggregator in AGGREGATORS
+)
+"""Every aggregator, alone and after each pre-aggregator; longer chains have names too."""
+
+
+def parts_of(name: str) -> tuple[tuple[str, ...], str]:
+    """Return the pre-aggregators and the aggregator in a name such as ``byzfl-nnm-krum``.
+
+    Raises:
+        FedcrfError: There is none.
+    """
+    before: list[str] = []
+    rest = name.removeprefix(PREFIX)
+    while (first := _first_pre_aggregator(rest)) not in (None, *before):
+        before.append(str(first))
+        rest = rest.removeprefix(f"{first}-")
+    if not name.startswith(PREFIX) or rest not in AGGREGATORS:
+        raise unknown_name("rule of ByzFL", name, BYZFL_RULES)
+    return tuple(before), rest
+
+
+def _first_pre_aggregator(rest: str) -> str | None:
+    return next((name for name in PRE_AGGREGATORS if rest.startswith(f"{name}-")), None)
 
 
 @dataclass(frozen=True)
@@ -300,3 +387,42 @@ def _moved(given: Round, aggregate: NDArray[np.float32]) -> State:
         if not is_floating(array.dtype)
     }
     return stepped_state(given.model, aggregate, integers)
+
+
+# --- the package ---
+
+
+@cache
+def byzfl_aggregators() -> ModuleType:
+    """Import ByzFL's aggregators, and nothing else of it.
+
+    The package imports its own federations, with torchvision, matplotlib and seaborn: that takes
+    seconds, and fails where torchvision and torch are built for different devices.
+
+    Raises:
+        FedcrfError: It is not installed.
+    """
+    check_installed("byzfl")
+    if "byzfl" in sys.modules:
+        return import_module("byzfl.aggregators")
+    spec = find_spec("byzfl")
+    assert spec is not None
+    sys.modules["byzfl"] = module_from_spec(spec)  # so that parts are found; it is not executed
+    try:
+        return import_module("byzfl.aggregators")
+    finally:
+        del sys.modules["byzfl"]  # a later import is still of the whole package
+
+
+@contextmanager
+def drawing(seed: int, rounds: int) -> Iterator[None]:
+    """Seed torch's generator, from which ByzFL draws, and restore its state at the end."""
+    import torch
+
+    generator: torch.Generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(int(np.random.SeedSequence([seed, rounds]).generate_state(1)[0]))
+    try:
+        yield
+    finally:
+        generator.set_state(before)
