@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Positive, Share
 from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.by_client import recalled, remembered
 from fedcrf.rules.round import Deciding, Round
 from fedcrf.statistics import projections
 from fedcrf.statistics.inputs import Layers
@@ -22,9 +21,6 @@ ADAM_EPSILON = 1e-8
 
 COSINE_EPSILON = 1e-8
 """The least product of norms in a cosine, as in the source."""
-
-LOGITS = "logits"
-"""Name in the memory of each client's T."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +53,13 @@ class FedAWA(Deciding):
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the models with these weights."""
         gram = given.among_used(given.geometry.gram)
-        before = recalled(given.memory, given.clients, LOGITS, ())
+        before = given.recalled("logits")
         if not len(gram):
             return given.weighted(given.spread(np.zeros(0)), memory=given.memory)
         logits = np.where(np.isnan(before), given.shares[given.used], before)
         dissimilarity = _dissimilarity(given.finite_layers, given.layers[1])
         weights, logits = self._adapted(logits, dissimilarity, gram)
-        kept = remembered(given.memory, given.clients, **{LOGITS: logits})
-        return given.weighted(given.spread(weights), memory=kept)
+        return given.weighted(given.spread(weights), memory=given.remembered(logits=logits))
 
     def _adapted(
         self,

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Positive, Share
 from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.by_client import recalled, remembered
 from fedcrf.rules.round import Deciding, Round
 from fedcrf.statistics import EPSILON
 
@@ -44,15 +43,14 @@ class FedSCS(Deciding):
         alike = np.full(len(fresh), 1.0 / max(1, len(fresh)))
         if len(fresh) < 2:
             return given.weighted(given.spread(alike), memory=given.memory)
-        before = recalled(given.memory, given.clients, "scores", ())
+        before = given.recalled("scores")
         known = ~np.isnan(before)
         scores = np.where(known, self.beta * before + (1 - self.beta) * fresh, fresh)
         change = np.where(known, np.abs(scores - before) / (before + self.epsilon), 0.0)
         stable = scores / (1.0 + change)
         total = stable.sum()
         weights = stable / total if total > self.epsilon else alike
-        kept = remembered(given.memory, given.clients, scores=scores)
-        return given.weighted(given.spread(weights), memory=kept)
+        return given.weighted(given.spread(weights), memory=given.remembered(scores=scores))
 
 
 def cosines_to_others(gram: NDArray[np.float64]) -> NDArray[np.float64]:

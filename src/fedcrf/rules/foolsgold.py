@@ -10,13 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.rules.base import AggregationResult, ClientReport
-from fedcrf.rules.by_client import recalled, remembered
 from fedcrf.rules.round import Deciding, Round
 from fedcrf.rules.state import State
 from fedcrf.statistics import EPSILON, is_floating
-
-HISTORY = "history"
-"""Name in the memory of the sums of each client's updates of the output layer."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +37,17 @@ class FoolsGold(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Move the model by the weighted updates."""
-        used, clients = given.finite_reports, given.clients
+        used = given.finite_reports
         if not used:
             return given.weighted(np.zeros(len(given.reports)), memory=given.memory)
         updates = _output_updates(given.model, used)
-        before = recalled(given.memory, clients, HISTORY, updates.shape[1:])
+        before = given.recalled("history", updates.shape[1:])
         history = np.where(np.isnan(before), 0.0, before) + updates
         trust = foolsgold_weights(history)
         return given.weighted(
             given.spread(trust / max(trust.sum(), 1.0)),  # the largest is 1, or all are 0
             given.spread(trust / len(used)),
-            memory=remembered(given.memory, clients, **{HISTORY: history}),
+            memory=given.remembered(history=history),
             reason="the histories of all clients point the same way",
         )
 

@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.crf import base_weights
+from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     AggregationResult,
     ClientReport,
@@ -112,6 +113,41 @@ class Round:
         """Return (m,) equal weights of those chosen, (n,), of the finite clients."""
         return self.spread(chosen / max(1, chosen.sum()))
 
+    def recalled(self, name: str, shape: tuple[int, ...] = ()) -> NDArray[np.float64]:
+        """Return (n, *shape) what the memory keeps of the finite clients; NaN of one that is new.
+
+        Raises:
+            FedcrfError: The memory is of another rule or model.
+        """
+        clients, memory = self.clients, self.memory
+        rows = np.full((len(clients), *shape), np.nan)
+        if not memory:
+            return rows
+        known, kept = memory.get(CLIENTS), memory.get(name)
+        if known is None or kept is None or np.shape(kept) != (len(known), *shape):
+            raise FedcrfError(
+                f"the memory holds no '{name}' of clients of this model: give that of the round "
+                "before, or none to begin anew"
+            )
+        places = {int(client): place for place, client in enumerate(known)}
+        for place, client in enumerate(clients):
+            if client in places:
+                rows[place] = kept[places[client]]
+        return rows
+
+    def remembered(self, **renewed: NDArray[np.float64]) -> Memory:
+        """Return the memory with new rows, (n, …) by name, of the finite clients."""
+        old = self.memory.get(CLIENTS, np.zeros(0, np.int64))
+        names = np.union1d(old, np.asarray(self.clients, np.int64))
+        kept: dict[str, NDArray[Any]] = {CLIENTS: names}
+        for name, rows in renewed.items():
+            whole = np.zeros((len(names), *rows.shape[1:]), rows.dtype)
+            if len(old):
+                whole[np.searchsorted(names, old)] = self.memory[name]
+            whole[np.searchsorted(names, self.clients)] = rows
+            kept[name] = whole
+        return kept
+
     def weighted(
         self,
         weights: NDArray[np.float64],
@@ -140,6 +176,10 @@ class Round:
             excluded=~self.finite,
             memory=memory or {},
         )
+
+
+CLIENTS = "clients"
+"""Name in the memory of the array of identities; others have a row for each."""
 
 
 class Deciding(Rule):
