@@ -246,7 +246,8 @@ def _of_sites(name: str, options: ReadOptions) -> ImageDataset:
     inputs, labels = (np.concatenate(each) for each in zip(*read.sites.values(), strict=True))
     labels = labels.astype(np.int64)
     names = read.class_names or tuple(str(label) for label in range(int(labels.max()) + 1))
-    examples = LabelledImages.from_numbers(inputs.astype(np.float32), labels)
+    numbers_as_channels = (*inputs.shape, 1, 1)[:4]
+    examples = LabelledImages(inputs.astype(np.float32).reshape(numbers_as_channels), labels)
     return replace(ImageDataset.from_parts(name, examples, None, names), sites=tuple(read.sites))
 
 
@@ -341,7 +342,7 @@ def _labelled(
 ) -> LabelledImages:
     """Return (n, H, W) or (n, H, W, 3) images, resized, with their labels."""
     blocks = [image_block(Image.fromarray(one), options.image_size) for one in images]
-    return LabelledImages.from_arrays(join_blocks(name, blocks), labels)
+    return LabelledImages(join_blocks(name, blocks), labels)
 
 
 def _check_no_columns(name: str, options: ReadOptions) -> None:

@@ -73,7 +73,7 @@ def decode_splits(
                 f"data set '{name}' has the label {error} but only {len(names)} class names; "
                 "mend its files, or name another column with --label-column."
             ) from None
-        labelled.append(LabelledImages.from_arrays(block, labels))
+        labelled.append(LabelledImages(block, labels))
     first, second = [*labelled, None][:2]
     assert first is not None
     return ImageDataset.from_parts(name, first, second, names)
