@@ -310,10 +310,8 @@ def most_agreeable(scene: Scene) -> NDArray[np.int64]:
 def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
     """Return the attackers' copies of honest clients' updates.
 
-    Args:
-        scene: The round.
-        order: Honest clients; those that are not named come last. The attackers copy the first of
-            them that take part, each another, and begin again if the attackers are more.
+    They copy the first of ``order`` that take part, each another one; honest clients that it does
+    not name come last. If the attackers are more, they begin again.
     """
     places = {report.client: row for row, report in enumerate(scene.finite_honest)}
     named = [places.pop(client) for client in order.tolist() if client in places]
@@ -322,10 +320,7 @@ def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
 
 
 def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
-    """Return the weight of the attackers' reports, as a share of that without the rule's memory.
-
-    NaN if the rule gives no weights, or weight 0 without its memory.
-    """
+    """Return the attackers' weight as a share of that without the rule's memory; NaN if it has none."""
     now, anew = (
         float(asked(each, forged).weights[attacking(scene)].sum())
         for each in (scene, replace(scene, rule_memory={}))

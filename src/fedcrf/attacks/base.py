@@ -179,12 +179,7 @@ class Attack(Settings):
         return Forgery(scene.reports(self.updates(scene)))
 
     def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
-        """Return why f of m clients cannot attack so, with the mend; None if they can.
-
-        Args:
-            num_clients: m.
-            num_attackers: f.
-        """
+        """Return why f of m clients cannot attack so, with the mend; None if they can."""
         if num_clients - num_attackers >= self.fewest_honest:
             return None
         needs = (
@@ -214,18 +209,12 @@ class DataAttack(Attack, ABC):
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         """Raise a `FedcrfError` if the attack is not possible on such data.
 
-        Args:
-            image_shape: Channels, height and width.
-            num_classes: Number of labels.
+        ``image_shape`` has channels, height and width.
         """
         return
 
     def of_attacker(self, number: int) -> Self:
-        """Return the attack as one attacker carries it out.
-
-        Args:
-            number: The attacker's place among the attackers of the run, from 0 on.
-        """
+        """Return the attack of the attacker of this place, from 0 on, among those of the run."""
         return self
 
     def trained(self, scene: Scene) -> Sequence[ClientReport]:
@@ -283,11 +272,7 @@ def by_client(memory: Memory, name: str) -> dict[int, Any]:
 
 
 def kept_by_client(**kept: Mapping[int, Any]) -> Memory:
-    """Return a memory of values by client, of which `by_client` reads the names given here.
-
-    Args:
-        kept: By name, the values of the same clients in the same order. No client: an empty memory.
-    """
+    """Return a memory of values by client, all of the same clients; without any an empty one."""
     clients = list(next(iter(kept.values())))
     if not clients:
         return {}

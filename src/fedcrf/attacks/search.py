@@ -133,14 +133,10 @@ def best(trials: Iterable[Trial]) -> Trial:
 def line_search(
     tried: Callable[[float], Trial], least: float, greatest: float, evaluations: int
 ) -> Trial:
-    """Return the best trial of a number in a range.
+    """Return the best trial of a number between ``least``, above 0, and ``greatest``.
 
-    Args:
-        tried: Tries a number.
-        least: The smallest number, above 0.
-        greatest: The largest.
-        evaluations: How many numbers are tried: half of them spread over the range, by equal
-            factors, half of them between the best one's neighbours.
+    Half of the evaluations are spread over the range, by equal factors, half of them lie between
+    the best one's neighbours.
     """
     coarse = np.geomspace(least, greatest, evaluations - evaluations // 2)
     trials = [tried(float(number)) for number in coarse]
@@ -153,17 +149,10 @@ def line_search(
 def expansion(
     tried: Callable[[float], Trial], start: float, step: float, ratio: float, evaluations: int
 ) -> Trial:
-    """Return the best trial of a number that grows, as ByzFL's optimal attacks search it.
+    """Return the best trial of a number that grows from ``start``, as in ByzFL's optimal attacks.
 
     The number goes up by the step. While that finds more, the step is doubled; from the first time
-    that it does not, every step is ``ratio`` times the last.
-
-    Args:
-        tried: Tries a number.
-        start: The first number.
-        step: The first step.
-        ratio: From 0 to 1.
-        evaluations: How many numbers are tried.
+    that it does not, every step is ``ratio`` times the last, from 0 to 1.
     """
     number, found, expanding = start, tried(start), True
     for _ in range(evaluations - 1):

@@ -72,14 +72,10 @@ class ALIE(Attack):
 
 
 def largest_z(num_clients: int, num_attackers: int) -> float:
-    """Return z_max: Φ(z) = (m − f − s)/(m − f) with s = ⌊m/2 + 1⌋ − f.
+    """Return z_max: Φ(z) = (m − f − s)/(m − f) with s = ⌊m/2 + 1⌋ − f, from 1 to m − f − 1.
 
     On average s honest clients lie beyond μ − zσ, and with the attackers they are a majority. With
     few attackers z is negative.
-
-    Args:
-        num_clients: m.
-        num_attackers: f; s must be from 1 to m − f − 1.
     """
     num_honest = num_clients - num_attackers
     needed = _supporters(num_clients, num_attackers)

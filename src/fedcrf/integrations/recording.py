@@ -64,10 +64,7 @@ class Recorder:
         return None if self._run is None else self._run.path.name
 
     def begin(self, run: str | None) -> Path:
-        """Begin the record of a run, and return its folder.
-
-        Args:
-            run: The folder of a run to continue. If it is None, or gone, there is a new folder.
+        """Begin the record of a run, or go on with that of an earlier one, and return its folder.
 
         Raises:
             FedcrfError: The folder cannot be made.
@@ -94,14 +91,7 @@ class Recorder:
         losses: Sequence[float],
         now: float,
     ) -> None:
-        """Write a round's training.
-
-        Args:
-            current: What was sent, and when.
-            decision: What became of the replies.
-            losses: Each reply's training loss; NaN without one.
-            now: When the next model was ready, by the same clock.
-        """
+        """Write a round's training, with each reply's loss, NaN without one; ``now`` is its end."""
         assert self._run is not None
         unknown = Metrics(loss=math.nan, accuracy=math.nan)
         record = RoundRecord(

@@ -362,11 +362,7 @@ def client_reports(
 ) -> tuple[list[TrainReply], list[ClientReport]]:
     """Return replies and reports in the order of the clients, the same in every run.
 
-    Args:
-        replies: The usable ones of a round.
-        identities: Which client each node is; new nodes are added.
-        names: The names of metrics.
-        evidence: Names of the evidence that the rule uses.
+    The identities get the new nodes; ``evidence`` names what the rule uses.
     """
     identities.settle(replies)
     given = names.evidence([reply.metrics for reply in replies], evidence)

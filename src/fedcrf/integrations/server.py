@@ -184,16 +184,7 @@ class RuleServer:
 
     @contextmanager
     def after(self, saved: Checkpoint, model: State, num_rounds: int) -> Iterator[None]:
-        """Within the context, runs continue from a checkpoint.
-
-        Args:
-            saved: The checkpoint.
-            model: Any model of the run.
-            num_rounds: Of the whole run.
-
-        Raises:
-            FedcrfError: The checkpoint is of another model.
-        """
+        """Within the context, runs continue from a checkpoint; see `go_on`."""
         own = self._origin
         self.go_on(saved, model)
         self._log.info(
@@ -205,11 +196,7 @@ class RuleServer:
             self._origin = own
 
     def go_on(self, saved: Checkpoint, model: State) -> None:
-        """Let all further runs continue from a checkpoint.
-
-        Args:
-            saved: The checkpoint.
-            model: Any model of the run.
+        """Let all further runs continue from a checkpoint; ``model`` is any model of the run.
 
         Raises:
             FedcrfError: The checkpoint is of another model.

@@ -92,10 +92,8 @@ def loss_gradient(
 ) -> NDArray[np.float64]:
     """Return the loss's gradient by T, at the weights p = softmax(T).
 
-    Args:
-        weights: (m,) p.
-        dissimilarity: (m,) 1 − cos(w_t, w_i).
-        gram: (m, m) inner products of the updates about any point, which does not matter.
+    The dissimilarity is (m,) 1 − cos(w_t, w_i); ``gram`` has the (m, m) inner products of the
+    updates about any point, which does not matter.
     """
     inner = gram @ weights
     squared = np.diagonal(gram) - 2.0 * inner + weights @ inner

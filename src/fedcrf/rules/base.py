@@ -254,11 +254,7 @@ def plain_rule(rule: object) -> object:
 def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
     """Raise a `FedcrfError` if a rule is informed that half of its clients attack, or more.
 
-    Args:
-        rule: The rule.
-        setting: The name of its setting for the number of attackers.
-        attackers: How many.
-        num_clients: Clients of a round.
+    ``setting`` is the name of its setting for their number.
     """
     most = (num_clients - 1) // 2
     if attackers > most:
@@ -405,10 +401,7 @@ def average_states(
 def stepped_state(model: State, step: NDArray[np.floating], others: State) -> State:
     """Return w_t moved by a flat step, with the integer tensors of another model.
 
-    Args:
-        model: w_t.
-        step: (d,) over the floating-point tensors, in the order of their names.
-        others: The model with the integer tensors; its other tensors are not read.
+    The (d,) step is over the floating-point tensors, in the order of their names.
     """
     state: dict[str, NDArray[Any]] = {}
     start = 0

@@ -194,13 +194,7 @@ class ByzFLRule(Deciding):
     def _aggregated(
         self, updates: NDArray[np.float32], attackers: int, memory: Memory
     ) -> tuple[NDArray[np.float32], Memory]:
-        """Return ByzFL's aggregate of (m, d) finite updates, and the next memory.
-
-        Args:
-            updates: The updates; they are overwritten.
-            attackers: f among them.
-            memory: That of the round before.
-        """
+        """Return ByzFL's aggregate of finite updates, which it overwrites, and the next memory."""
         import torch
 
         part = AGGREGATORS[self.aggregator]

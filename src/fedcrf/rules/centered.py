@@ -106,14 +106,9 @@ def clipped_mean(
 ) -> NDArray[np.float64]:
     """Run z ← z + mean of (v_i − z) min(1, τ/‖v_i − z‖), on the Gram matrix alone.
 
-    Args:
-        gram: (1 + m, 1 + m) inner products of the first z and the updates, about any point.
-        buckets: (k, m) weights of the updates in each v_i; each row sums to 1.
-        clip: τ.
-        iterations: How many.
-
-    Returns:
-        (1 + m,) coefficients of the first z and of the updates in the last z; they sum to 1.
+    ``gram`` has the (1 + m, 1 + m) inner products of the first z and the updates, about any point;
+    ``buckets`` the (k, m) weights of the updates in each v_i. Returned are the (1 + m,)
+    coefficients of the first z and of the updates in the last z; they sum to 1.
     """
     points = np.hstack([np.zeros((len(buckets), 1)), buckets])
     center = np.zeros(len(gram))

@@ -106,13 +106,8 @@ def sampled_grams(
 ) -> tuple[NDArray[np.bool_], list[NDArray[np.float64]]]:
     """Return (m,) whether each update is finite, and the Gram matrix of each choice of columns.
 
-    Args:
-        clients: The m models.
-        origin: The global model.
-        chosen: (k, d) bool, the columns of each of k matrices.
-
-    Returns:
-        The matrices are of the updates about their mean; they count where all are finite.
+    ``chosen`` are k choices, (k, d) bool. The matrices are of the updates about their mean; they
+    count where all are finite.
     """
     m, start = len(clients), 0
     squares, grams = np.zeros(m), [np.zeros((m, m)) for _ in chosen]
@@ -135,9 +130,6 @@ def outlier_scores(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (m,) squared projections on the top singular vector, relative to their sum.
 
     They are rounded, so that scores that are equal but for rounding, as those of two clients, tie.
-
-    Args:
-        gram: (m, m) inner products of the updates about their mean.
     """
     _, vectors = np.linalg.eigh(gram)
     return np.asarray(np.round(vectors[:, -1] ** 2, TIE))

@@ -64,11 +64,7 @@ class FLAME(Drawing):
 
 
 def majority(cosines: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return (m,) bool, who is in HDBSCAN's cluster of more than half of the clients.
-
-    Args:
-        cosines: (m, m) of their models.
-    """
+    """Return (m,) who is in HDBSCAN's cluster of more than half of the clients, by cosines."""
     if len(cosines) < 2:
         return np.ones(len(cosines), np.bool_)
     from sklearn.cluster import HDBSCAN

@@ -75,11 +75,8 @@ class GAS(InformedOfAttackers, Drawing):
 def dealt(models: Sequence[Layers], num_groups: int, draw: np.random.Generator) -> Iterator[Groups]:
     """Yield the groups of randomly dealt coordinates, several at a time, in fresh arrays.
 
-    Args:
-        models: For each of m clients the flat layers of its model; all are finite.
-        num_groups: How many groups; there are fewer if equal sizes need fewer. The last one is
-            filled up with zeros.
-        draw: Deals the coordinates.
+    All models are finite. There are fewer groups than asked for if equal sizes need fewer; the last
+    one is filled up with zeros.
     """
     sizes = [len(layer) for layer in models[0]]
     size = -(-sum(sizes) // num_groups)

@@ -109,14 +109,7 @@ def smoothed_weiszfeld(
 ) -> NDArray[np.float64]:
     """Run v_i ∝ s_i / max(ν, ‖z − u_i‖) with z = Σ v_j u_j from v = s (RFA's algorithm 2).
 
-    Args:
-        gram: (m, m) inner products of the updates about their mean; NaN where the share is 0.
-        shares: (m,) weights s of the distances; an update of share 0 is excluded.
-        iterations: Number of iterations.
-        smoothing: ν > 0.
-
-    Returns:
-        (m,) weights v; they sum to 1, or are all 0 where the shares are.
+    Arguments and result are those of `weiszfeld`; ``smoothing`` is ν > 0.
     """
     used = np.flatnonzero(shares)
     products, s = gram[np.ix_(used, used)], shares[used]

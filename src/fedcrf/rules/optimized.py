@@ -69,11 +69,7 @@ class Optimized(Wrapper):
     ) -> tuple[State, Mapping[str, Memory]]:
         """Return the next model, and by moment what is kept of every trained tensor.
 
-        Args:
-            model: w_t.
-            aggregate: w_agg.
-            kept: By moment, what was kept.
-            rate: What the optimizer's steps are multiplied by.
+        Steps go from w_t towards w_agg, times the rate.
         """
         state = dict(aggregate)
         after: dict[str, dict[str, NDArray[np.float64]]] = {moment: {} for moment in kept}

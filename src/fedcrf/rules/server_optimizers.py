@@ -175,12 +175,7 @@ class FedExP(Settings):
         return update, {}
 
     def rate(self, mean_square: float, square: float) -> float:
-        """Return η.
-
-        Args:
-            mean_square: Σ p_i‖u_i‖².
-            square: ‖Δ‖².
-        """
+        """Return η from the mean square Σ p_i‖u_i‖² and the square ‖Δ‖²."""
         return max(1.0, mean_square / (2.0 * (square + self.epsilon)))
 
 

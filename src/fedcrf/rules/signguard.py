@@ -80,11 +80,7 @@ def sign_features(
 ) -> NDArray[np.float64]:
     """Return (m, 3) shares of positive, zero and negative signs, relative to the largest.
 
-    Args:
-        clients: The m models.
-        origin: The global model.
-        start: The first column.
-        stop: The column after the last.
+    They are those of the updates' columns from ``start`` up to ``stop``.
     """
     m, counts = len(clients), np.zeros((len(clients), 3))
     width = max(1, MANY_NUMBERS // m)
@@ -101,11 +97,7 @@ def sign_features(
 
 
 def largest_cluster(features: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return (m,) bool, who is in the largest cluster of mean shift; all if there is no bandwidth.
-
-    Args:
-        features: (m, k) statistics.
-    """
+    """Return (m,) who is in the largest cluster of mean shift; all if there is no bandwidth."""
     from sklearn.cluster import MeanShift, estimate_bandwidth
     from threadpoolctl import threadpool_limits
 

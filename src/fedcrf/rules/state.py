@@ -107,9 +107,7 @@ def copied(state: State) -> State:
 def floating_layers(state: State, order: State | None = None) -> Layers:
     """Return the floating-point tensors of a state, flat; buffers are among them.
 
-    Args:
-        state: The model.
-        order: The model that gives the order of names; by default the state itself.
+    They are in the order of another model's names, if one is given.
     """
     names = state if order is None else order
     return [state[name].reshape(-1) for name in names if is_floating(state[name].dtype)]
@@ -146,11 +144,8 @@ Reduce = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
 def merged(model: State, states: Sequence[State], floats: Reduce, others: Reduce) -> State:
     """Return one model of m, number by number; it is flat if they are.
 
-    Args:
-        model: A model with the same tensors, which gives their order.
-        states: The m models.
-        floats: Reduces floating-point tensors.
-        others: Reduces other tensors.
+    The first one gives the order of names. ``floats`` reduces floating-point tensors, ``others``
+    the rest.
     """
     layout, flat = Layout.of(model), flat_alike(model, states)
     rest = {
