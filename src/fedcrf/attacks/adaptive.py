@@ -320,7 +320,7 @@ def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
 
 
 def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
-    """Return the attackers' weight as a share of that without the rule's memory; NaN if it has none."""
+    """Return the attackers' weight as a share of that without the memory; NaN without weights."""
     now, anew = (
         float(asked(each, forged).weights[attacking(scene)].sum())
         for each in (scene, replace(scene, rule_memory={}))

@@ -82,9 +82,9 @@ class Recollection:
 
 
 def honest_response(scene: Scene, past: Recollection, view: Callable[[Vector], Vector]) -> float:
-    """Return the median honest client's response, at most 0: the cosine of its change with w_t − w_t'.
+    """Return the median honest client's response to the model's step, at most 0; 0 if none is known.
 
-    ``view`` returns the vectors themselves, or sketches of them. It is 0 if no response is known.
+    ``view`` returns the vectors themselves, or sketches of them.
     """
     changed, moved = past.change(scene, scene.finite_honest, scene.honest_updates)
     responses = curvature_response(view(changed), view(moved))

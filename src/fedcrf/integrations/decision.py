@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
 from fedcrf.errors import listed
-from fedcrf.integrations.replies import Excluded, Node, TrainReply, alike, capped
+from fedcrf.integrations.replies import Excluded, Metrics, Node, TrainReply, alike, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
 
 NO_REPLY = "no reply was usable"
@@ -46,12 +47,14 @@ class Decision:
     """What became of a round's replies.
 
     Attributes:
+        round: The round.
         replies: The usable ones, in the order of the clients.
         reports: The reports that the rule got of them, in the same order.
         excluded: The nodes without a usable reply.
         result: What the rule decided, without the next model; None without a usable reply.
     """
 
+    round: TrainingRound
     replies: Sequence[TrainReply]
     reports: Sequence[ClientReport]
     excluded: Sequence[Excluded]
@@ -68,6 +71,11 @@ class Decision:
         return NO_REPLY if reason is None else f"{NO_REPLY}: each {reason}"
 
     @property
+    def metrics(self) -> list[Metrics]:
+        """The metrics of the replies."""
+        return [reply.metrics for reply in self.replies]
+
+    @property
     def usable(self) -> bool:
         """Whether there was a reply with a finite model."""
         return bool(self.finite)
@@ -75,12 +83,12 @@ class Decision:
     @property
     def finite(self) -> list[TrainReply]:
         """The replies whose models are finite."""
-        return [reply for reply, out in self._by_rule() if not out]
+        return self._which(excluded=False)
 
     @property
     def not_finite(self) -> list[TrainReply]:
         """The replies whose models are not finite; the rule gave them weight 0."""
-        return [reply for reply, out in self._by_rule() if out]
+        return self._which(excluded=True)
 
     @property
     def shares(self) -> list[float]:
@@ -94,9 +102,7 @@ class Decision:
         if np.isfinite(weights).all():
             return [float(weight) for weight in weights]
         counts = capped([reply.num_examples for reply in self.replies])
-        return [
-            0.0 if out else count for count, (_, out) in zip(counts, self._by_rule(), strict=True)
-        ]
+        return [float(count) for count in np.where(self.result.excluded, 0.0, counts)]
 
     def lines(self) -> list[str]:
         """Return lines for the log: exclusions, not finite models, false identities."""
@@ -145,11 +151,10 @@ class Decision:
                 reasons[f"fedcrf.{name}"] = values
         return reasons
 
-    def _by_rule(self) -> list[tuple[TrainReply, bool]]:
-        """Return the replies, and whether the rule excluded each."""
-        if self.result is None:
-            return []
-        return list(zip(self.replies, self.result.excluded.tolist(), strict=True))
+    def _which(self, *, excluded: bool) -> list[TrainReply]:
+        """Return the replies that the rule excluded, or the others; none without a result."""
+        found = [] if self.result is None else self.result.excluded == excluded
+        return list(compress(self.replies, found))
 
 
 def exclusions(excluded: Sequence[Excluded]) -> list[str]:

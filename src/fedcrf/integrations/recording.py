@@ -18,7 +18,7 @@ from fedcrf.experiments.recorded import (
     RecordedRun,
     rule_settings,
 )
-from fedcrf.integrations.decision import Decision, TrainingRound
+from fedcrf.integrations.decision import Decision
 from fedcrf.integrations.replies import mean_of, small_numbers
 from fedcrf.rules import Rule
 from fedcrf.simulation.records import (
@@ -84,23 +84,15 @@ class Recorder:
         self._run = RecordedRun.begin(self._parent, description, datetime.now(UTC))
         return self._run.path
 
-    def trained(
-        self,
-        current: TrainingRound,
-        decision: Decision,
-        losses: Sequence[float],
-        now: float,
-    ) -> None:
+    def trained(self, decision: Decision, losses: Sequence[float], now: float) -> None:
         """Write a round's training, with each reply's loss, NaN without one; ``now`` is its end."""
         assert self._run is not None
-        unknown = Metrics(loss=math.nan, accuracy=math.nan)
+        current, unknown = decision.round, {"loss": math.nan, "accuracy": math.nan}
         record = RoundRecord(
             round=current.number,
             training_loss=mean_of(losses, decision.shares),
-            validation=unknown,
-            test=ClientMetrics(
-                loss=math.nan, accuracy=math.nan, client_mean=math.nan, worst_client=math.nan
-            ),
+            validation=Metrics(**unknown),
+            test=ClientMetrics(**unknown, client_mean=math.nan, worst_client=math.nan),
             nodes=[reply.node for reply in decision.replies],
             client_training_loss=brief(losses),
             excluded_nodes=[

@@ -105,19 +105,6 @@ class MetricNames(Settings):
         return {RESIDUAL_LOSS: self.residual_loss, LABEL_DIVERGENCE: self.label_divergence}
 
 
-@dataclass(frozen=True, order=True)
-class Cast:
-    """A cast: the dtype that a client sent, and the global model's, which replaced it."""
-
-    sent: str
-    model: str
-
-    @property
-    def line(self) -> str:
-        """The line for the log."""
-        return f"replies hold {self.sent} where the global model has {self.model}: they are cast"
-
-
 class Reply(Protocol):
     """A framework's message from a node; its tensors are read without a copy."""
 
@@ -150,7 +137,7 @@ class TrainReply:
         content: What it sent, as it came.
         metrics: The metrics in ``content``.
         state: Its model, as views of ``content`` except for what was cast.
-        casts: Which dtypes were cast to those of the global model.
+        casts: Lines for the log: which dtypes were cast to those of the global model.
         num_examples: Its count of examples, above 0.
         effective_steps: For FedNova; 1 for other rules.
     """
@@ -160,7 +147,7 @@ class TrainReply:
     content: Any
     metrics: Metrics
     state: State
-    casts: frozenset[Cast]
+    casts: frozenset[str]
     num_examples: float
     effective_steps: float
 
@@ -255,8 +242,8 @@ def alike(excluded: Sequence[Excluded]) -> str | None:
     return reasons.pop() if len(reasons) == 1 else None
 
 
-def usable_model(state: State, global_state: State) -> tuple[State, frozenset[Cast]]:
-    """Return a client's model in the dtypes of the global model, and what was cast for it.
+def usable_model(state: State, global_state: State) -> tuple[State, frozenset[str]]:
+    """Return a client's model in the dtypes of the global model, and lines about what was cast.
 
     Any real number becomes a floating-point one, rounded where the global model has less precision;
     what overflows is infinite, which no rule gives weight. Numbers become integers or booleans only
@@ -272,7 +259,10 @@ def usable_model(state: State, global_state: State) -> tuple[State, frozenset[Ca
         sent = state.get(name)
         if sent is not None and sent.dtype != expected.dtype and sent.shape == expected.shape:
             fitted[name] = _cast(name, sent, expected.dtype)
-            casts.add(Cast(str(sent.dtype), str(expected.dtype)))
+            casts.add(
+                f"replies hold {sent.dtype} where the global model has {expected.dtype}: they are "
+                "cast"
+            )
     misfit = misfit_of(fitted, global_state)
     if misfit is not None:
         raise FedcrfError(misfit)
