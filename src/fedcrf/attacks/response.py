@@ -82,7 +82,7 @@ class Recollection:
 
 
 def honest_response(scene: Scene, past: Recollection, view: Callable[[Vector], Vector]) -> float:
-    """Return the median honest client's response to the model's step, at most 0; 0 if none is known.
+    """Return the median honest client's response to the model's step, 0 at most or if unknown.
 
     ``view`` returns the vectors themselves, or sketches of them.
     """

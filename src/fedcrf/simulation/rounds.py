@@ -29,17 +29,9 @@ from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.records import (
-    Client,
-    RoundRecord,
-    Seconds,
-    Totals,
-    brief,
-    decided,
-)
+from fedcrf.simulation.records import Client, RoundRecord, Seconds, Totals, brief, decided
 from fedcrf.simulation.task import (
     CLASSIFICATION,
-    Scores,
     Task,
     client_evaluation_of,
     evaluation_of,
@@ -287,10 +279,10 @@ class Simulation(Settings):
     @cached_property
     def _work(self) -> Work:
         adversary, federation = self.adversary, self.federation
+        if adversary is not None:
+            federation = federation.judged_without(adversary.clients)
         work = Work(
-            federation=federation
-            if adversary is None
-            else federation.judged_without(adversary.clients),
+            federation=federation,
             model=self.model,
             objective=self.objective,
             training=self.training,
@@ -316,9 +308,9 @@ class Simulation(Settings):
         reports, attackers = trained_reports, None
         attack_memory: Memory = {}
         if self.adversary is not None:
-            memories = state.memory, state.attack_memory
-            scene = self.adversary.scene(number, state.model, reports, rule, *memories)
-            reports, attackers, attack_memory = self.adversary.act(scene)
+            reports, attackers, attack_memory = self.adversary.act(
+                number, state.model, reports, rule, state.memory, state.attack_memory
+            )
         attacked = time.perf_counter()
         with failing("rule", self.rule.name, f" in round {number}"):
             result = rule.aggregate(state.memory, state.model, reports)
@@ -345,9 +337,8 @@ class Simulation(Settings):
             lost_rounds=lost,
             personal=state_of(engine.memory.personal),
         )
-        scores: Mapping[str, Scores] = {}
-        if shown or divergence(lost, number, last) is not None:
-            scores = engine.score(model)
+        evaluated = shown or divergence(lost, number, last) is not None
+        scores = engine.score(model) if evaluated else {}
         seconds = Seconds(
             training=trained - started,
             aggregation=aggregated - attacked,
@@ -356,13 +347,14 @@ class Simulation(Settings):
         if self.evaluate_every > 1:
             totals = Totals.of(state.totals, clients, result, loss, lost, seconds)
             after = replace(after, totals=totals)
-        if not scores:
+        if not evaluated:
             return after, None
         held, everyone = self._work.federation, None
         if held.set_aside is not None:
             owners = torch.cat([held.test.owners, held.set_aside.owners])
             everyone = client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
         validation = evaluation_of(scores["validation"])
+        success = evaluation_of(scores[TRIGGERED]).accuracy if TRIGGERED in scores else None
         stopping = state.stopping.observe(number, validation.loss)
         record = RoundRecord(
             round=number,
@@ -372,9 +364,7 @@ class Simulation(Settings):
             held_out=evaluation_of(scores["held_out"]) if "held_out" in scores else None,
             everyone=everyone,
             metrics=metrics_of(scores),
-            attack_success=evaluation_of(scores[TRIGGERED]).accuracy
-            if TRIGGERED in scores
-            else None,
+            attack_success=success,
             client_training_loss=brief(losses),
             attackers=attacking,
             kept_model=not result.weights.any(),
