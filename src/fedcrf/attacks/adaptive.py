@@ -23,11 +23,12 @@ from fedcrf.attacks.search import (
     FamilyName,
     Trial,
     asked,
-    attacking,
+    attackers_weight,
     best,
     distance,
     expansion,
     line_search,
+    share_of,
 )
 from fedcrf.checks import Count, Positive, Truth, number, whole
 from fedcrf.rules import ClientReport, Memory
@@ -75,11 +76,7 @@ class Optimal(Attack, ABC):
 
 @dataclass(frozen=True)
 class OptimalInnerProductManipulation(Optimal):
-    """Sends −τ times the honest mean, with the τ that harms most (Allouah et al., AISTATS 2023).
-
-    Attributes:
-        evaluations: As `Optimal.evaluations`, and so are the others.
-    """
+    """Sends −τ times the honest mean, with the τ that harms most (Allouah et al., AISTATS 2023)."""
 
     fewest_honest: ClassVar[int] = 1
 
@@ -92,9 +89,6 @@ class OptimalALIE(Optimal):
     """Sends μ + τ·σ with the τ that harms most (Allouah et al., AISTATS 2023).
 
     σ is the sample's standard deviation of the honest updates, coordinate by coordinate.
-
-    Attributes:
-        evaluations: As `Optimal.evaluations`, and so are the others.
     """
 
     fewest_honest: ClassVar[int] = 2
@@ -205,9 +199,6 @@ class Stealthy(Adaptive):
     That share, and then the length, are searched among those that keep ``least_kept`` of the weight
     for honest reports. Against `fedcrf.crf.RobustCRF` the result is just within the tolerances of
     opposition and of norms. For a rule without weights it is the plain search.
-
-    Attributes:
-        family: As `Adaptive.family`, and so are the others.
     """
 
     family: FamilyName = "opposed"
@@ -223,9 +214,6 @@ class FalseResponse(Adaptive):
     cos(p − c·(w_t − w_t') − u', w_t − w_t') is at most the median honest client's cosine of
     u_j(t) − u_j(t') with the same. u' is what the attacker sent last. A rule that does not use the
     response is harmed less, since the step against the model's gains nothing.
-
-    Attributes:
-        family: As `Adaptive.family`, and so are the others.
     """
 
     faked_response: Annotated[float, number(0.0)] = 1.0
@@ -240,7 +228,6 @@ class Sleeper(Adaptive):
 
     Attributes:
         until: The first round of the strike.
-        family: As `Adaptive.family`, and so are the others.
     """
 
     until: Count = 10
@@ -268,7 +255,6 @@ class Opportunist(Adaptive):
         tolerance: Growth of the trust, as a share of it, that counts as none.
         pulsing: Whether it copies honest clients again; else it strikes in all later rounds.
         fallen: The trust below which it copies them again.
-        family: As `Adaptive.family`, and so are the others.
     """
 
     until: Count = 1
@@ -321,11 +307,8 @@ def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
 
 def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
     """Return the attackers' weight as a share of that without the memory; NaN without weights."""
-    now, anew = (
-        float(asked(each, forged).weights[attacking(scene)].sum())
-        for each in (scene, replace(scene, rule_memory={}))
-    )
-    return now / anew if anew > 0.0 else math.nan
+    scenes = (scene, replace(scene, rule_memory={}))
+    return share_of(*(attackers_weight(each, asked(each, forged)) for each in scenes))
 
 
 def _kept(memory: Memory) -> Memory:

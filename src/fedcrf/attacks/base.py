@@ -141,7 +141,7 @@ class Attack(Settings):
     """What attackers do: a small immutable value whose fields are its settings.
 
     An attack on what clients send implements `updates`, or `forge` if it also forges counts or
-    evidence, or remembers. An attack on training data implements `poison`; see `DataAttack`.
+    evidence, or remembers. An attack on training data is a `DataAttack`.
 
     Attributes:
         behaviour: A number that is raised when the attack's results change; see the golden table.
@@ -153,22 +153,6 @@ class Attack(Settings):
     behaviour: ClassVar[int] = 1
     remembers: ClassVar[bool] = False
     fewest_honest: ClassVar[int] = 0
-
-    def poison(
-        self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
-    ) -> tuple[Images, Labels]:
-        """Return what an attacker trains on; it is called once, before the first round.
-
-        Args:
-            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1.
-            labels: (n,).
-            num_classes: Number of labels.
-            draw: The only source of randomness.
-
-        Returns:
-            Its examples; the arguments are not changed.
-        """
-        return images, labels
 
     def updates(self, scene: Scene) -> Vector:
         """Return what attackers send in place of their updates: (f, d), or (d,) if all the same."""
@@ -204,7 +188,17 @@ class DataAttack(Attack, ABC):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`."""
+        """Return what an attacker trains on; it is called once, before the first round.
+
+        Args:
+            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1.
+            labels: (n,).
+            num_classes: Number of labels.
+            draw: The only source of randomness.
+
+        Returns:
+            Its examples; the arguments are not changed.
+        """
 
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         """Raise a `FedcrfError` if the attack is not possible on such data.

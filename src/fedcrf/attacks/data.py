@@ -18,18 +18,14 @@ from fedcrf.rules import ClientReport
 
 @dataclass(frozen=True)
 class LabelFlip(DataAttack):
-    """Turns every label q into C − 1 − q (Fang et al., USENIX Security 2020).
-
-    Attributes:
-        hides: See `DataAttack.hides`.
-    """
+    """Turns every label q into C − 1 − q (Fang et al., USENIX Security 2020)."""
 
     hides: Truth = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`."""
+        """See `DataAttack.poison`."""
         return images, num_classes - 1 - labels
 
 
@@ -39,7 +35,6 @@ class LabelNoise(DataAttack):
 
     Attributes:
         rate: Probability with which a label is drawn anew, uniformly from all classes.
-        hides: See `DataAttack.hides`.
     """
 
     rate: Annotated[float, number(0.0, 1.0)] = 0.8
@@ -48,7 +43,7 @@ class LabelNoise(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`."""
+        """See `DataAttack.poison`."""
         replaced = draw.random(len(labels)) < self.rate
         return images, np.where(replaced, draw.integers(0, num_classes, len(labels)), labels)
 
@@ -59,7 +54,6 @@ class FeatureNoise(DataAttack):
 
     Attributes:
         sd: Standard deviation of the Gaussian noise, in units of the pixels'.
-        hides: See `DataAttack.hides`.
     """
 
     sd: Annotated[float, number(0.0)] = 1.0
@@ -68,7 +62,7 @@ class FeatureNoise(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`."""
+        """See `DataAttack.poison`."""
         noise = self.sd * draw.standard_normal(images.shape, dtype=np.float32)
         return (images + noise).astype(np.float32), labels
 
@@ -85,7 +79,6 @@ class Backdoor(DataAttack):
         target: The target class.
         rate: Share of an attacker's examples that are poisoned.
         boost: What its update is multiplied by, 1 or more.
-        hides: See `DataAttack.hides`.
     """
 
     target: Natural = 0
@@ -96,7 +89,7 @@ class Backdoor(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`.
+        """See `DataAttack.poison`.
 
         Raises:
             FedcrfError: The data set does not have the classes, or its images are too small.
@@ -166,7 +159,6 @@ class PixelPattern(Backdoor):
             images.
         value: What the pixels are set to, in standard deviations of the images' pixels: white is
             2.8 in MNIST, 1.8 in the digits and 2.1 in CIFAR-10.
-        target: As `Backdoor.target`, and so are the others.
     """
 
     lengths: ClassVar[str] = "size"
@@ -220,8 +212,6 @@ class BadNets(PixelPattern):
 
     Attributes:
         size: Side of the square in pixels; by default 5 of 28, in proportion to the images.
-        value: As `PixelPattern.value`.
-        target: As `Backdoor.target`, and so are the others.
     """
 
     def areas(self, height: int, width: int) -> list[Area]:
@@ -243,8 +233,6 @@ class DistributedBackdoor(PixelPattern):
         size: Length of a bar in pixels; by default 4 of 28, in proportion to the images.
         gap: Pixels between bars; by default 2 of 28, in proportion to the images.
         part: The bar that an attacker stamps, 0 to 3; by default each attacker has its own.
-        value: As `PixelPattern.value`.
-        target: As `Backdoor.target`, and so are the others.
     """
 
     lengths: ClassVar[str] = "size or gap"
@@ -298,7 +286,6 @@ class EdgeCase(Backdoor):
 
     Attributes:
         target: The class that the images are labelled as.
-        rate: As `Backdoor.rate`, and so are the others.
         source: The class whose rarest images they are.
         tail: Share of the class that counts as rare, above 0; one image at least.
     """

@@ -68,21 +68,15 @@ class Aim:
         result = asked(self.scene, forged)
         if not self.patience and not self.least_kept:
             return harm(self.scene, result)
-        kept = self._kept(result)
+        share = share_of(attackers_weight(self.scene, result), self._honest_weight)
+        kept = 1.0 if math.isnan(share) else share
         if kept < self.least_kept:
             return -math.inf
         return harm(self.scene, result) + self.patience * min(1.0, kept)
 
-    def _kept(self, result: AggregationResult) -> float:
-        share = self._weight(result) / self._honest_weight if self._honest_weight else math.nan
-        return 1.0 if math.isnan(share) else share
-
-    def _weight(self, result: AggregationResult) -> float:
-        return float(result.weights[attacking(self.scene)].sum())
-
     @cached_property
     def _honest_weight(self) -> float:
-        return self._weight(asked(self.scene, self.scene.own))
+        return attackers_weight(self.scene, asked(self.scene, self.scene.own))
 
 
 def asked(scene: Scene, forged: Sequence[ClientReport]) -> AggregationResult:
@@ -91,12 +85,16 @@ def asked(scene: Scene, forged: Sequence[ClientReport]) -> AggregationResult:
     return scene.rule.aggregate(scene.rule_memory, scene.global_state, reports)
 
 
-def attacking(scene: Scene) -> list[int]:
-    """Return the places that the attackers' reports have in a round."""
+def attackers_weight(scene: Scene, result: AggregationResult) -> float:
+    """Return the sum of the weights that a rule gives the attackers' reports."""
     own = {report.client for report in scene.own}
-    return [
-        place for place, report in enumerate(scene.round_with(scene.own)) if report.client in own
-    ]
+    theirs = [report.client in own for report in scene.round_with(scene.own)]
+    return float(result.weights[theirs].sum())
+
+
+def share_of(weight: float, whole: float) -> float:
+    """Return weight over whole; NaN if the whole is 0."""
+    return weight / whole if whole else math.nan
 
 
 def harm(scene: Scene, result: AggregationResult) -> float:

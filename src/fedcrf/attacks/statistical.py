@@ -222,9 +222,6 @@ class MinMax(_AsFarAs):
 
     γ is the largest with max_i ‖g + γp − u_i‖ ≤ max_{i,j} ‖u_i − u_j‖: its distances are within the
     largest between honest clients. There is a quadratic for each client.
-
-    Attributes:
-        deviation: The direction p: ``unit``, ``sign`` or ``std``.
     """
 
     def _step(self, scene: Scene, direction: Vector) -> float:
@@ -241,9 +238,6 @@ class MinSum(_AsFarAs):
 
     γ is the largest with Σ_i ‖g + γp − u_i‖² ≤ max_i Σ_j ‖u_i − u_j‖²: its squared distances sum to
     at most the largest sum of an honest client.
-
-    Attributes:
-        deviation: The direction p: ``unit``, ``sign`` or ``std``.
     """
 
     def _step(self, scene: Scene, direction: Vector) -> float:

@@ -6,9 +6,10 @@ settings, and a run's description may set them by name.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +20,22 @@ Moments = Mapping[str, NDArray[np.float64]]
 """By name, what an optimizer keeps for one tensor, in the tensor's shape."""
 
 
-class ServerOptimizer(Protocol):
-    """A first-order optimizer as a value: it gets its moments and returns the next ones."""
+@dataclass(frozen=True)
+class ServerOptimizer(Settings, ABC):
+    """A first-order optimizer as a value: it gets its moments and returns the next ones.
+
+    Attributes:
+        behaviour: A number that is raised when its results change; see the golden table.
+    """
+
+    behaviour: ClassVar[int] = 1
 
     @property
     def initial(self) -> Mapping[str, float]:
         """By name, the initial value of every moment."""
-        ...
+        return {}
 
+    @abstractmethod
     def step(
         self, update: NDArray[np.float64], moments: Moments
     ) -> tuple[NDArray[np.float64], Moments]:
@@ -36,11 +45,10 @@ class ServerOptimizer(Protocol):
             update: Δ = w_agg − w_t of the tensor, the negative of its pseudo-gradient.
             moments: The tensor's moments after the round before.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class Momentum(Settings):
+class Momentum(ServerOptimizer):
     """Server momentum, FedAvgM: m ← βm + Δ, w ← w + ηm (Hsu et al., 2019).
 
     Attributes:
@@ -48,7 +56,6 @@ class Momentum(Settings):
         momentum: β in [0, 1); 0 for none.
     """
 
-    behaviour: ClassVar[int] = 1
     learning_rate: Positive = 1.0
     momentum: Share = 0.9
 
@@ -66,7 +73,7 @@ class Momentum(Settings):
 
 
 @dataclass(frozen=True)
-class _Adaptive(Settings):
+class _Adaptive(ServerOptimizer):
     """m ← β₁m + (1 − β₁)Δ, w ← w + ηm/(√v + τ); subclasses update v.
 
     As in algorithm 2 of Reddi et al. (ICLR 2021), v starts at τ² and no bias is corrected.
@@ -77,7 +84,6 @@ class _Adaptive(Settings):
         tau: τ, above 0; a smaller one is more adaptive.
     """
 
-    behaviour: ClassVar[int] = 1
     learning_rate: Positive = 0.01
     beta1: Share = 0.9
     tau: Positive = 1e-3
@@ -96,10 +102,11 @@ class _Adaptive(Settings):
         step = self.learning_rate * first / (np.sqrt(second) + self.tau)
         return step, {"first_moment": first, "second_moment": second}
 
+    @abstractmethod
     def _second_moment(
         self, before: NDArray[np.float64], squared: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        raise NotImplementedError
+        """Return v from the last one and Δ²."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,7 @@ class Yogi(_Decaying):
 
 
 @dataclass(frozen=True)
-class FedExP(Settings):
+class FedExP(ServerOptimizer):
     """w ← w + η Δ with η = max(1, Σ p_i‖u_i‖² / (2(‖Δ‖² + ε))) (Jhunjhunwala et al., ICLR 2023).
 
     The u_i are the updates and the p_i the rule's weights. Both norms are over the trained tensors
@@ -160,13 +167,7 @@ class FedExP(Settings):
         epsilon: ε, above 0; the source has 0.001 for CIFAR and 0.1 for EMNIST.
     """
 
-    behaviour: ClassVar[int] = 1
     epsilon: Positive = 1e-3
-
-    @property
-    def initial(self) -> Mapping[str, float]:
-        """There are no moments; see `ServerOptimizer.initial`."""
-        return {}
 
     def step(
         self, update: NDArray[np.float64], moments: Moments
