@@ -18,13 +18,7 @@ from fedcrf.rules import AggregationResult, ClientReport
 
 @dataclass(frozen=True)
 class Family:
-    """Attacks of one kind that differ in their strength, and the range that is searched.
-
-    Attributes:
-        at: Returns the attack of a strength.
-        least: The smallest strength, above 0.
-        greatest: The largest strength.
-    """
+    """Attacks of one kind that differ in their strength, and its range, above 0, to search."""
 
     at: Callable[[float], Attack]
     least: float
@@ -110,13 +104,7 @@ def distance(scene: Scene, result: AggregationResult) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A trial of the search.
-
-    Attributes:
-        value: Its value to the attackers, such as that of `Aim`.
-        updates: (f, d) the malicious updates.
-        reports: The reports with them.
-    """
+    """A trial of the search: its value to the attackers, and (f, d) updates in the reports."""
 
     value: float
     updates: Vector

@@ -192,11 +192,8 @@ def cached_dataset(
     cache. A damaged entry is built again. If the folder cannot be written, the data set is returned
     all the same, with a warning in the log.
 
-    Args:
-        name: The data set's name, for the entry's folder.
-        identity: Everything that the decoded arrays depend on, as JSON values.
-        build: Reads and decodes the data set.
-        cache_dir: The cache's folder; by default that of `fedcrf.files.cache_folder`.
+    ``identity`` is everything that the decoded arrays depend on, as JSON values; ``build`` reads
+    and decodes them. The cache lies in `fedcrf.files.cache_folder` by default.
     """
     described = json.dumps({"format": _FORMAT_VERSION, **identity}, sort_keys=True)
     digest = hashlib.sha256(described.encode()).hexdigest()[:16]

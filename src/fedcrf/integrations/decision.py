@@ -25,14 +25,10 @@ MOST_LISTED = 20
 
 @dataclass(frozen=True)
 class TrainingRound:
-    """A round in progress.
+    """A round in progress, numbered from 1 on.
 
-    Attributes:
-        number: From 1 on.
-        state: The global model.
-        asked: The nodes that it was sent to.
-        started: When it was sent, in seconds of `time.perf_counter`.
-        arrived: When all replies had arrived, likewise; NaN before.
+    ``state`` is the global model, ``asked`` are the nodes that it was sent to. It was sent when it
+    ``started``; all replies had ``arrived`` later, by `time.perf_counter` in seconds; NaN before.
     """
 
     number: int
@@ -46,12 +42,9 @@ class TrainingRound:
 class Decision:
     """What became of a round's replies.
 
-    Attributes:
-        round: The round.
-        replies: The usable ones, in the order of the clients.
-        reports: The reports that the rule got of them, in the same order.
-        excluded: The nodes without a usable reply.
-        result: What the rule decided, without the next model; None without a usable reply.
+    Usable replies, and the reports that the rule got of them, are in the order of the clients;
+    ``excluded`` are the nodes without one. ``result`` is what the rule decided, without the next
+    model; None without a usable reply.
     """
 
     round: TrainingRound
@@ -118,11 +111,10 @@ class Decision:
         return [*exclusions(self.excluded), *few(not_finite), *few(others)]
 
     def reasons(self) -> dict[str, Any]:
-        """Return the decision as metrics.
+        """Return the decision as metrics: how many nodes were usable and excluded, and lists.
 
-        They hold how many nodes were usable and excluded. For at most `MOST_LISTED` nodes they hold
-        lists over ``replies``, and of node ids, too. A list with a number that is not finite is
-        omitted, since JSON has no form for it.
+        Lists are over ``replies``, and of node ids, in rounds of at most `MOST_LISTED` nodes. One
+        with a number that is not finite is omitted, since JSON has no form for it.
         """
         reasons: dict[str, Any] = {
             "fedcrf.num-usable": len(self.replies),

@@ -36,13 +36,10 @@ class Recorder:
     """Writes the rounds of a strategy's runs, a folder for each run."""
 
     def __init__(self, parent: Path, framework: str, strategy: str, rule: Rule) -> None:
-        """Set where runs are recorded; nothing is written yet.
+        """Set the folder that gets one for each run; nothing is written yet.
 
-        Args:
-            parent: Gets a folder for each run.
-            framework: Name and version of what carries out the runs.
-            strategy: Name of the strategy.
-            rule: Its server rule.
+        ``framework`` is the name and version of what carries out the runs, ``strategy`` its
+        adapter's.
 
         Raises:
             FedcrfError: The folder is a file, or the record of one run itself.

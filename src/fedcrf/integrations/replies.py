@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.base import misfit_of
 from fedcrf.statistics import is_floating
+
+T = TypeVar("T")
 
 COUNT_CAP = RobustCRF.count_cap
 """Where metrics are averaged by counts of examples, a count is at most so many medians."""
@@ -191,48 +193,53 @@ def train_replies(
         names: The names of the other metrics.
         needs_steps: Whether a reply without effective steps is excluded.
     """
-    usable, excluded = [], []
-    by_node = sorted(replies, key=lambda reply: reply.node)
-    replied = Counter(reply.node for reply in by_node)
+
+    def checked(reply: Reply) -> TrainReply:
+        metrics = reply.metrics()
+        state, casts = usable_model(reply.model(), global_state)
+        return TrainReply(
+            node=reply.node,
+            partition=partition_of(metrics, names.partition_id),
+            content=reply.content,
+            metrics=metrics,
+            state=state,
+            casts=casts,
+            num_examples=positive(metrics, weighted_by),
+            effective_steps=positive(metrics, names.effective_steps) if needs_steps else 1.0,
+        )
+
+    replies = list(replies)
+    replied = Counter(reply.node for reply in replies)
+    usable, excluded = _sorted_out((each for each in replies if replied[each.node] == 1), checked)
     for node, times in replied.items():
         if times > 1:  # which of them it means is not known
             excluded.append(Excluded(node, f"replied {times} times"))
-    for reply in by_node:
-        if replied[reply.node] > 1:
-            continue
-        try:
-            metrics = reply.metrics()
-            state, casts = usable_model(reply.model(), global_state)
-            checked = TrainReply(
-                node=reply.node,
-                partition=partition_of(metrics, names.partition_id),
-                content=reply.content,
-                metrics=metrics,
-                state=state,
-                casts=casts,
-                num_examples=positive(metrics, weighted_by),
-                effective_steps=positive(metrics, names.effective_steps) if needs_steps else 1.0,
-            )
-        except FedcrfError as error:
-            excluded.append(Excluded.of(reply.node, error))
-        else:
-            usable.append(checked)
-    silent = [Excluded(node, "did not reply") for node in set(asked) - replied.keys()]
-    return usable, sorted([*excluded, *silent], key=lambda each: each.node)
+    excluded += [Excluded(node, "did not reply") for node in set(asked) - replied.keys()]
+    return usable, sorted(excluded, key=lambda each: each.node)
 
 
 def evaluate_replies(
     replies: Iterable[Reply], weighted_by: str
 ) -> tuple[list[Any], list[Excluded]]:
     """Return the contents of usable evaluations and the excluded nodes, each sorted by node."""
+
+    def content(reply: Reply) -> Any:
+        positive(reply.metrics(), weighted_by)
+        return reply.content
+
+    return _sorted_out(replies, content)
+
+
+def _sorted_out(
+    replies: Iterable[Reply], read: Callable[[Reply], T]
+) -> tuple[list[T], list[Excluded]]:
+    """Return what is read of usable replies, and the excluded nodes, each sorted by node."""
     usable, excluded = [], []
     for reply in sorted(replies, key=lambda reply: reply.node):
         try:
-            positive(reply.metrics(), weighted_by)
+            usable.append(read(reply))
         except FedcrfError as error:
             excluded.append(Excluded.of(reply.node, error))
-        else:
-            usable.append(reply.content)
     return usable, excluded
 
 
@@ -305,19 +312,14 @@ class Identities:
     """Which client each node is: settled by its first reply, and the same from then on.
 
     The framework authenticates a node's id, but a node can claim any partition. Were that believed
-    in every round, a distrusted client could take another identity, also a trusted one. So a
-    client is the partition that its node gave first, if no other node has it or gave it in the
-    same round. Otherwise it gets a number beyond all partition ids. In a new run node ids may all
-    be new: then the partition of an earlier node that has not replied yet goes to the first node
-    that gives it.
+    in every round, a distrusted client could take another identity, also a trusted one. So a client
+    is the partition that its node gave first, if no other node has it or gave it in the same round.
+    Otherwise it gets a number beyond all partition ids. In a new run node ids may all be new: then
+    the partition of an earlier node that has not replied yet goes to the first node that gives it.
     """
 
     def __init__(self, clients: Mapping[Node, int]) -> None:
-        """Know the nodes of an earlier run.
-
-        Args:
-            clients: By node; no two the same.
-        """
+        """Know the nodes of an earlier run, each with a client of its own."""
         self._clients = dict(clients)
         self._awaited = set(clients)
 

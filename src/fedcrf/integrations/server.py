@@ -195,10 +195,8 @@ class RuleServer:
     def begin_round(self, number: int, model: State, asked: Sequence[Node]) -> None:
         """Begin a round; the first begins a run.
 
-        Args:
-            number: Of the round.
-            model: The global model; it is read until the round is decided.
-            asked: The nodes that it is sent to.
+        The global model is read until the round is decided. More nodes than are asked now may
+        follow; see `ask_also`.
 
         Raises:
             FedcrfError: The memory is of another model, or the records' folder cannot be made.
@@ -223,13 +221,10 @@ class RuleServer:
     def decide(
         self, replies: Iterable[Reply], weighted_by: str
     ) -> tuple[Decision, dict[str, NDArray[Any]]]:
-        """Return what became of the round's replies, and the next model.
+        """Return what became of the round's replies, in any order, and the next model.
 
-        The model is empty if the round had no usable reply.
-
-        Args:
-            replies: In any order.
-            weighted_by: Name of the metric that counts examples.
+        The model is empty if the round had no usable reply. ``weighted_by`` is the name of the
+        metric that counts examples.
         """
         assert self._round is not None
         current = self._round = replace(self._round, arrived=time.perf_counter())
@@ -292,10 +287,9 @@ class RuleServer:
     def evaluated(self, number: int, metrics: Metrics | None, *, by_clients: bool) -> None:
         """Add measurements of the round's model to its record, if there is one.
 
-        Args:
-            number: Of the round; for another than the present one nothing is recorded.
-            metrics: With loss and accuracy under the names in ``metric_names``.
-            by_clients: Whether the clients measured it on what they hold, or the server.
+        They have loss and accuracy under the names in ``metric_names``; the clients measured them
+        on what they hold, or the server did. For another round than the present one nothing is
+        recorded.
         """
         if metrics and self._recorder is not None and self.is_in(number):
             (loss,) = numbers([metrics], self.metric_names.evaluation_loss)

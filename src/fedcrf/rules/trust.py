@@ -52,11 +52,7 @@ class FLTrust(Deciding):
 
 @dataclass(frozen=True, eq=False)
 class _Trusting(FLTrust):
-    """FLTrust in one round.
-
-    Attributes:
-        server: The server's model.
-    """
+    """FLTrust in one round, with the server's model."""
 
     server: State | None = None
 

@@ -6,7 +6,7 @@ import hashlib
 import io
 import time
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -88,8 +88,8 @@ def lost_rounds(
     """Return how many rounds in a row, up to this one, no honest client had a finite update.
 
     The outcome of an attack is a result, not divergence: rounds count only if nobody had attacked
-    before the first of them. ``before`` is this number for the round before, 0 for the first;
-    ``honest`` are those who did not attack in it, ``excluded`` those whose update was not finite.
+    before the first of them. ``before`` is this number for the round before; ``honest`` are those
+    who did not attack, ``excluded`` those whose update was not finite.
     """
     if not honest:
         return before
@@ -389,24 +389,17 @@ class Simulation(Settings):
 
 DIGEST_SIZE = 32
 
+ARRAYS = frozenset({"model", "best_model", "memory", "attack_memory", "personal"})
+"""The fields of a `RunState` that are arrays by name."""
+
 
 def save_checkpoint(path: Path, state: RunState) -> None:
     """Write the state of a run, atomically, and a digest behind it."""
     content = io.BytesIO()
-    torch.save(
-        {
-            "round": state.round,
-            "model": _tensors(state.model),
-            "best_model": _tensors(state.best_model),
-            "stopping": asdict(state.stopping),
-            "memory": _tensors(state.memory),
-            "attack_memory": _tensors(state.attack_memory),
-            "lost_rounds": state.lost_rounds,
-            "personal": _tensors(state.personal),
-            "totals": None if state.totals is None else state.totals.model_dump(),
-        },
-        content,
-    )
+    values = {each.name: getattr(state, each.name) for each in fields(state)}
+    values["stopping"] = asdict(state.stopping)
+    values["totals"] = None if state.totals is None else state.totals.model_dump()
+    torch.save({**values, **{name: _tensors(values[name]) for name in ARRAYS}}, content)
     with atomic_write(path) as file:
         file.write(content.getbuffer())
         file.write(_digest(content.getbuffer()))
@@ -422,19 +415,13 @@ def load_checkpoint(path: Path) -> RunState:
     saved, seal = whole[:-DIGEST_SIZE], whole[-DIGEST_SIZE:]
     if seal != _digest(saved):
         raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
-    content = torch.load(io.BytesIO(saved), weights_only=True)
-    totals = content.get("totals")
-    return RunState(
-        round=content["round"],
-        model=_arrays(content["model"]),
-        best_model=_arrays(content["best_model"]),
-        stopping=EarlyStopping(**content["stopping"]),
-        memory=_arrays(content["memory"]),
-        attack_memory=_arrays(content["attack_memory"]),
-        lost_rounds=content.get("lost_rounds", 0),  # older ones do not count them
-        personal=_arrays(content.get("personal", {})),
-        totals=None if totals is None else Totals(**totals),
-    )
+    content = torch.load(io.BytesIO(saved), weights_only=True)  # older ones lack the last fields
+    stopping, totals = EarlyStopping(**content.pop("stopping")), content.pop("totals", None)
+    for name in ARRAYS & content.keys():
+        content[name] = {each: tensor.numpy() for each, tensor in content[name].items()}
+    if totals is not None:
+        totals = Totals(**totals)
+    return RunState(**content, stopping=stopping, totals=totals)
 
 
 def save_model(path: Path, state: Mapping[str, Any]) -> None:
@@ -454,7 +441,3 @@ def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         name: each if isinstance(each, torch.Tensor) else torch.from_numpy(np.asarray(each))
         for name, each in state.items()
     }
-
-
-def _arrays(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}

@@ -50,11 +50,10 @@ def check_evidence(names: Iterable[str]) -> None:
 class Work:
     """All that training and evaluation depend on, besides the global model and the round.
 
-    ``clients_per_round`` is how many clients are drawn for a round; None for all of them.
-    ``adversary`` has the attackers and their poisoned data; None if all clients are honest.
-    ``evidence`` names the evidence that clients report, of `EVIDENCE`. ``task`` has the loss, the
-    metrics and which tensors clients send. ``server_examples`` is how many examples the server
-    trains on itself; 0 for none.
+    ``clients_per_round`` is how many clients are drawn for a round; None for all of them. Without
+    an ``adversary`` all clients are honest. ``evidence`` names what clients report, of `EVIDENCE`;
+    ``task`` has the loss, the metrics and which tensors clients send. The server trains on
+    ``server_examples`` itself; 0 for none.
     """
 
     federation: Federation
