@@ -57,6 +57,8 @@ class Settings(metaclass=_NamedSettings):
     """Base of dataclasses of settings, which are given by name and checked by their types.
 
     Attributes:
+        behaviour: A number that is raised when what is made with the class changes; see the golden
+            table.
         renamed: Settings by the names that they had in earlier versions, which are accepted.
 
     Raises:
@@ -64,6 +66,7 @@ class Settings(metaclass=_NamedSettings):
         FedcrfError: A value that its type excludes: a `Literal`, or one with a `Checked`.
     """
 
+    behaviour: ClassVar[int] = 1
     renamed: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:

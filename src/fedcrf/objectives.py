@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -40,8 +40,6 @@ class Objective(Protocol):
 class Plain(Settings):
     """Cross-entropy on the client's own examples."""
 
-    behaviour: ClassVar[int] = 1
-
     def correct_gradients(
         self, parameters: Sequence[Tensor], global_parameters: Sequence[Tensor]
     ) -> None:
@@ -56,7 +54,6 @@ class Proximal(Settings):
         mu: μ ≥ 0; the norm is squared, so the added gradient is μ(w − w_t).
     """
 
-    behaviour: ClassVar[int] = 1
     mu: NotNegative = 0.01
 
     def correct_gradients(
@@ -84,8 +81,7 @@ OBJECTIVES: Mapping[str, type[Objective]] = {
 def find_objective(name: str) -> type[Objective]:
     """Return the objective of that name: one of `OBJECTIVES`, or from outside.
 
-    Raises:
-        FedcrfError: There is none, or it is no objective; see `fedcrf.extensions`.
+    A `FedcrfError` says that there is none, or that it is no such class; see `fedcrf.extensions`.
     """
     found: type[Objective] = find("objective", name, OBJECTIVES)
     check_settings("objective", name, found)

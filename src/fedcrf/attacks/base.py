@@ -144,13 +144,11 @@ class Attack(Settings):
     evidence, or remembers. An attack on training data is a `DataAttack`.
 
     Attributes:
-        behaviour: A number that is raised when the attack's results change; see the golden table.
         remembers: Whether it keeps a memory. It then observes every round, also those in which
             nobody attacks or no attacker was drawn.
         fewest_honest: How many honest clients with finite updates a round must have.
     """
 
-    behaviour: ClassVar[int] = 1
     remembers: ClassVar[bool] = False
     fewest_honest: ClassVar[int] = 0
 

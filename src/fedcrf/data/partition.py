@@ -82,7 +82,7 @@ class PartitionSettings(Settings):
         return "min_examples" in self.ignored
 
     @property
-    def behaviour(self) -> int | None:
+    def behaviour(self) -> int | None:  # type: ignore[override]  # it is that of a value
         """The scheme's behaviour number; None if it no longer exists."""
         return self._scheme.behaviour
 

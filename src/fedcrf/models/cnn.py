@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -22,7 +21,6 @@ class CNN(Settings):
         hidden: Units of the hidden layer.
     """
 
-    behaviour: ClassVar[int] = 1
     channels: Count = 32
     hidden: Count = 512
 
@@ -37,8 +35,6 @@ class CNN(Settings):
 class ByzFLCNN(Settings):
     """Two unpadded 5x5 convolutions of 20 and 50 channels: ``cnn_mnist`` of ByzFL's benchmark."""
 
-    behaviour: ClassVar[int] = 1
-
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
         check_size("byzfl-cnn", image_shape, SMALLEST)
@@ -51,8 +47,6 @@ class LeNet5(Settings):
 
     Images smaller than 32x32 are padded to that size.
     """
-
-    behaviour: ClassVar[int] = 1
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
@@ -77,7 +71,6 @@ class SmallCNN(Settings):
         batch_norm: Whether batch norm follows each convolution.
     """
 
-    behaviour: ClassVar[int] = 1
     channels: tuple[int, ...] = (32, 64, 128)
     hidden: Count = 128
     batch_norm: bool = False

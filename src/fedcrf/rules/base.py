@@ -100,11 +100,9 @@ class Rule(Settings, ABC):
     A rule implements `aggregate`; everything else has a default that suits most rules.
 
     Attributes:
-        behaviour: A number that is raised when the rule's results change; see the golden table.
         remembers: Whether decisions depend on earlier rounds.
     """
 
-    behaviour: ClassVar[int] = 1
     remembers: ClassVar[bool] = False
 
     @property

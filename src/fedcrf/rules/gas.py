@@ -21,9 +21,6 @@ BLOCK_NUMBERS = 1 << 16
 Groups = NDArray[np.float64]
 """(m, g, c): of m updates, g groups of c coordinates, about their mean."""
 
-RULES_OF_A_GROUP = ("bulyan", "krum", "median", "trimmed-mean")
-"""The names of `BASES`."""
-
 
 @dataclass(frozen=True)
 class GAS(InformedOfAttackers, Drawing):
@@ -47,7 +44,7 @@ class GAS(InformedOfAttackers, Drawing):
     """
 
     groups: Count = 1000
-    base: Annotated[str, one_of(RULES_OF_A_GROUP)] = "bulyan"
+    base: Annotated[str, one_of(BASES)] = "bulyan"
     num_byzantine: Natural | None = None
     seed: Natural | None = None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +21,7 @@ Moments = Mapping[str, NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class ServerOptimizer(Settings, ABC):
-    """A first-order optimizer as a value: it gets its moments and returns the next ones.
-
-    Attributes:
-        behaviour: A number that is raised when its results change; see the golden table.
-    """
-
-    behaviour: ClassVar[int] = 1
+    """A first-order optimizer as a value: it gets its moments and returns the next ones."""
 
     @property
     def initial(self) -> Mapping[str, float]:

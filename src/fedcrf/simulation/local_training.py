@@ -57,7 +57,6 @@ class LocalTraining(Settings):
         FedcrfError: A value is out of range, or two settings exclude each other.
     """
 
-    behaviour: ClassVar[int] = 1
     learning_rate: Positive = 0.01
     momentum: Share | None = None
     batch_size: Count = 64

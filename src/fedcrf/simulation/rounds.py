@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -180,7 +180,6 @@ class Simulation(Settings):
             that clients do not report, or too few clients for the rule.
     """
 
-    behaviour: ClassVar[int] = 1
     federation: Federation
     model: ModelPlan
     objective: Objective
