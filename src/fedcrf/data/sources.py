@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,26 +145,24 @@ def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return digits.images.astype(np.uint8), digits.target.astype(np.int64)
 
 
-DATASETS: Mapping[str, DatasetSource] = MappingProxyType(
-    {
-        "digits": EmbeddedSource(
-            "1,797 grey 8x8 digits that come with scikit-learn (values 0 to 16); needs no "
-            f"download. The last {_DIGITS_HELD_OUT} are the held-out test set.",
-            read=_read_digits,
-            num_held_out=_DIGITS_HELD_OUT,
-            class_names=tuple("0123456789"),
-        ),
-        "mnist": HubSource("MNIST: 70,000 grey 28x28 digits, 10 classes.", "ylecun/mnist"),
-        "cifar10": HubSource(
-            "CIFAR-10: 60,000 colour 32x32 photographs, 10 classes.", "uoft-cs/cifar10"
-        ),
-        "cifar100": HubSource(
-            "CIFAR-100: 60,000 colour 32x32 photographs, 100 (fine) classes.",
-            "uoft-cs/cifar100",
-            label_column="fine_label",
-        ),
-    }
-)
+DATASETS: Mapping[str, DatasetSource] = {
+    "digits": EmbeddedSource(
+        "1,797 grey 8x8 digits that come with scikit-learn (values 0 to 16); needs no download. "
+        f"The last {_DIGITS_HELD_OUT} are the held-out test set.",
+        read=_read_digits,
+        num_held_out=_DIGITS_HELD_OUT,
+        class_names=tuple("0123456789"),
+    ),
+    "mnist": HubSource("MNIST: 70,000 grey 28x28 digits, 10 classes.", "ylecun/mnist"),
+    "cifar10": HubSource(
+        "CIFAR-10: 60,000 colour 32x32 photographs, 10 classes.", "uoft-cs/cifar10"
+    ),
+    "cifar100": HubSource(
+        "CIFAR-100: 60,000 colour 32x32 photographs, 100 (fine) classes.",
+        "uoft-cs/cifar100",
+        label_column="fine_label",
+    ),
+}
 
 
 def load_dataset(
