@@ -56,11 +56,11 @@ class Engine:
                 state=self.memory.state(slot),
                 num_examples=size,
                 effective_steps=self._work.effective_steps(size),
-                evidence=trained[slot].evidence,
+                evidence=trained[slot][1],
             )
             for slot, (client, size) in enumerate(zip(clients, sizes, strict=True))
         ]
-        return reports, [trained[slot].loss for slot in range(len(clients))]
+        return reports, [trained[slot][0] for slot in range(len(clients))]
 
     def train_server(self, number: int) -> State:
         """Return the server's own model, trained from the global one that `train` got."""

@@ -166,17 +166,15 @@ class Work:
 
     def evaluated(self) -> Mapping[str, Examples]:
         """Return the sets of examples that every global model is evaluated on, by name."""
-        sets: dict[str, Examples] = {
-            "validation": self.federation.validation,
-            "test": self.federation.test,
+        held = self.federation
+        sets: dict[str, Examples | None] = {
+            "validation": held.validation,
+            "test": held.test,
+            "held_out": held.held_out,
+            "set_aside": held.set_aside,
+            TRIGGERED: self._triggered,
         }
-        for name in ("held_out", "set_aside"):
-            examples = getattr(self.federation, name)
-            if examples is not None:
-                sets[name] = examples
-        if self._triggered is not None:
-            sets[TRIGGERED] = self._triggered
-        return sets
+        return {name: examples for name, examples in sets.items() if examples is not None}
 
     @cached_property
     def _triggered(self) -> Examples | None:
@@ -278,12 +276,8 @@ class RoundMemory:
         return FlatState(self.layout, self.clients[slot].numpy(), others)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A client's mean loss over the steps of a round, and the evidence that it reports."""
-
-    loss: float
-    evidence: Mapping[str, float]
+Trained = tuple[float, Mapping[str, float]]
+"""A client's mean loss over the steps of a round, and the evidence that it reports."""
 
 
 class Worker:
@@ -304,7 +298,7 @@ class Worker:
 
     def train(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
         """Train clients, by slot of the memory and number, from the published model."""
-        work, trained = self._work, []
+        work, trained = self._work, list[Trained]()
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
                 self._load(client)
@@ -319,7 +313,7 @@ class Worker:
                 torch._foreach_copy_(self._slots[slot], self._tensors())
                 for name, tensor in work.task.personal_tensors(self._network).items():
                     self.memory.personal[name][client] = tensor
-                trained.append(Trained(loss, self._evidence(examples)))
+                trained.append((loss, self._evidence(examples)))
         return trained
 
     def score(self, name: str, start: int, stop: int) -> None:
