@@ -221,31 +221,22 @@ def checked_share(name: str, value: Any) -> float:
     return number
 
 
-def check_not_negative(part: object, *names: str) -> None:
-    """Raise a `FedcrfError` unless these fields of a part are finite numbers of 0 or more."""
-    for name in names:
-        if checked_number(name, getattr(part, name)) < 0:
-            raise FedcrfError(f"{name} {getattr(part, name)}: give 0 or more")
+def _of_fields(possible: Callable[[float], bool], mend: str) -> Callable[..., None]:
+    """Return a check that fields of a part, given by name, are finite numbers that are possible."""
+
+    def check(part: object, *names: str) -> None:
+        for name in names:
+            if not possible(checked_number(name, getattr(part, name))):
+                raise FedcrfError(f"{name} {getattr(part, name)}: {mend}")
+
+    return check
 
 
-def check_positive(part: object, *names: str) -> None:
-    """Raise a `FedcrfError` unless these fields of a part are finite numbers above 0."""
-    for name in names:
-        if checked_number(name, getattr(part, name)) <= 0:
-            raise FedcrfError(f"{name} {getattr(part, name)}: give a number above 0")
-
-
-def check_share(part: object, *names: str) -> None:
-    """Raise a `FedcrfError` unless these fields of a part lie in [0, 1)."""
-    for name in names:
-        checked_share(name, getattr(part, name))
-
-
-def check_fraction(part: object, *names: str) -> None:
-    """Raise a `FedcrfError` unless these fields of a part lie in [0, 1]."""
-    for name in names:
-        if not 0 <= checked_number(name, getattr(part, name)) <= 1:
-            raise FedcrfError(f"{name} {getattr(part, name)}: give a number in [0, 1]")
+check_not_negative = _of_fields(lambda value: value >= 0, "give 0 or more")
+check_positive = _of_fields(lambda value: value > 0, "give a number above 0")
+check_share = _of_fields(lambda value: 0 <= value < 1, "give a number in [0, 1)")
+check_fraction = _of_fields(lambda value: 0 <= value <= 1, "give a number in [0, 1]")
+"""Each raises a `FedcrfError` unless the fields of a part that are named are such numbers."""
 
 
 def _of_value(check: Callable[..., None], **bounds: Any) -> Checked:

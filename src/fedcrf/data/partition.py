@@ -207,7 +207,7 @@ def _label_skew(labels: Labels, settings: PartitionSettings, generator: Generato
     """
     class_sizes = _class_sizes(labels)
     for _ in range(_MAX_DRAWS):
-        counts = _closing_counts(class_sizes, settings, generator)
+        counts = _dirichlet_counts(class_sizes, settings, generator, closing=True)
         if counts.sum(axis=0).min() >= settings.min_examples:
             return _deal(labels, counts, generator)
     raise FedcrfError(
@@ -217,15 +217,16 @@ def _label_skew(labels: Labels, settings: PartitionSettings, generator: Generato
     )
 
 
-def _closing_counts(
-    class_sizes: Counts, settings: PartitionSettings, generator: Generator
+def _dirichlet_counts(
+    class_sizes: Counts, settings: PartitionSettings, generator: Generator, *, closing: bool
 ) -> Counts:
+    """Draw how many examples of each class clients get; with closing, none once they have N/K."""
     counts = np.zeros((len(class_sizes), settings.num_clients), dtype=np.int64)
     held = np.zeros(settings.num_clients, dtype=np.int64)
     for row, size in zip(counts, class_sizes, strict=True):
         shares = _dirichlet(settings.num_clients, settings, generator)
         # Not all can be closed: they would hold all N examples, but this class is not dealt out.
-        is_open = held * settings.num_clients < class_sizes.sum()
+        is_open = (held * settings.num_clients < class_sizes.sum()) | (not closing)
         row[is_open] = _cut(size, shares[is_open], generator)
         held += row
     return counts
@@ -238,10 +239,7 @@ def _label_skew_unbalanced(
 
     It is ByzFL's ``dirichlet_niid``, which deals out a class in the data set's order.
     """
-    class_sizes = _class_sizes(labels)
-    counts = np.zeros((len(class_sizes), settings.num_clients), dtype=np.int64)
-    for row, size in zip(counts, class_sizes, strict=True):
-        row[:] = _cut(size, _dirichlet(len(row), settings, generator), generator)
+    counts = _dirichlet_counts(_class_sizes(labels), settings, generator, closing=False)
     return _deal(labels, counts, generator)
 
 
