@@ -22,7 +22,7 @@ from fedcrf.rules.state import (
     layers_alike,
     merged,
 )
-from fedcrf.statistics import UpdateGeometry, centred_geometry, is_floating, weighted_average
+from fedcrf.statistics import is_floating, weighted_average
 from fedcrf.statistics.inputs import Layers, finite_clients
 
 Memory = Mapping[str, NDArray[Any]]
@@ -357,15 +357,6 @@ def models_of(model: State, reports: Sequence[ClientReport]) -> tuple[list[Layer
 def num_examples(reports: Sequence[ClientReport]) -> list[float]:
     """Return the counts n_i of the reports."""
     return [report.num_examples for report in reports]
-
-
-def report_geometry(model: State, reports: Sequence[ClientReport]) -> UpdateGeometry:
-    """Return lengths and angles of the updates w_i − w_t about their mean.
-
-    Raises:
-        FedcrfError: No reports, or one that does not fit the global model.
-    """
-    return centred_geometry(*models_of(model, reports))
 
 
 def average_states(
