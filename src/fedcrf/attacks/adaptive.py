@@ -133,26 +133,23 @@ class Adaptive(Attack):
 
     def forge(self, scene: Scene) -> Forgery:
         """See `Attack.forge`."""
-        if not self.faked_response:
-            return Forgery(*self._decided(scene, None))
-        past = Recollection.of(scene.memory, len(scene.position))
-        sent, memory = self._decided(scene, past)
-        return Forgery(sent, {**memory, **past.after(scene, sent)})
+        sent, memory = self._decided(scene)
+        if self.faked_response:
+            memory = {**memory, **Recollection.of(scene).after(scene, sent)}
+        return Forgery(sent, memory)
 
-    def _decided(
-        self, scene: Scene, past: Recollection | None
-    ) -> tuple[Sequence[ClientReport], Memory]:
+    def _decided(self, scene: Scene) -> tuple[Sequence[ClientReport], Memory]:
         """Return what is sent, and the memory without the `Recollection`."""
-        return self._struck(scene, past), {}
+        return self._struck(scene), {}
 
-    def _struck(self, scene: Scene, past: Recollection | None) -> Sequence[ClientReport]:
+    def _struck(self, scene: Scene) -> Sequence[ClientReport]:
         """Return the most valuable trial's reports; honest ones where nobody attacks."""
         if not scene.active or not scene.num_attackers:
             return scene.own
         aim = Aim(scene, self.patience, self.least_kept)
-        respond = (
-            None if past is None else responding(scene, past, self.faked_response, self.sketched)
-        )
+        respond = None
+        if self.faked_response:
+            respond = responding(scene, self.faked_response, self.sketched)
 
         def tried(updates: Vector) -> Trial:
             reports = scene.reports(respond(updates) if respond else updates)
@@ -232,11 +229,9 @@ class Sleeper(Adaptive):
 
     until: Count = 10
 
-    def _decided(
-        self, scene: Scene, past: Recollection | None
-    ) -> tuple[Sequence[ClientReport], Memory]:
+    def _decided(self, scene: Scene) -> tuple[Sequence[ClientReport], Memory]:
         if scene.round >= self.until or not scene.active:
-            return super()._decided(scene, past)
+            return super()._decided(scene)
         return copies(scene, most_agreeable(scene)), {}
 
 
@@ -262,16 +257,15 @@ class Opportunist(Adaptive):
     pulsing: Truth = True
     fallen: Annotated[float, number(0.0, 1.0)] = 0.5
 
-    def _decided(
-        self, scene: Scene, past: Recollection | None
-    ) -> tuple[Sequence[ClientReport], Memory]:
+    def _decided(self, scene: Scene) -> tuple[Sequence[ClientReport], Memory]:
         if not scene.active or not scene.num_attackers:
-            return scene.own, _kept(scene.memory)
+            own = ("order", "trust", "striking")
+            return scene.own, {name: scene.memory[name] for name in own if name in scene.memory}
         order = scene.memory.get("order", most_agreeable(scene))
         honest = copies(scene, order)
         trust = trust_of(scene, honest)
         striking = self._strikes(scene, trust)
-        sent = self._struck(scene, past) if striking else honest
+        sent = self._struck(scene) if striking else honest
         memory = {"order": order, "trust": np.array(trust), "striking": np.array(striking)}
         return sent, memory
 
@@ -309,7 +303,3 @@ def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
     """Return the attackers' weight as a share of that without the memory; NaN without weights."""
     scenes = (scene, replace(scene, rule_memory={}))
     return share_of(*(attackers_weight(each, asked(each, forged)) for each in scenes))
-
-
-def _kept(memory: Memory) -> Memory:
-    return {name: memory[name] for name in ("order", "trust", "striking") if name in memory}

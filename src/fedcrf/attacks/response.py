@@ -39,10 +39,11 @@ class Recollection:
     models: NDArray[np.float32]
 
     @classmethod
-    def of(cls, memory: Memory, size: int) -> Recollection:
-        """Return the memory's recollection of models of d numbers; empty in the first round."""
+    def of(cls, scene: Scene) -> Recollection:
+        """Return what the attackers recollect in a round; nothing in the first."""
+        memory = scene.memory
         if "updates" not in memory:
-            nothing = np.zeros((0, size), dtype=np.float32)
+            nothing = np.zeros((0, len(scene.position)), dtype=np.float32)
             nobody = np.zeros(0, dtype=np.int64)
             return cls(nobody, nothing, nobody, nothing)
         return cls(*(memory[name] for name in ("clients", "updates", "rounds", "models")))
@@ -92,9 +93,7 @@ def honest_response(scene: Scene, past: Recollection, view: Callable[[Vector], V
     return min(0.0, float(np.median(known))) if len(known) else 0.0
 
 
-def responding(
-    scene: Scene, past: Recollection, share: float, sketched: bool
-) -> Callable[[Vector], Vector]:
+def responding(scene: Scene, share: float, sketched: bool) -> Callable[[Vector], Vector]:
     """Return a function that makes (f, d) malicious updates respond as honest ones do.
 
     Let p be an attacker's update. When it last took part, it sent u' and the model was w_t'. It now
@@ -102,7 +101,7 @@ def responding(
     is ``share`` of the median honest client's, or stronger. The cosines are those of the rule's
     sketches if ``sketched``, and if the rule makes some.
     """
-    view = sketches_of(scene) if sketched else _itself
+    past, view = Recollection.of(scene), sketches_of(scene) if sketched else _itself
     wanted = max(share * honest_response(scene, past, view), STRONGEST_RESPONSE)
 
     def respond(updates: Vector) -> Vector:

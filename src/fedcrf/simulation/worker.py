@@ -262,11 +262,7 @@ class RoundMemory:
 
     def client(self, slot: int) -> list[Tensor]:
         """Return where the tensors of one client of the round go."""
-        row, places = self.clients[slot], self.layout.places
-        return [
-            row[places[name][0]].view(shape) if name in places else self.others[name][slot]
-            for name, shape, _ in self.layout.tensors
-        ]
+        return [torch.from_numpy(array) for array in self.state(slot).values()]
 
     def state(self, slot: int) -> State:
         """Return the model of one client of the round; nothing is copied."""
