@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Settings, Truth
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import stepped_state
-from fedcrf.rules.state import floating_layers
+from fedcrf.rules.state import floating_layers, update_of
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -109,12 +109,7 @@ class Scene:
 
     def update_of(self, state: State) -> Vector:
         """Return the update w − w_t of a model, (d,) float64."""
-        pairs = zip(
-            floating_layers(state, self.global_state),
-            floating_layers(self.global_state),
-            strict=True,
-        )
-        return np.concatenate([np.subtract(w, start, dtype=np.float64) for w, start in pairs])
+        return update_of(state, self.global_state)
 
     def updates_of(self, reports: Sequence[ClientReport]) -> Vector:
         """Return the (k, d) updates of k reports."""

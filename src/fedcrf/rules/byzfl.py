@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from fedcrf.checks import check_positive, check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, ClientReport, Memory, stepped_state
+from fedcrf.rules.base import AggregationResult, Memory, stepped_state
 from fedcrf.rules.round import Deciding, Round
-from fedcrf.rules.state import State, floating_layers
+from fedcrf.rules.state import State, update_of
 from fedcrf.statistics import is_floating, weighted_average
 
 LOGGER = logging.getLogger("fedcrf")
@@ -182,7 +182,10 @@ class ByzFLRule(Deciding):
         Raises:
             FedcrfError: Also where ByzFL refuses the updates, or is not installed.
         """
-        updates = _updates(given.model, given.reports)
+        with np.errstate(over="ignore", invalid="ignore"):
+            updates = np.stack(
+                [update_of(each.state, given.model, dtype=np.float32) for each in given.reports]
+            )
         finite = given.finite = np.asarray(np.isfinite(updates).all(axis=1))
         if not finite.any():
             return given.without_weights(None, given.memory)
@@ -351,25 +354,6 @@ def _rule_type(pre_aggregators: tuple[str, ...], aggregator: str) -> type[ByzFLR
 
 def _rule_of(name: str, settings: Mapping[str, Any]) -> ByzFLRule:
     return byzfl_rule(name)(**settings)
-
-
-def _updates(model: State, reports: Sequence[ClientReport]) -> NDArray[np.float32]:
-    """Return (m, d) float32 w_i − w_t over all floating-point tensors."""
-    origin = floating_layers(model)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.stack(
-            [
-                np.concatenate(
-                    [
-                        layer.astype(np.float32) - before.astype(np.float32)
-                        for layer, before in zip(
-                            floating_layers(report.state, model), origin, strict=True
-                        )
-                    ]
-                )
-                for report in reports
-            ]
-        )
 
 
 def _moved(given: Round, aggregate: NDArray[np.float32]) -> State:

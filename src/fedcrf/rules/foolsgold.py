@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.rules.base import AggregationResult, ClientReport
+from fedcrf.rules.base import AggregationResult
 from fedcrf.rules.round import Deciding, Round
-from fedcrf.rules.state import State
+from fedcrf.rules.state import State, update_of
 from fedcrf.statistics import EPSILON, is_floating
 
 
@@ -40,7 +39,8 @@ class FoolsGold(Deciding):
         used = given.finite_reports
         if not used:
             return given.weighted(np.zeros(len(given.reports)), memory=given.memory)
-        updates = _output_updates(given.model, used)
+        names = _output_layer(given.model)
+        updates = np.stack([update_of(report.state, given.model, names) for report in used])
         before = given.recalled("history", updates.shape[1:])
         history = np.where(np.isnan(before), 0.0, before) + updates
         trust = foolsgold_weights(history)
@@ -72,16 +72,7 @@ def foolsgold_weights(history: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.clip(logit + 0.5, 0.0, 1.0))
 
 
-def _output_updates(model: State, reports: Sequence[ClientReport]) -> NDArray[np.float64]:
-    """Return (n, k) float64 updates of the output layer's weights, or of the whole model."""
+def _output_layer(model: State) -> list[str]:
+    """Return the name of the output layer's weights, or those of the whole model."""
     floating = [name for name, array in model.items() if is_floating(array.dtype)]
-    names = [name for name in floating if model[name].ndim > 1][-1:] or floating
-    rows = [
-        [
-            report.state[name].reshape(-1).astype(np.float64)
-            - model[name].reshape(-1).astype(np.float64)
-            for name in names
-        ]
-        for report in reports
-    ]
-    return np.stack([np.concatenate([np.zeros(0), *row]) for row in rows])
+    return [name for name in floating if model[name].ndim > 1][-1:] or floating

@@ -13,7 +13,7 @@ from fedcrf.checks import Positive, Share
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.rules.base import AggregationResult, average_states
 from fedcrf.rules.round import Deciding, Round
-from fedcrf.rules.state import State
+from fedcrf.rules.state import State, update_of
 from fedcrf.statistics import is_floating
 from fedcrf.statistics.one_pass import blocks
 
@@ -64,14 +64,12 @@ class LASA(Deciding):
 
     def _threshold(self, model: State, state: State) -> float:
         """Return the size up to which numbers of a client's weight tensors are set to 0."""
-        parts = [
-            np.abs(_update(model[name], state[name]))
-            for name, array in model.items()
-            if is_floating(array.dtype) and _is_sparse(array)
+        names = [
+            name for name, array in model.items() if is_floating(array.dtype) and _is_sparse(array)
         ]
-        if not self.sparsity or not parts:
+        if not self.sparsity or not names:
             return -1.0
-        sizes = np.concatenate(parts)
+        sizes = np.abs(update_of(state, model, names))
         kept = max(1, int(len(sizes) * (1 - self.sparsity)))
         sizes.partition(len(sizes) - kept)
         return float(sizes[len(sizes) - kept])
@@ -125,8 +123,3 @@ def usual(values: NDArray[np.float64], bound: float) -> NDArray[np.bool_]:
 def _is_sparse(tensor: NDArray[Any]) -> bool:
     """Tell whether a tensor holds the weights of a layer, whose updates are made sparse."""
     return tensor.ndim in (2, 4)
-
-
-def _update(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.float64]:
-    """Return a tensor's update, flat."""
-    return np.asarray(after.reshape(-1).astype(np.float64) - before.reshape(-1).astype(np.float64))

@@ -113,6 +113,17 @@ def floating_layers(state: State, order: State | None = None) -> Layers:
     return [state[name].reshape(-1) for name in names if is_floating(state[name].dtype)]
 
 
+def update_of(
+    state: State, model: State, names: Sequence[str] | None = None, dtype: type = np.float64
+) -> NDArray[Any]:
+    """Return (d,) w − w_t over all floating-point tensors, in the model's order, or over some."""
+    if names is None:
+        names = [name for name, array in model.items() if is_floating(array.dtype)]
+    pairs = ((state[name].reshape(-1), model[name].reshape(-1)) for name in names)
+    parts = [np.subtract(after, before, dtype=dtype) for after, before in pairs]
+    return np.concatenate([np.zeros(0, dtype), *parts])
+
+
 def flat_alike(model: State, states: Sequence[State]) -> bool:
     """Return whether all states but the model itself are flat, in the model's layout."""
     layout = Layout.of(model)
