@@ -13,7 +13,7 @@ from fedcrf.checks import Count, Natural, Positive
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import AggregationResult, Memory, stepped_state
 from fedcrf.rules.round import ROUNDS, Drawing, Round
-from fedcrf.rules.state import State, floating_layers, layers_alike, merged
+from fedcrf.rules.state import floating_layers, layers_alike, merged, update_of
 from fedcrf.statistics import centred_geometry, weighted_average
 
 CENTER = "center"
@@ -76,13 +76,15 @@ class CenteredClipping(Drawing):
             lambda arrays: weighted_average(arrays, coefficients),
             lambda arrays: weighted_average(arrays, plain),
         )
+        # In float32, or in what the model has if that is more.
+        dtype = np.result_type(np.float32, *{layer.dtype for layer in floating_layers(model)})
         del center, states, points  # as large as a model; the step needs that room
         return AggregationResult(
             state=state,
             weights=coefficients[1:] / coefficients[1:].sum(),
             base_weights=given.shares,
             excluded=~finite,
-            memory={CENTER: _step(model, state), **kept},
+            memory={CENTER: update_of(state, model, dtype=dtype), **kept},
         )
 
     def _buckets(self, clients: Sequence[int], draws: np.random.Generator) -> NDArray[np.float64]:
@@ -120,19 +122,6 @@ def clipped_mean(
         kept = np.minimum(1.0, clip / np.maximum(lengths, clip))
         center = center + kept @ apart / len(points)
     return center
-
-
-def _step(model: State, after: State) -> NDArray[Any]:
-    """Return (d,) the difference of two models, in float32 or what they have if that is more."""
-    layers = floating_layers(model)
-    step = np.empty(
-        sum(map(len, layers)), np.result_type(np.float32, *{layer.dtype for layer in layers})
-    )
-    start = 0
-    for layer, moved in zip(layers, floating_layers(after, model), strict=True):
-        np.subtract(moved, layer, out=step[start : start + len(layer)], dtype=step.dtype)
-        start += len(layer)
-    return step
 
 
 def _last_aggregate(memory: Memory, size: int) -> NDArray[Any] | None:

@@ -12,8 +12,7 @@ from fedcrf.crf.evidence import clip_factors
 from fedcrf.extras import check_installed
 from fedcrf.rules.base import AggregationResult, is_buffer
 from fedcrf.rules.round import Drawing, Round
-from fedcrf.rules.state import State
-from fedcrf.statistics import is_floating
+from fedcrf.rules.state import State, floating_names
 
 PART = 1 << 16
 """Numbers that get noise at a time."""
@@ -83,9 +82,9 @@ def majority(cosines: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 def _add_noise(model: State, deviation: float, draws: np.random.Generator) -> None:
     """Add Gaussian noise to every trained number of a model that is nobody else's."""
-    for name, array in model.items():
-        if is_floating(array.dtype) and not is_buffer(name):
-            flat = array.reshape(-1)  # a view, as the average has just been made
+    for name in floating_names(model):
+        if not is_buffer(name):
+            flat = model[name].reshape(-1)  # a view, as the average has just been made
             for start in range(0, len(flat), PART):
                 part = flat[start : start + PART]
                 part[:] = part.astype(np.float64) + deviation * draws.standard_normal(len(part))

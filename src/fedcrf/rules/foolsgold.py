@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedcrf.rules.base import AggregationResult
 from fedcrf.rules.round import Deciding, Round
-from fedcrf.rules.state import State, update_of
-from fedcrf.statistics import EPSILON, is_floating
+from fedcrf.rules.state import State, floating_names, update_of
+from fedcrf.statistics import EPSILON
 
 
 @dataclass(frozen=True)
@@ -74,5 +74,5 @@ def foolsgold_weights(history: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _output_layer(model: State) -> list[str]:
     """Return the name of the output layer's weights, or those of the whole model."""
-    floating = [name for name, array in model.items() if is_floating(array.dtype)]
+    floating = floating_names(model)
     return [name for name in floating if model[name].ndim > 1][-1:] or floating

@@ -13,8 +13,7 @@ from fedcrf.checks import Positive, Share
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.rules.base import AggregationResult, average_states
 from fedcrf.rules.round import Deciding, Round
-from fedcrf.rules.state import State, update_of
-from fedcrf.statistics import is_floating
+from fedcrf.rules.state import State, floating_names, update_of
 from fedcrf.statistics.one_pass import blocks
 
 SAME = 1e-9
@@ -56,17 +55,14 @@ class LASA(Deciding):
         thresholds = np.array([self._threshold(model, state) for state in used])
         # Of this, integers stay.
         after = average_states(model, given.reports, finite / len(used))
-        for name, array in model.items():
-            if is_floating(array.dtype):
-                tensors = [state[name] for state in used]
-                self._move(after[name], array, tensors, clip, thresholds)
+        for name in floating_names(model):
+            tensors = [state[name] for state in used]
+            self._move(after[name], model[name], tensors, clip, thresholds)
         return given.without_weights(after)  # a report has one for each tensor
 
     def _threshold(self, model: State, state: State) -> float:
         """Return the size up to which numbers of a client's weight tensors are set to 0."""
-        names = [
-            name for name, array in model.items() if is_floating(array.dtype) and _is_sparse(array)
-        ]
+        names = [name for name in floating_names(model) if _is_sparse(model[name])]
         if not self.sparsity or not names:
             return -1.0
         sizes = np.abs(update_of(state, model, names))

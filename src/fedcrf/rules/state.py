@@ -104,6 +104,11 @@ def copied(state: State) -> State:
     return FlatState(state.layout, state.vector.copy(), copies)
 
 
+def floating_names(state: State) -> list[str]:
+    """Return the names of a state's floating-point tensors; buffers are among them."""
+    return [name for name, array in state.items() if is_floating(array.dtype)]
+
+
 def floating_layers(state: State, order: State | None = None) -> Layers:
     """Return the floating-point tensors of a state, flat; buffers are among them.
 
@@ -114,11 +119,10 @@ def floating_layers(state: State, order: State | None = None) -> Layers:
 
 
 def update_of(
-    state: State, model: State, names: Sequence[str] | None = None, dtype: type = np.float64
+    state: State, model: State, names: Sequence[str] | None = None, dtype: Any = np.float64
 ) -> NDArray[Any]:
     """Return (d,) w − w_t over all floating-point tensors, in the model's order, or over some."""
-    if names is None:
-        names = [name for name, array in model.items() if is_floating(array.dtype)]
+    names = floating_names(model) if names is None else names
     pairs = ((state[name].reshape(-1), model[name].reshape(-1)) for name in names)
     parts = [np.subtract(after, before, dtype=dtype) for after, before in pairs]
     return np.concatenate([np.zeros(0, dtype), *parts])
