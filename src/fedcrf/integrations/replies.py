@@ -357,22 +357,18 @@ def client_reports(
     The identities get the new nodes; ``evidence`` names what the rule uses.
     """
     identities.settle(replies)
-    given = names.evidence([reply.metrics for reply in replies], evidence)
-    pairs = [
-        (
-            reply,
-            ClientReport(
-                client=identities.by_node[reply.node],
-                state=reply.state,
-                num_examples=reply.num_examples,
-                effective_steps=reply.effective_steps,
-                evidence=own,
-            ),
+    ordered = sorted(replies, key=lambda reply: identities.by_node[reply.node])
+    given = names.evidence([reply.metrics for reply in ordered], evidence)
+    return ordered, [
+        ClientReport(
+            client=identities.by_node[reply.node],
+            state=reply.state,
+            num_examples=reply.num_examples,
+            effective_steps=reply.effective_steps,
+            evidence=own,
         )
-        for reply, own in zip(replies, given, strict=True)
+        for reply, own in zip(ordered, given, strict=True)
     ]
-    pairs.sort(key=lambda pair: pair[1].client)
-    return [reply for reply, _ in pairs], [report for _, report in pairs]
 
 
 def small_numbers(reports: Sequence[ClientReport]) -> list[int]:

@@ -471,7 +471,7 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
 
 def misfit_of(state: State, model: State) -> str | None:
     """Return how a reported model differs from the global model in form; None if it does not."""
-    if isinstance(state, FlatState) and state.layout.is_same(Layout.of(model)):
+    if isinstance(state, FlatState) and state.layout == Layout.of(model):
         return None
     if state.keys() != model.keys():
         odd = sorted(state.keys() ^ model.keys())[0]

@@ -35,10 +35,6 @@ class Layout:
             return state.layout
         return cls(tuple((name, array.shape, array.dtype) for name, array in state.items()))
 
-    def is_same(self, other: Layout) -> bool:
-        """Tell whether another is equal; most often it is this very one."""
-        return self is other or self == other
-
     @cached_property
     def places(self) -> Mapping[str, tuple[slice, tuple[int, ...]]]:
         """By name the columns and shape of floating-point tensors; empty if dtypes differ."""
@@ -132,7 +128,7 @@ def flat_alike(model: State, states: Sequence[State]) -> bool:
     """Return whether all states but the model itself are flat, in the model's layout."""
     layout = Layout.of(model)
     return bool(layout.places) and all(
-        state is model or (isinstance(state, FlatState) and layout.is_same(state.layout))
+        state is model or (isinstance(state, FlatState) and layout == state.layout)
         for state in states
     )
 
