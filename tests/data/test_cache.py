@@ -29,7 +29,7 @@ class Builder:
         train = LabelledImages(images[:30], labels[:30])
         held_out = LabelledImages(images[30:], labels[30:])
         classes = ("a", "b", "ć", "d")
-        return ImageDataset.from_parts("x", train, held_out if self._held_out else None, classes)
+        return ImageDataset("x", train, held_out if self._held_out else None, classes)
 
 
 def entries(cache: Path) -> list[Path]:

@@ -67,7 +67,7 @@ def test_arrays_are_read_only(grey: np.ndarray) -> None:
 def test_fingerprint_follows_the_arrays(grey: np.ndarray, changed: str) -> None:
     def build(images: np.ndarray, labels: np.ndarray, held_out: bool) -> ImageDataset:
         part = LabelledImages(images, labels)
-        return ImageDataset.from_parts("x", part, part if held_out else None, ("a", "b"))
+        return ImageDataset("x", part, part if held_out else None, ("a", "b"))
 
     images, labels = grey[:, None].copy(), np.array([0, 1, 0, 1, 0, 1])
     before = build(images.copy(), labels.copy(), held_out=False).fingerprint

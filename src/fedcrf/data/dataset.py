@@ -98,7 +98,8 @@ class ImageDataset:
         train: The images that are shared out to the clients.
         held_out: The data set's own test images; None without labelled ones.
         class_names: One name per class, in the order of the labels.
-        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays.
+        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays; by default
+            they are computed.
         sites: The names of real sites, whose examples stand one behind the other; None where a
             partition deals them out.
     """
@@ -107,19 +108,12 @@ class ImageDataset:
     train: LabelledImages
     held_out: LabelledImages | None
     class_names: tuple[str, ...]
-    fingerprint: str
+    fingerprint: str = ""
     sites: tuple[str, ...] | None = None
 
-    @classmethod
-    def from_parts(
-        cls,
-        name: str,
-        train: LabelledImages,
-        held_out: LabelledImages | None,
-        class_names: tuple[str, ...],
-    ) -> Self:
-        """Compute the fingerprint of the parts and put them together."""
-        return cls(name, train, held_out, class_names, _fingerprint(train, held_out))
+    def __post_init__(self) -> None:
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", _fingerprint(self.train, self.held_out))
 
     @property
     def num_classes(self) -> int:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +68,7 @@ class EmbeddedSource:
             _labelled(name, images[rows], labels[rows], options)
             for rows in (slice(cut), slice(cut, None))
         )
-        return ImageDataset.from_parts(name, train, held_out, self.class_names)
+        return ImageDataset(name, train, held_out, self.class_names)
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _of_sites(name: str, options: ReadOptions) -> ImageDataset:
     names = read.class_names or tuple(str(label) for label in range(int(labels.max()) + 1))
     numbers_as_channels = (*inputs.shape, 1, 1)[:4]
     examples = LabelledImages(inputs.astype(np.float32).reshape(numbers_as_channels), labels)
-    return replace(ImageDataset.from_parts(name, examples, None, names), sites=tuple(read.sites))
+    return ImageDataset(name, examples, None, names, sites=tuple(read.sites))
 
 
 def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
@@ -331,7 +331,7 @@ def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset
         parts.append(_labelled(name, pixels.astype(np.uint8), classes.astype(np.int64), options))
     most = max(int(part.labels.max()) for part in parts)
     names = tuple(str(label) for label in range(most + 1))
-    return ImageDataset.from_parts(name, parts[0], parts[1] if len(parts) > 1 else None, names)
+    return ImageDataset(name, parts[0], parts[1] if len(parts) > 1 else None, names)
 
 
 def _labelled(

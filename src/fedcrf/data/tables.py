@@ -76,7 +76,7 @@ def decode_splits(
         labelled.append(LabelledImages(block, labels))
     first, second = [*labelled, None][:2]
     assert first is not None
-    return ImageDataset.from_parts(name, first, second, names)
+    return ImageDataset(name, first, second, names)
 
 
 def _image_column(name: str, features: Features, wanted: str | None) -> str:
