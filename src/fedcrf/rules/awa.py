@@ -55,7 +55,7 @@ class FedAWA(Deciding):
         gram = given.among_used(given.geometry.gram)
         before = given.recalled("logits")
         if not len(gram):
-            return given.weighted(given.spread(np.zeros(0)), memory=given.memory)
+            return given.nobody(given.memory)
         logits = np.where(np.isnan(before), given.shares[given.used], before)
         dissimilarity = _dissimilarity(given.finite_layers, given.layers[1])
         weights, logits = self._adapted(logits, dissimilarity, gram)

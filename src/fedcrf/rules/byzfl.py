@@ -188,7 +188,7 @@ class ByzFLRule(Deciding):
             )
         finite = given.finite = np.asarray(np.isfinite(updates).all(axis=1))
         if not finite.any():
-            return given.without_weights(None, given.memory)
+            return given.nobody(given.memory)
         self._check_memory(given.memory, updates.shape[1])
         attackers = self._allowed(int(finite.sum()), self._attackers - int((~finite).sum()))
         aggregate, kept = self._among(finite)._aggregated(updates[finite], attackers, given.memory)

@@ -59,7 +59,7 @@ class CenteredClipping(Drawing):
         geometry = centred_geometry(points, origin)
         finite = given.finite = geometry.finite[1:]
         if not finite.any():
-            return given.without_weights(None, memory)
+            return given.nobody(memory)
         if not geometry.finite[0]:  # the last aggregate leads out of the model's dtype
             return self.aggregate({}, model, given.reports)
         used = np.flatnonzero(geometry.finite)

@@ -62,5 +62,6 @@ class TrimmedMean(Deciding):
 
 def _pick(given: Round, statistic: Reduce) -> AggregationResult:
     states = [report.state for report in given.finite_reports]
-    state = merged(given.model, states, statistic, statistic) if states else None
-    return given.without_weights(state)
+    if not states:
+        return given.nobody()
+    return given.without_weights(merged(given.model, states, statistic, statistic))

@@ -41,7 +41,7 @@ class FedSCS(Deciding):
         """Return the mean of the models by their scores."""
         fresh = cosines_to_others(given.among_used(given.products.gram))
         alike = np.full(len(fresh), 1.0 / max(1, len(fresh)))
-        if len(fresh) < 2:
+        if len(fresh) < 2:  # nobody, or a client alone
             return given.weighted(given.spread(alike), memory=given.memory)
         before = given.recalled("scores")
         known = ~np.isnan(before)

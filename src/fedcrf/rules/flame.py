@@ -47,7 +47,7 @@ class FLAME(Drawing):
         draws, kept = self.generator(given.memory)
         geometry = given.products
         if not geometry.finite.any():
-            return given.weighted(np.zeros(len(given.reports)), memory=kept)
+            return given.nobody(kept)
         bound = float(np.median(geometry.norms[given.used]))
         weights = given.equal_weights(majority(given.among_used(geometry.model_cosines)))
         clipped = weights * clip_factors(geometry.norms, geometry.finite, bound)

@@ -38,7 +38,7 @@ class FoolsGold(Deciding):
         """Move the model by the weighted updates."""
         used = given.finite_reports
         if not used:
-            return given.weighted(np.zeros(len(given.reports)), memory=given.memory)
+            return given.nobody(given.memory)
         names = _output_layer(given.model)
         updates = np.stack([update_of(report.state, given.model, names) for report in used])
         before = given.recalled("history", updates.shape[1:])

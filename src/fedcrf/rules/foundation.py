@@ -43,7 +43,7 @@ class FoundationFL(InformedOfAttackers, Deciding):
         """Return the base rule's model, coordinate by coordinate."""
         states = [report.state for report in given.finite_reports]
         if not states:
-            return given.without_weights(None)
+            return given.nobody()
         apart = np.minimum(*distances_to_extremes(given.finite_layers, given.layers[1]))
         copies = -(-len(states) // 2) if self.copies is None else self.copies
         states += [states[int(np.argmax(apart))]] * copies

@@ -50,7 +50,7 @@ class LASA(Deciding):
         model, norms, finite = given.model, given.norms, given.finite
         used = [report.state for report in given.finite_reports]
         if not used:
-            return given.without_weights(None)
+            return given.nobody()
         clip = clip_factors(norms, finite, float(np.median(norms[finite])))[finite]
         thresholds = np.array([self._threshold(model, state) for state in used])
         # Of this, integers stay.

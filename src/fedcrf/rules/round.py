@@ -160,17 +160,14 @@ class Round:
             self.model, self.reports, weights, self.finite, coefficients, memory, reason
         )
 
-    def without_weights(
-        self, state: State | None, memory: Memory | None = None
-    ) -> AggregationResult:
-        """Return the result of a rule for which a report has no single weight.
+    def nobody(self, memory: Memory | None = None) -> AggregationResult:
+        """Return the result where no report is finite: the model stays."""
+        return self.weighted(np.zeros(len(self.reports)), memory=memory)
 
-        Args:
-            state: The next model; None if no report is finite, and the model stays.
-            memory: What the rule keeps; nothing by default.
-        """
+    def without_weights(self, state: State, memory: Memory | None = None) -> AggregationResult:
+        """Return the result of a rule for which a report has no single weight."""
         return AggregationResult(
-            state=self.model if state is None else state,
+            state=state,
             weights=np.where(self.finite, np.nan, 0.0),
             base_weights=self.shares,
             excluded=~self.finite,

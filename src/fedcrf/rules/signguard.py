@@ -60,7 +60,7 @@ class SignGuard(Drawing):
         start = int(draws.integers(0, dimension - count + 1))
         lengths = given.norms[given.finite]
         if not len(lengths):
-            return given.weighted(np.zeros(len(given.reports)), memory=kept)
+            return given.nobody(kept)
         median = float(np.median(lengths))
         chosen = (lengths > self.lower * median) & (lengths < self.upper * median)
         chosen |= median == 0  # most have not moved, and the source divides by zero
