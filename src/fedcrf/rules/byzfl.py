@@ -138,6 +138,7 @@ class ByzFLRule(Deciding):
     remembers: ClassVar[bool] = True
     pre_aggregators: ClassVar[tuple[str, ...]]
     aggregator: ClassVar[str]
+    parts: ClassVar[tuple[Part, ...]]
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -200,12 +201,12 @@ class ByzFLRule(Deciding):
         """Return ByzFL's aggregate of finite updates, which it overwrites, and the next memory."""
         import torch
 
-        part = AGGREGATORS[self.aggregator]
+        *before, part = self.parts
         rounds = int(memory.get("rounds", 0))
         vectors = torch.from_numpy(updates)
         with drawing(getattr(self, "seed", None) or 0, rounds), self._named_errors():
-            for name in self.pre_aggregators:
-                vectors = self._made(PRE_AGGREGATORS[name], len(vectors), attackers)(vectors)
+            for each in before:
+                vectors = self._made(each, len(vectors), attackers)(vectors)
             aggregator = self._made(part, len(vectors), attackers)
             if "m" in memory:
                 aggregator.m = torch.tensor(memory["m"])  # its constructor takes none
@@ -256,12 +257,11 @@ class ByzFLRule(Deciding):
             vectors = math.ceil(vectors / self._bucket_size(vectors, attackers))
         buckets = f" in {vectors} buckets" if vectors < num_reports else ""
         start = f"{self.name}: {attackers} attackers among {num_reports} reports"
-        part = AGGREGATORS[self.aggregator]
+        *before, part = self.parts
         if part.takes_f and 2 * attackers >= vectors:
             return f"{start}{buckets} are half or more, which ByzFL's {part.kind} refuses"
-        for before in (PRE_AGGREGATORS[name] for name in self.pre_aggregators):
-            if before.takes_f and attackers >= num_reports:
-                return f"{start} are all of them"
+        if any(each.takes_f for each in before) and attackers >= num_reports:
+            return f"{start} are all of them"
         return None
 
     def _bucket_size(self, num_vectors: int, attackers: int) -> int:
@@ -295,9 +295,8 @@ class ByzFLRule(Deciding):
     @property
     def _remembered(self) -> list[str]:
         """Names in the memory: the number of rounds it drew for, and its last aggregate."""
-        parts = [*(PRE_AGGREGATORS[name] for name in self.pre_aggregators)]
-        parts.append(AGGREGATORS[self.aggregator])
-        needs = {"rounds": any(part.draws for part in parts), "m": parts[-1].remembers}
+        draws = any(part.draws for part in self.parts)
+        needs = {"rounds": draws, "m": self.parts[-1].remembers}
         return [name for name, needed in needs.items() if needed]
 
 
@@ -327,7 +326,7 @@ def bucket_size(num_vectors: int, attackers: int) -> int:
 @cache
 def _rule_type(pre_aggregators: tuple[str, ...], aggregator: str) -> type[ByzFLRule]:
     """Return the dataclass of one chain, whose fields are its parts' settings."""
-    parts = [*(PRE_AGGREGATORS[name] for name in pre_aggregators), AGGREGATORS[aggregator]]
+    parts = (*(PRE_AGGREGATORS[name] for name in pre_aggregators), AGGREGATORS[aggregator])
     defaults = {name: default for part in parts for name, default in part.settings.items()}
     if any(part.takes_f or "s" in part.settings for part in parts):
         defaults["attackers"] = None
@@ -347,6 +346,7 @@ def _rule_type(pre_aggregators: tuple[str, ...], aggregator: str) -> type[ByzFLR
             "__module__": __name__,
             "pre_aggregators": pre_aggregators,
             "aggregator": aggregator,
+            "parts": parts,
         },
     )
     return made
