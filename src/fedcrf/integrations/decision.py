@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedcrf.errors import listed
-from fedcrf.integrations.replies import Excluded, Metrics, Node, TrainReply, alike, capped
+from fedcrf.integrations.replies import Excluded, Metrics, Node, TrainReply, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
 
 NO_REPLY = "no reply was usable"
@@ -60,8 +60,8 @@ class Decision:
             return self.result.kept_reason
         if not self.excluded:
             return "no node was asked"
-        reason = alike(self.excluded)
-        return NO_REPLY if reason is None else f"{NO_REPLY}: each {reason}"
+        reasons = {each.reason for each in self.excluded}
+        return f"{NO_REPLY}: each {reasons.pop()}" if len(reasons) == 1 else NO_REPLY
 
     @property
     def metrics(self) -> list[Metrics]:
@@ -137,7 +137,8 @@ class Decision:
             posterior = self.result.posterior
             if posterior is not None:
                 lists["trust"] = posterior.trust.tolist()
-                lists |= {_dashed(name): each.tolist() for name, each in posterior.causes.items()}
+                for name, each in posterior.causes.items():
+                    lists[name.replace(" ", "-").replace("_", "-")] = each.tolist()
         for name, values in lists.items():
             if all(map(math.isfinite, values)):
                 reasons[f"fedcrf.{name}"] = values
@@ -168,7 +169,3 @@ def few(lines: Sequence[str]) -> list[str]:
     """Return the first of some lines, and how many more there are."""
     more = len(lines) - MOST_LOGGED
     return [*lines[:MOST_LOGGED], *([f"… and {more} more such lines"] if more > 0 else [])]
-
-
-def _dashed(name: str) -> str:
-    return name.replace(" ", "-").replace("_", "-")

@@ -243,12 +243,6 @@ def _sorted_out(
     return usable, excluded
 
 
-def alike(excluded: Sequence[Excluded]) -> str | None:
-    """Return the reason that all excluded nodes share; None where they have several."""
-    reasons = {each.reason for each in excluded}
-    return reasons.pop() if len(reasons) == 1 else None
-
-
 def usable_model(state: State, global_state: State) -> tuple[State, frozenset[str]]:
     """Return a client's model in the dtypes of the global model, and lines about what was cast.
 
@@ -284,7 +278,7 @@ def positive(metrics: Metrics, name: str) -> float:
     """
     if name not in metrics:
         raise FedcrfError(f"gives no '{name}'")
-    value = _number(metrics, name)
+    value = _as_float(metrics[name])
     if not (math.isfinite(value) and value > 0):
         raise FedcrfError(f"gives {metrics[name]} as '{name}', which must be above 0")
     return value
@@ -434,14 +428,10 @@ def numbers(records: Sequence[Metrics], names: Names) -> list[float]:
     equals: numbers under different names must not be compared.
     """
     columns = [
-        [_number(record, name) for record in records]
+        [_as_float(record.get(name)) for record in records]
         for name in ([names] if isinstance(names, str) else names)
     ]
     return max(columns, key=lambda column: sum(map(math.isfinite, column)))
-
-
-def _number(metrics: Metrics, name: str) -> float:
-    return _as_float(metrics.get(name))
 
 
 def _as_float(value: Any) -> float:

@@ -63,7 +63,9 @@ class DnC(InformedOfAttackers, Drawing):
         out = math.ceil(self.filter_fraction * (self.num_byzantine or 0))
         left = np.ones(len(given.used), np.bool_)
         for gram in grams if left.any() else ():
-            order = np.argsort(outlier_scores(gram), kind="stable")
+            _, vectors = np.linalg.eigh(gram)
+            # Rounded, so that scores that are equal but for rounding, as those of two clients, tie.
+            order = np.argsort(np.round(vectors[:, -1] ** 2, TIE), kind="stable")
             left[order[max(1, len(left) - out) :]] = False
         reason = "every client is an outlier in some iteration"
         return given.weighted(given.equal_weights(left), memory=kept, reason=reason)
@@ -124,12 +126,3 @@ def sampled_grams(
                 gram += part @ part.T
             start = stop
     return np.isfinite(squares), grams
-
-
-def outlier_scores(gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (m,) squared projections on the top singular vector, relative to their sum.
-
-    They are rounded, so that scores that are equal but for rounding, as those of two clients, tie.
-    """
-    _, vectors = np.linalg.eigh(gram)
-    return np.asarray(np.round(vectors[:, -1] ** 2, TIE))
