@@ -119,9 +119,14 @@ def update_of(
 ) -> NDArray[Any]:
     """Return (d,) w − w_t over all floating-point tensors, in the model's order, or over some."""
     names = floating_names(model) if names is None else names
-    pairs = ((state[name].reshape(-1), model[name].reshape(-1)) for name in names)
-    parts = [np.subtract(after, before, dtype=dtype) for after, before in pairs]
-    return np.concatenate([np.zeros(0, dtype), *parts])
+    update = np.empty(sum(model[name].size for name in names), dtype)
+    start = 0
+    for name in names:
+        before = model[name].reshape(-1)
+        part = update[start : start + len(before)]
+        np.subtract(state[name].reshape(-1), before, out=part, dtype=dtype)
+        start += len(part)
+    return update
 
 
 def flat_alike(model: State, states: Sequence[State]) -> bool:
