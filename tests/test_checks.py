@@ -5,16 +5,25 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 
 from fedcrf import ClientCRF, EvidenceCRF, FedcrfError, RobustCRF
 from fedcrf.attacks import ATTACKS
-from fedcrf.checks import Settings, check_number, check_whole, checked_number, is_number
+from fedcrf.checks import (
+    Count,
+    Positive,
+    Settings,
+    check_number,
+    check_whole,
+    checked_number,
+    is_number,
+    number,
+)
 from fedcrf.errors import KeywordError
 from fedcrf.models import CNN, MLP, MODELS
 from fedcrf.objectives import OBJECTIVES, Proximal
@@ -115,3 +124,34 @@ def test_a_misspelt_keyword_is_an_error_of_both_kinds(name: str) -> None:
 def test_the_nearest_keyword_is_named(make: Callable[[], object], nearest: str) -> None:
     with pytest.raises(KeywordError, match=rf"did you mean '{nearest}'\?"):
         make()
+
+
+@dataclass(frozen=True)
+class Typed(Settings):
+    kind: Literal["one", "two"] = "one"
+    steps: Count | None = None
+    share: Annotated[float, number(0.25, 0.75)] = 0.5
+    rate: Positive = 1.0
+
+
+def test_a_setting_is_checked_by_its_type() -> None:
+    assert Typed("two", None, 0.75) == replace(Typed(), kind="two", share=0.75)
+    wrong: dict[str, tuple[Any, str]] = {
+        "kind": ("three", "kind 'three': choose from one, two"),
+        "steps": (0, "steps 0: give a whole number, 1 or more"),
+        "share": (0.8, "share 0.8: give a number from 0.25 to 0.75"),
+        "rate": (None, "rate None: give a number"),
+    }
+    for name, (value, message) in wrong.items():
+        with pytest.raises(FedcrfError, match=message):
+            Typed(**{name: value})
+
+
+def test_types_that_only_a_type_checker_knows_leave_the_others_checked() -> None:
+    @dataclass(frozen=True)
+    class Own(Typed):
+        other: Missing | None = None  # type: ignore[name-defined]  # noqa: F821
+
+    assert Own(other=3).other == 3
+    with pytest.raises(FedcrfError, match="rate 0: give a number above 0"):
+        Own(rate=0)

@@ -7,9 +7,21 @@ import math
 import numbers
 import warnings
 from abc import ABCMeta
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from fedcrf.errors import EarlierNameWarning, FedcrfError, KeywordError, unknown_name
 
@@ -42,16 +54,60 @@ class _NamedSettings(ABCMeta):
 
 
 class Settings(metaclass=_NamedSettings):
-    """Base of classes whose settings are given by name: a misspelt one is an error that helps.
+    """Base of dataclasses of settings, which are given by name and checked by their types.
 
     Attributes:
+        behaviour: A number that is raised when what is made with the class changes; see the golden
+            table.
         renamed: Settings by the names that they had in earlier versions, which are accepted.
 
     Raises:
         KeywordError: A keyword that is no setting; the nearest one is named.
+        FedcrfError: A value that its type excludes: a `Literal`, or one with a `Checked`.
     """
 
+    behaviour: ClassVar[int] = 1
     renamed: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        for name, optional, check in _checks_of(type(self)):
+            if not (optional and getattr(self, name) is None):
+                check(self, name)
+
+
+Check = Callable[[Any, str], None]
+"""Raises a `FedcrfError` unless the setting of this name has a possible value."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How a setting is checked; it stands beside the type, as in ``Annotated[float, number(0)]``.
+
+    Attributes:
+        by: The check. If the type allows None, it is not called for None.
+    """
+
+    by: Check
+
+
+@cache
+def _checks_of(kind: type) -> list[tuple[str, bool, Check]]:
+    """Return the checks of a class's settings, each with its name and whether it allows None."""
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except Exception:  # somebody's annotations may name what only a type checker imports
+        return [each for base in kind.__bases__ for each in _checks_of(base)]
+    found: list[tuple[str, bool, Check]] = []
+    for name, hint in hints.items():
+        allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        for each in allowed:
+            checks = [
+                mark.by for mark in getattr(each, "__metadata__", ()) if type(mark) is Checked
+            ]
+            if get_origin(each) is Literal:
+                checks.append(one_of(get_args(each)).by)
+            found += [(name, type(None) in allowed, check) for check in checks]
+    return found
 
 
 def current_names(
@@ -165,28 +221,50 @@ def checked_share(name: str, value: Any) -> float:
     return number
 
 
-def check_not_negative(part: object, *names: str) -> None:
-    """Raise a `FedcrfError` unless these fields of a part are finite numbers of 0 or more."""
-    for name in names:
-        if checked_number(name, getattr(part, name)) < 0:
-            raise FedcrfError(f"{name} {getattr(part, name)}: give 0 or more")
+def _of_fields(possible: Callable[[float], bool], mend: str) -> Callable[..., None]:
+    """Return a check that fields of a part, given by name, are finite numbers that are possible."""
+
+    def check(part: object, *names: str) -> None:
+        for name in names:
+            if not possible(checked_number(name, getattr(part, name))):
+                raise FedcrfError(f"{name} {getattr(part, name)}: {mend}")
+
+    return check
 
 
-def check_positive(part: object, *names: str) -> None:
-    """Raise a `FedcrfError` unless these fields of a part are finite numbers above 0."""
-    for name in names:
-        if checked_number(name, getattr(part, name)) <= 0:
-            raise FedcrfError(f"{name} {getattr(part, name)}: give a number above 0")
+check_not_negative = _of_fields(lambda value: value >= 0, "give 0 or more")
+check_positive = _of_fields(lambda value: value > 0, "give a number above 0")
+check_share = _of_fields(lambda value: 0 <= value < 1, "give a number in [0, 1)")
+check_fraction = _of_fields(lambda value: 0 <= value <= 1, "give a number in [0, 1]")
+"""Each raises a `FedcrfError` unless the fields of a part that are named are such numbers."""
 
 
-def check_share(part: object, *names: str) -> None:
-    """Raise a `FedcrfError` unless these fields of a part lie in [0, 1)."""
-    for name in names:
-        checked_share(name, getattr(part, name))
+def _of_value(check: Callable[..., None], **bounds: Any) -> Checked:
+    """Return the mark for a check of a name, a value and bounds."""
+    return Checked(lambda part, name: check(name, getattr(part, name), **bounds))
 
 
-def check_fraction(part: object, *names: str) -> None:
-    """Raise a `FedcrfError` unless these fields of a part lie in [0, 1]."""
-    for name in names:
-        if not 0 <= checked_number(name, getattr(part, name)) <= 1:
-            raise FedcrfError(f"{name} {getattr(part, name)}: give a number in [0, 1]")
+def one_of(choices: Iterable[str]) -> Checked:
+    """Return the mark of a setting with these choices."""
+    return _of_value(check_choice, choices=tuple(choices))
+
+
+def whole(least: int) -> Checked:
+    """Return the mark of a whole number of at least ``least``."""
+    return _of_value(check_whole, least=least)
+
+
+def number(least: float = -math.inf, most: float = math.inf) -> Checked:
+    """Return the mark of a finite number between the two."""
+    return _of_value(check_number, least=least, most=most)
+
+
+Truth = Annotated[bool, _of_value(check_truth)]
+Natural = Annotated[int, whole(0)]
+Count = Annotated[int, whole(1)]
+Positive = Annotated[float, Checked(check_positive)]
+NotNegative = Annotated[float, Checked(check_not_negative)]
+Share = Annotated[float, Checked(check_share)]
+"""In [0, 1)."""
+Fraction = Annotated[float, Checked(check_fraction)]
+"""In [0, 1]."""

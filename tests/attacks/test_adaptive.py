@@ -403,7 +403,7 @@ def test_the_absent_are_compared_with_when_they_last_took_part() -> None:
         memory=start.memory,
     )
     third = replace(scene(seed=3), memory=FalseResponse("ipm").forge(absent).memory)
-    past = Recollection.of(third.memory, 10)
+    past = Recollection.of(third)
     changed, moved = past.change(third, third.honest, honest_updates(third))
     for row, report in enumerate(third.honest):
         then = first if report.client == 2 else absent

@@ -34,8 +34,6 @@ from fedcrf.rules import FedNova
 def test_an_attack_that_says_nothing_is_honest() -> None:
     of, attack = scene(), Attack()
     np.testing.assert_allclose(sent(attack, of), own_updates(of), rtol=1e-12)
-    images, labels = np.zeros((2, 1, 3, 3), np.float32), np.arange(2)
-    assert attack.poison(images, labels, 10, np.random.default_rng(0)) == (images, labels)
     assert attack.obstacle(3, 3) is None
 
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from experiments.runs import Log, carry_out, small_spec, snapshot
 from fedcrf.attacks import Attack
+from fedcrf.checks import Settings
 from fedcrf.cli import app
 from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.partition import ClientSplit
@@ -31,7 +32,7 @@ from fedcrf.experiments.suite import Suite, read_suite
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
 from fedcrf.report.page import read_report
-from fedcrf.rules import CRF, FedAvg, Krum, Rule
+from fedcrf.rules import CRF, FedAvg, Krum
 from fedcrf.rules.server_optimizers import Adam
 from fedcrf.simulation.local_training import LocalTraining, MLPTraining
 from fedcrf.simulation.rounds import Simulation
@@ -106,7 +107,7 @@ def test_the_trainer_is_that_which_trains(
 
 
 def test_what_says_no_number_has_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Rule, "behaviour")
+    monkeypatch.delattr(Settings, "behaviour")
     assert provenance.numbers(small_spec().cells()[0], "cpu")["rule"] == 1
 
 

@@ -304,6 +304,7 @@ class Rounds(RuleBasedStateMachine):
     @rule()
     def begins_again(self) -> None:
         self.server, self.at = self._another(), 0
+        self.twin._unusable = 0  # rounds without a usable reply are counted within one start
         saved = self.server.saved()
         assert (saved is None) == (self.done == 0)
         if saved is not None:

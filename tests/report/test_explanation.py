@@ -30,7 +30,7 @@ from fedcrf.simulation.records import (
     Metrics,
     RoundRecord,
     Seconds,
-    overflowed_of,
+    decided,
     reasons_of,
 )
 from report.sentences import sentence
@@ -61,7 +61,7 @@ def one_round(updates: Any, rule: Any = None, counts: Any = None) -> tuple[Round
         weight=result.weights.tolist(),
         base_weight=result.base_weights.tolist(),
         excluded=[r.client for r, out in zip(reports, result.excluded, strict=True) if out],
-        overflowed=overflowed_of(result, [report.client for report in reports]),
+        overflowed=decided(reports, [report.client for report in reports], result)["overflowed"],
         kept_model=not result.weights.any(),
         kept_reason=result.kept_reason,
         reasons=reasons_of(result),

@@ -36,8 +36,7 @@ from fedcrf.rules import (
     byzfl_rule,
     find_rule,
 )
-from fedcrf.rules.byzfl import bucket_size, byzfl_aggregators
-from fedcrf.rules.byzfl.rule import warn_once
+from fedcrf.rules.byzfl import bucket_size, byzfl_aggregators, warn_once
 from simulation.small import assert_resumes, federation, simulation
 
 CHAINS = ("byzfl-arc-nnm-trmean", "byzfl-clipping-bucketing-geometric-median")

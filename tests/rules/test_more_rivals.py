@@ -197,7 +197,7 @@ def test_fedawa_s_gradient_is_the_loss_s(point: float) -> None:
 
 def test_fedawa_refuses_another_rule_s_memory() -> None:
     round_ = sample(3)
-    with pytest.raises(FedcrfError, match="the memory is not of FedAWA"):
+    with pytest.raises(FedcrfError, match="the memory holds no 'logits'"):
         FedAWA().aggregate({"rounds": np.array(2)}, round_.before, round_.reports)
 
 

@@ -22,7 +22,7 @@ from fedcrf.rules import (
     SignGuard,
     State,
 )
-from fedcrf.rules.base import report_products
+from fedcrf.rules.base import models_of
 from fedcrf.rules.dnc import drawn_columns
 from fedcrf.rules.foolsgold import foolsgold_weights
 from fedcrf.rules.signguard import largest_cluster
@@ -50,7 +50,7 @@ def weights(rule: Rule, rows: Sequence[Sequence[float]]) -> np.ndarray:
 @pytest.mark.parametrize(("values", "common"), [({}, 1.0), ({2: np.nan}, 1.0), ({}, 1e4)])
 def test_products_are_those_of_the_vectors(values: dict[int, float], common: float) -> None:
     before, reports = round_ = spoilt(sample(6, common=common), values)
-    geometry = report_products(before, reports)
+    geometry = model_geometry(*models_of(before, reports))
     kept = [i for i in range(6) if i not in values]
     rows = np.stack([slow.vector(reports[i].state) for i in kept])
     origin = slow.vector(before)

@@ -90,8 +90,7 @@ RENAMED: Mapping[str, str] = {"false-answer": "false-response", "flatterer": "sl
 def find_attack(name: str) -> type[Attack]:
     """Return the attack of that name: one of `ATTACKS`, or from outside.
 
-    Raises:
-        FedcrfError: There is none, or it is not an attack; see `fedcrf.extensions`.
+    A `FedcrfError` says that there is none, or that it is no such class; see `fedcrf.extensions`.
     """
     found: type[Attack] = find("attack", name, ATTACKS)
     check_class("attack", name, found, Attack)

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, get_args
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,14 @@ from fedcrf.attacks.search import (
     FamilyName,
     Trial,
     asked,
-    attacking,
+    attackers_weight,
     best,
     distance,
     expansion,
     line_search,
+    share_of,
 )
-from fedcrf.checks import check_choice, check_number, check_positive, check_truth, check_whole
+from fedcrf.checks import Count, Positive, Truth, number, whole
 from fedcrf.rules import ClientReport, Memory
 
 
@@ -48,16 +49,10 @@ class Optimal(Attack, ABC):
         ratio: How much a step shrinks, from 0.5 to 1.
     """
 
-    evaluations: int = 20
-    start: float = 0.0
-    step: float = 10.0
-    ratio: float = 0.8
-
-    def __post_init__(self) -> None:
-        check_whole("evaluations", self.evaluations, least=1)
-        check_number("start", self.start, 0.0)
-        check_number("ratio", self.ratio, 0.5, 1.0)
-        check_positive(self, "step")
+    evaluations: Count = 20
+    start: Annotated[float, number(0.0)] = 0.0
+    step: Positive = 10.0
+    ratio: Annotated[float, number(0.5, 1.0)] = 0.8
 
     @abstractmethod
     def _line(self, scene: Scene) -> tuple[Vector, Vector]:
@@ -81,11 +76,7 @@ class Optimal(Attack, ABC):
 
 @dataclass(frozen=True)
 class OptimalInnerProductManipulation(Optimal):
-    """Sends −τ times the honest mean, with the τ that harms most (Allouah et al., AISTATS 2023).
-
-    Attributes:
-        evaluations: As `Optimal.evaluations`, and so are the others.
-    """
+    """Sends −τ times the honest mean, with the τ that harms most (Allouah et al., AISTATS 2023)."""
 
     fewest_honest: ClassVar[int] = 1
 
@@ -98,9 +89,6 @@ class OptimalALIE(Optimal):
     """Sends μ + τ·σ with the τ that harms most (Allouah et al., AISTATS 2023).
 
     σ is the sample's standard deviation of the honest updates, coordinate by coordinate.
-
-    Attributes:
-        evaluations: As `Optimal.evaluations`, and so are the others.
     """
 
     fewest_honest: ClassVar[int] = 2
@@ -133,47 +121,35 @@ class Adaptive(Attack):
     renamed: ClassVar[Mapping[str, str]] = {"answer": "faked_response"}
 
     family: FamilyName = "all"
-    evaluations: int = 12
-    stretch: float = 1.0
-    least_kept: float = 0.0
-    patience: float = 0.0
-    faked_response: float = 0.0
-    sketched: bool = False
+    evaluations: Annotated[int, whole(2)] = 12
+    stretch: Annotated[float, number(1.0)] = 1.0
+    least_kept: Annotated[float, number(0.0, 1.0)] = 0.0
+    patience: Annotated[float, number(0.0)] = 0.0
+    faked_response: Annotated[float, number(0.0)] = 0.0
+    sketched: Truth = False
 
     fewest_honest: ClassVar[int] = 1
     remembers: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        check_choice("family", self.family, get_args(FamilyName))
-        check_whole("evaluations", self.evaluations, least=2)
-        check_number("stretch", self.stretch, 1.0)
-        check_number("least_kept", self.least_kept, 0.0, 1.0)
-        check_number("patience", self.patience, 0.0)
-        check_number("faked_response", self.faked_response, 0.0)
-        check_truth("sketched", self.sketched)
-
     def forge(self, scene: Scene) -> Forgery:
         """See `Attack.forge`."""
-        if not self.faked_response:
-            return Forgery(*self._decided(scene, None))
-        past = Recollection.of(scene.memory, len(scene.position))
-        sent, memory = self._decided(scene, past)
-        return Forgery(sent, {**memory, **past.after(scene, sent)})
+        sent, memory = self._decided(scene)
+        if self.faked_response:
+            memory = {**memory, **Recollection.of(scene).after(scene, sent)}
+        return Forgery(sent, memory)
 
-    def _decided(
-        self, scene: Scene, past: Recollection | None
-    ) -> tuple[Sequence[ClientReport], Memory]:
+    def _decided(self, scene: Scene) -> tuple[Sequence[ClientReport], Memory]:
         """Return what is sent, and the memory without the `Recollection`."""
-        return self._struck(scene, past), {}
+        return self._struck(scene), {}
 
-    def _struck(self, scene: Scene, past: Recollection | None) -> Sequence[ClientReport]:
+    def _struck(self, scene: Scene) -> Sequence[ClientReport]:
         """Return the most valuable trial's reports; honest ones where nobody attacks."""
         if not scene.active or not scene.num_attackers:
             return scene.own
         aim = Aim(scene, self.patience, self.least_kept)
-        respond = (
-            None if past is None else responding(scene, past, self.faked_response, self.sketched)
-        )
+        respond = None
+        if self.faked_response:
+            respond = responding(scene, self.faked_response, self.sketched)
 
         def tried(updates: Vector) -> Trial:
             reports = scene.reports(respond(updates) if respond else updates)
@@ -220,14 +196,11 @@ class Stealthy(Adaptive):
     That share, and then the length, are searched among those that keep ``least_kept`` of the weight
     for honest reports. Against `fedcrf.crf.RobustCRF` the result is just within the tolerances of
     opposition and of norms. For a rule without weights it is the plain search.
-
-    Attributes:
-        family: As `Adaptive.family`, and so are the others.
     """
 
     family: FamilyName = "opposed"
-    stretch: float = 4.0
-    least_kept: float = 0.9
+    stretch: Annotated[float, number(1.0)] = 4.0
+    least_kept: Annotated[float, number(0.0, 1.0)] = 0.9
 
 
 @dataclass(frozen=True)
@@ -238,12 +211,9 @@ class FalseResponse(Adaptive):
     cos(p − c·(w_t − w_t') − u', w_t − w_t') is at most the median honest client's cosine of
     u_j(t) − u_j(t') with the same. u' is what the attacker sent last. A rule that does not use the
     response is harmed less, since the step against the model's gains nothing.
-
-    Attributes:
-        family: As `Adaptive.family`, and so are the others.
     """
 
-    faked_response: float = 1.0
+    faked_response: Annotated[float, number(0.0)] = 1.0
 
 
 @dataclass(frozen=True)
@@ -255,20 +225,13 @@ class Sleeper(Adaptive):
 
     Attributes:
         until: The first round of the strike.
-        family: As `Adaptive.family`, and so are the others.
     """
 
-    until: int = 10
+    until: Count = 10
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("until", self.until, least=1)
-
-    def _decided(
-        self, scene: Scene, past: Recollection | None
-    ) -> tuple[Sequence[ClientReport], Memory]:
+    def _decided(self, scene: Scene) -> tuple[Sequence[ClientReport], Memory]:
         if scene.round >= self.until or not scene.active:
-            return super()._decided(scene, past)
+            return super()._decided(scene)
         return copies(scene, most_agreeable(scene)), {}
 
 
@@ -287,31 +250,22 @@ class Opportunist(Adaptive):
         tolerance: Growth of the trust, as a share of it, that counts as none.
         pulsing: Whether it copies honest clients again; else it strikes in all later rounds.
         fallen: The trust below which it copies them again.
-        family: As `Adaptive.family`, and so are the others.
     """
 
-    until: int = 1
-    tolerance: float = 0.01
-    pulsing: bool = True
-    fallen: float = 0.5
+    until: Count = 1
+    tolerance: Annotated[float, number(0.0, 1.0)] = 0.01
+    pulsing: Truth = True
+    fallen: Annotated[float, number(0.0, 1.0)] = 0.5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("until", self.until, least=1)
-        check_number("tolerance", self.tolerance, 0.0, 1.0)
-        check_number("fallen", self.fallen, 0.0, 1.0)
-        check_truth("pulsing", self.pulsing)
-
-    def _decided(
-        self, scene: Scene, past: Recollection | None
-    ) -> tuple[Sequence[ClientReport], Memory]:
+    def _decided(self, scene: Scene) -> tuple[Sequence[ClientReport], Memory]:
         if not scene.active or not scene.num_attackers:
-            return scene.own, _kept(scene.memory)
+            own = ("order", "trust", "striking")
+            return scene.own, {name: scene.memory[name] for name in own if name in scene.memory}
         order = scene.memory.get("order", most_agreeable(scene))
         honest = copies(scene, order)
         trust = trust_of(scene, honest)
         striking = self._strikes(scene, trust)
-        sent = self._struck(scene, past) if striking else honest
+        sent = self._struck(scene) if striking else honest
         memory = {"order": order, "trust": np.array(trust), "striking": np.array(striking)}
         return sent, memory
 
@@ -336,10 +290,8 @@ def most_agreeable(scene: Scene) -> NDArray[np.int64]:
 def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
     """Return the attackers' copies of honest clients' updates.
 
-    Args:
-        scene: The round.
-        order: Honest clients; those that are not named come last. The attackers copy the first of
-            them that take part, each another, and begin again if the attackers are more.
+    They copy the first of ``order`` that take part, each another one; honest clients that it does
+    not name come last. If the attackers are more, they begin again.
     """
     places = {report.client: row for row, report in enumerate(scene.finite_honest)}
     named = [places.pop(client) for client in order.tolist() if client in places]
@@ -348,16 +300,6 @@ def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
 
 
 def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
-    """Return the weight of the attackers' reports, as a share of that without the rule's memory.
-
-    NaN if the rule gives no weights, or weight 0 without its memory.
-    """
-    now, anew = (
-        float(asked(each, forged).weights[attacking(scene)].sum())
-        for each in (scene, replace(scene, rule_memory={}))
-    )
-    return now / anew if anew > 0.0 else math.nan
-
-
-def _kept(memory: Memory) -> Memory:
-    return {name: memory[name] for name in ("order", "trust", "striking") if name in memory}
+    """Return the attackers' weight as a share of that without the memory; NaN without weights."""
+    scenes = (scene, replace(scene, rule_memory={}))
+    return share_of(*(attackers_weight(each, asked(each, forged)) for each in scenes))

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_truth
+from fedcrf.checks import Settings, Truth
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import stepped_state
-from fedcrf.rules.state import floating_layers
+from fedcrf.rules.state import floating_layers, update_of
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -109,12 +109,7 @@ class Scene:
 
     def update_of(self, state: State) -> Vector:
         """Return the update w − w_t of a model, (d,) float64."""
-        pairs = zip(
-            floating_layers(state, self.global_state),
-            floating_layers(self.global_state),
-            strict=True,
-        )
-        return np.concatenate([np.subtract(w, start, dtype=np.float64) for w, start in pairs])
+        return update_of(state, self.global_state)
 
     def updates_of(self, reports: Sequence[ClientReport]) -> Vector:
         """Return the (k, d) updates of k reports."""
@@ -141,34 +136,16 @@ class Attack(Settings):
     """What attackers do: a small immutable value whose fields are its settings.
 
     An attack on what clients send implements `updates`, or `forge` if it also forges counts or
-    evidence, or remembers. An attack on training data implements `poison`; see `DataAttack`.
+    evidence, or remembers. An attack on training data is a `DataAttack`.
 
     Attributes:
-        behaviour: A number that is raised when the attack's results change; see the golden table.
         remembers: Whether it keeps a memory. It then observes every round, also those in which
             nobody attacks or no attacker was drawn.
         fewest_honest: How many honest clients with finite updates a round must have.
     """
 
-    behaviour: ClassVar[int] = 1
     remembers: ClassVar[bool] = False
     fewest_honest: ClassVar[int] = 0
-
-    def poison(
-        self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
-    ) -> tuple[Images, Labels]:
-        """Return what an attacker trains on; it is called once, before the first round.
-
-        Args:
-            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1.
-            labels: (n,).
-            num_classes: Number of labels.
-            draw: The only source of randomness.
-
-        Returns:
-            Its examples; the arguments are not changed.
-        """
-        return images, labels
 
     def updates(self, scene: Scene) -> Vector:
         """Return what attackers send in place of their updates: (f, d), or (d,) if all the same."""
@@ -179,12 +156,7 @@ class Attack(Settings):
         return Forgery(scene.reports(self.updates(scene)))
 
     def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
-        """Return why f of m clients cannot attack so, with the mend; None if they can.
-
-        Args:
-            num_clients: m.
-            num_attackers: f.
-        """
+        """Return why f of m clients cannot attack so, with the mend; None if they can."""
         if num_clients - num_attackers >= self.fewest_honest:
             return None
         needs = (
@@ -203,32 +175,33 @@ class DataAttack(Attack, ABC):
             the round reports.
     """
 
-    hides: bool
-
-    def __post_init__(self) -> None:
-        check_truth("hides", self.hides)
+    hides: Truth
 
     @abstractmethod
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`."""
+        """Return what an attacker trains on; it is called once, before the first round.
+
+        Args:
+            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1.
+            labels: (n,).
+            num_classes: Number of labels.
+            draw: The only source of randomness.
+
+        Returns:
+            Its examples; the arguments are not changed.
+        """
 
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         """Raise a `FedcrfError` if the attack is not possible on such data.
 
-        Args:
-            image_shape: Channels, height and width.
-            num_classes: Number of labels.
+        ``image_shape`` has channels, height and width.
         """
         return
 
     def of_attacker(self, number: int) -> Self:
-        """Return the attack as one attacker carries it out.
-
-        Args:
-            number: The attacker's place among the attackers of the run, from 0 on.
-        """
+        """Return the attack of the attacker of this place, from 0 on, among those of the run."""
         return self
 
     def trained(self, scene: Scene) -> Sequence[ClientReport]:
@@ -286,11 +259,7 @@ def by_client(memory: Memory, name: str) -> dict[int, Any]:
 
 
 def kept_by_client(**kept: Mapping[int, Any]) -> Memory:
-    """Return a memory of values by client, of which `by_client` reads the names given here.
-
-    Args:
-        kept: By name, the values of the same clients in the same order. No client: an empty memory.
-    """
+    """Return a memory of values by client, all of the same clients; without any an empty one."""
     clients = list(next(iter(kept.values())))
     if not clients:
         return {}

@@ -5,31 +5,27 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.attacks.base import DataAttack, Images, Labels, Scene, norms
-from fedcrf.checks import check_number, check_positive, check_whole
+from fedcrf.checks import Count, Natural, Truth, check_positive, number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport
 
 
 @dataclass(frozen=True)
 class LabelFlip(DataAttack):
-    """Turns every label q into C − 1 − q (Fang et al., USENIX Security 2020).
+    """Turns every label q into C − 1 − q (Fang et al., USENIX Security 2020)."""
 
-    Attributes:
-        hides: See `DataAttack.hides`.
-    """
-
-    hides: bool = False
+    hides: Truth = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`."""
+        """See `DataAttack.poison`."""
         return images, num_classes - 1 - labels
 
 
@@ -39,20 +35,15 @@ class LabelNoise(DataAttack):
 
     Attributes:
         rate: Probability with which a label is drawn anew, uniformly from all classes.
-        hides: See `DataAttack.hides`.
     """
 
-    rate: float = 0.8
-    hides: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("rate", self.rate, 0.0, 1.0)
+    rate: Annotated[float, number(0.0, 1.0)] = 0.8
+    hides: Truth = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`."""
+        """See `DataAttack.poison`."""
         replaced = draw.random(len(labels)) < self.rate
         return images, np.where(replaced, draw.integers(0, num_classes, len(labels)), labels)
 
@@ -63,20 +54,15 @@ class FeatureNoise(DataAttack):
 
     Attributes:
         sd: Standard deviation of the Gaussian noise, in units of the pixels'.
-        hides: See `DataAttack.hides`.
     """
 
-    sd: float = 1.0
-    hides: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("sd", self.sd, 0.0)
+    sd: Annotated[float, number(0.0)] = 1.0
+    hides: Truth = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`."""
+        """See `DataAttack.poison`."""
         noise = self.sd * draw.standard_normal(images.shape, dtype=np.float32)
         return (images + noise).astype(np.float32), labels
 
@@ -93,24 +79,17 @@ class Backdoor(DataAttack):
         target: The target class.
         rate: Share of an attacker's examples that are poisoned.
         boost: What its update is multiplied by, 1 or more.
-        hides: See `DataAttack.hides`.
     """
 
-    target: int = 0
-    rate: float = 0.32
-    boost: float = 1.0
-    hides: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("target", self.target, least=0)
-        check_number("rate", self.rate, 0.0, 1.0)
-        check_number("boost", self.boost, 1.0)
+    target: Natural = 0
+    rate: Annotated[float, number(0.0, 1.0)] = 0.32
+    boost: Annotated[float, number(1.0)] = 1.0
+    hides: Truth = False
 
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `Attack.poison`.
+        """See `DataAttack.poison`.
 
         Raises:
             FedcrfError: The data set does not have the classes, or its images are too small.
@@ -180,19 +159,12 @@ class PixelPattern(Backdoor):
             images.
         value: What the pixels are set to, in standard deviations of the images' pixels: white is
             2.8 in MNIST, 1.8 in the digits and 2.1 in CIFAR-10.
-        target: As `Backdoor.target`, and so are the others.
     """
 
     lengths: ClassVar[str] = "size"
 
-    size: int | None = None
-    value: float = 2.8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("value", self.value)
-        if self.size is not None:
-            check_whole("size", self.size, least=1)
+    size: Count | None = None
+    value: Annotated[float, number()] = 2.8
 
     @abstractmethod
     def areas(self, height: int, width: int) -> list[Area]:
@@ -240,8 +212,6 @@ class BadNets(PixelPattern):
 
     Attributes:
         size: Side of the square in pixels; by default 5 of 28, in proportion to the images.
-        value: As `PixelPattern.value`.
-        target: As `Backdoor.target`, and so are the others.
     """
 
     def areas(self, height: int, width: int) -> list[Area]:
@@ -263,19 +233,15 @@ class DistributedBackdoor(PixelPattern):
         size: Length of a bar in pixels; by default 4 of 28, in proportion to the images.
         gap: Pixels between bars; by default 2 of 28, in proportion to the images.
         part: The bar that an attacker stamps, 0 to 3; by default each attacker has its own.
-        value: As `PixelPattern.value`.
-        target: As `Backdoor.target`, and so are the others.
     """
 
     lengths: ClassVar[str] = "size or gap"
 
-    gap: int | None = None
+    gap: Natural | None = None
     part: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.gap is not None:
-            check_whole("gap", self.gap, least=0)
         if self.part is not None and (type(self.part) is bool or self.part not in range(4)):
             raise FedcrfError(f"part {self.part}: give a whole number from 0 to 3")
 
@@ -320,20 +286,17 @@ class EdgeCase(Backdoor):
 
     Attributes:
         target: The class that the images are labelled as.
-        rate: As `Backdoor.rate`, and so are the others.
         source: The class whose rarest images they are.
         tail: Share of the class that counts as rare, above 0; one image at least.
     """
 
-    target: int = 1
-    rate: float = 0.8
-    source: int = 0
-    tail: float = 0.1
+    target: Natural = 1
+    rate: Annotated[float, number(0.0, 1.0)] = 0.8
+    source: Natural = 0
+    tail: Annotated[float, number(0.0, 1.0)] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("source", self.source, least=0)
-        check_number("tail", self.tail, 0.0, 1.0)
         check_positive(self, "tail")
         if self.source == self.target:
             raise FedcrfError(f"source {self.source}: it is the target too; give another class")

@@ -39,10 +39,11 @@ class Recollection:
     models: NDArray[np.float32]
 
     @classmethod
-    def of(cls, memory: Memory, size: int) -> Recollection:
-        """Return the memory's recollection of models of d numbers; empty in the first round."""
+    def of(cls, scene: Scene) -> Recollection:
+        """Return what the attackers recollect in a round; nothing in the first."""
+        memory = scene.memory
         if "updates" not in memory:
-            nothing = np.zeros((0, size), dtype=np.float32)
+            nothing = np.zeros((0, len(scene.position)), dtype=np.float32)
             nobody = np.zeros(0, dtype=np.int64)
             return cls(nobody, nothing, nobody, nothing)
         return cls(*(memory[name] for name in ("clients", "updates", "rounds", "models")))
@@ -68,13 +69,8 @@ class Recollection:
     ) -> tuple[Vector, Vector]:
         """Return how updates changed and the model moved since their clients last took part.
 
-        Args:
-            scene: The round.
-            reports: k reports, which name the clients.
-            updates: (k, d) updates that those clients would send.
-
-        Returns:
-            (k, d) u_i(t) − u_i(t') and w_t − w_t'; rows of NaN for a client not seen before.
+        They are (k, d) u_i(t) − u_i(t') and w_t − w_t', of the (k, d) updates that the clients of k
+        reports would send; rows of NaN for a client not seen before.
         """
         places = {client: place for place, client in enumerate(self.clients.tolist())}
         changed, moved = np.full_like(updates, np.nan), np.full_like(updates, np.nan)
@@ -87,15 +83,9 @@ class Recollection:
 
 
 def honest_response(scene: Scene, past: Recollection, view: Callable[[Vector], Vector]) -> float:
-    """Return the median honest client's response, the cosine of its change with the model's step.
+    """Return the median honest client's response to the model's step, 0 at most or if unknown.
 
-    Args:
-        scene: The round.
-        past: The recollection.
-        view: Returns the vectors themselves, or sketches of them.
-
-    Returns:
-        The median, at most 0; 0 if no response is known.
+    ``view`` returns the vectors themselves, or sketches of them.
     """
     changed, moved = past.change(scene, scene.finite_honest, scene.honest_updates)
     responses = curvature_response(view(changed), view(moved))
@@ -103,22 +93,15 @@ def honest_response(scene: Scene, past: Recollection, view: Callable[[Vector], V
     return min(0.0, float(np.median(known))) if len(known) else 0.0
 
 
-def responding(
-    scene: Scene, past: Recollection, share: float, sketched: bool
-) -> Callable[[Vector], Vector]:
+def responding(scene: Scene, share: float, sketched: bool) -> Callable[[Vector], Vector]:
     """Return a function that makes (f, d) malicious updates respond as honest ones do.
 
     Let p be an attacker's update. When it last took part, it sent u' and the model was w_t'. It now
-    sends u = p − c·(w_t − w_t') with the least c ≥ 0 at which the response
-    cos(u − u', w_t − w_t') is ``share`` of the median honest client's, or stronger.
-
-    Args:
-        scene: The round.
-        past: The recollection.
-        share: Share of the median honest client's response.
-        sketched: Whether the cosines are those of the rule's sketches, if it makes some.
+    sends u = p − c·(w_t − w_t') with the least c ≥ 0 at which the response cos(u − u', w_t − w_t')
+    is ``share`` of the median honest client's, or stronger. The cosines are those of the rule's
+    sketches if ``sketched``, and if the rule makes some.
     """
-    view = sketches_of(scene) if sketched else _itself
+    past, view = Recollection.of(scene), sketches_of(scene) if sketched else _itself
     wanted = max(share * honest_response(scene, past, view), STRONGEST_RESPONSE)
 
     def respond(updates: Vector) -> Vector:
@@ -130,12 +113,9 @@ def responding(
 
 
 def least_steps(changed: Vector, moved: Vector, response: float) -> Vector:
-    """Return the least c ≥ 0 at which cos(x − c·y, y) ≤ ``response``, for every row.
+    """Return the least c ≥ 0 with cos(x − c·y, y) ≤ ``response``, for every row of (k, n) x and y.
 
-    Args:
-        changed: (k, n) x; where it is NaN (unknown), c is 0.
-        moved: (k, n) y; where it is 0, c is 0.
-        response: The cosine, above −1 and at most 0.
+    It is 0 where x is NaN (unknown) or y is 0. The response is above −1 and at most 0.
     """
     direction, length = unit(moved), norms(moved)[:, 0]
     along = np.einsum("ij,ij->i", changed, direction)

@@ -18,13 +18,7 @@ from fedcrf.rules import AggregationResult, ClientReport
 
 @dataclass(frozen=True)
 class Family:
-    """Attacks of one kind that differ in their strength, and the range that is searched.
-
-    Attributes:
-        at: Returns the attack of a strength.
-        least: The smallest strength, above 0.
-        greatest: The largest strength.
-    """
+    """Attacks of one kind that differ in their strength, and its range, above 0, to search."""
 
     at: Callable[[float], Attack]
     least: float
@@ -68,21 +62,15 @@ class Aim:
         result = asked(self.scene, forged)
         if not self.patience and not self.least_kept:
             return harm(self.scene, result)
-        kept = self._kept(result)
+        share = share_of(attackers_weight(self.scene, result), self._honest_weight)
+        kept = 1.0 if math.isnan(share) else share
         if kept < self.least_kept:
             return -math.inf
         return harm(self.scene, result) + self.patience * min(1.0, kept)
 
-    def _kept(self, result: AggregationResult) -> float:
-        share = self._weight(result) / self._honest_weight if self._honest_weight else math.nan
-        return 1.0 if math.isnan(share) else share
-
-    def _weight(self, result: AggregationResult) -> float:
-        return float(result.weights[attacking(self.scene)].sum())
-
     @cached_property
     def _honest_weight(self) -> float:
-        return self._weight(asked(self.scene, self.scene.own))
+        return attackers_weight(self.scene, asked(self.scene, self.scene.own))
 
 
 def asked(scene: Scene, forged: Sequence[ClientReport]) -> AggregationResult:
@@ -91,12 +79,16 @@ def asked(scene: Scene, forged: Sequence[ClientReport]) -> AggregationResult:
     return scene.rule.aggregate(scene.rule_memory, scene.global_state, reports)
 
 
-def attacking(scene: Scene) -> list[int]:
-    """Return the places that the attackers' reports have in a round."""
+def attackers_weight(scene: Scene, result: AggregationResult) -> float:
+    """Return the sum of the weights that a rule gives the attackers' reports."""
     own = {report.client for report in scene.own}
-    return [
-        place for place, report in enumerate(scene.round_with(scene.own)) if report.client in own
-    ]
+    theirs = [report.client in own for report in scene.round_with(scene.own)]
+    return float(result.weights[theirs].sum())
+
+
+def share_of(weight: float, whole: float) -> float:
+    """Return weight over whole; NaN if the whole is 0."""
+    return weight / whole if whole else math.nan
 
 
 def harm(scene: Scene, result: AggregationResult) -> float:
@@ -112,13 +104,7 @@ def distance(scene: Scene, result: AggregationResult) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A trial of the search.
-
-    Attributes:
-        value: Its value to the attackers, such as that of `Aim`.
-        updates: (f, d) the malicious updates.
-        reports: The reports with them.
-    """
+    """A trial of the search: its value to the attackers, and (f, d) updates in the reports."""
 
     value: float
     updates: Vector
@@ -133,14 +119,10 @@ def best(trials: Iterable[Trial]) -> Trial:
 def line_search(
     tried: Callable[[float], Trial], least: float, greatest: float, evaluations: int
 ) -> Trial:
-    """Return the best trial of a number in a range.
+    """Return the best trial of a number between ``least``, above 0, and ``greatest``.
 
-    Args:
-        tried: Tries a number.
-        least: The smallest number, above 0.
-        greatest: The largest.
-        evaluations: How many numbers are tried: half of them spread over the range, by equal
-            factors, half of them between the best one's neighbours.
+    Half of the evaluations are spread over the range, by equal factors, half of them lie between
+    the best one's neighbours.
     """
     coarse = np.geomspace(least, greatest, evaluations - evaluations // 2)
     trials = [tried(float(number)) for number in coarse]
@@ -153,17 +135,10 @@ def line_search(
 def expansion(
     tried: Callable[[float], Trial], start: float, step: float, ratio: float, evaluations: int
 ) -> Trial:
-    """Return the best trial of a number that grows, as ByzFL's optimal attacks search it.
+    """Return the best trial of a number that grows from ``start``, as in ByzFL's optimal attacks.
 
     The number goes up by the step. While that finds more, the step is doubled; from the first time
-    that it does not, every step is ``ratio`` times the last.
-
-    Args:
-        tried: Tries a number.
-        start: The first number.
-        step: The first step.
-        ratio: From 0 to 1.
-        evaluations: How many numbers are tried.
+    that it does not, every step is ``ratio`` times the last, from 0 to 1.
     """
     number, found, expanding = start, tried(start), True
     for _ in range(evaluations - 1):

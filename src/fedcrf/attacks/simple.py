@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from fedcrf.attacks.base import (
     kept_by_client,
     unit,
 )
-from fedcrf.checks import check_choice, check_number, check_whole
+from fedcrf.checks import number, whole
 from fedcrf.rules import Memory
 
 
@@ -31,10 +31,7 @@ class SignFlip(Attack):
         factor: c, 0 or more.
     """
 
-    factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("factor", self.factor, 0.0)
+    factor: Annotated[float, number(0.0)] = 1.0
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
@@ -49,10 +46,7 @@ class Scaling(Attack):
         factor: c, 0 or more.
     """
 
-    factor: float = 50.0
-
-    def __post_init__(self) -> None:
-        check_number("factor", self.factor, 0.0)
+    factor: Annotated[float, number(0.0)] = 50.0
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
@@ -67,10 +61,7 @@ class GaussianNoise(Attack):
         sd: σ, 0 or more, in units of the model's weights.
     """
 
-    sd: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("sd", self.sd, 0.0)
+    sd: Annotated[float, number(0.0)] = 1.0
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
@@ -86,9 +77,6 @@ class NotFinite(Attack):
     """
 
     value: Literal["nan", "inf"] = "nan"
-
-    def __post_init__(self) -> None:
-        check_choice("value", self.value, ("nan", "inf"))
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
@@ -142,18 +130,12 @@ class PoisonedFL(Attack):
         least: What c does not fall below.
     """
 
-    factor: float = 8.0
-    period: int = 10
-    shrinkage: float = 0.7
-    least: float = 0.5
+    factor: Annotated[float, number(0.0)] = 8.0
+    period: Annotated[int, whole(2)] = 10
+    shrinkage: Annotated[float, number(0.0, 1.0)] = 0.7
+    least: Annotated[float, number(0.0)] = 0.5
 
     remembers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_number("factor", self.factor, 0.0)
-        check_whole("period", self.period, least=2)
-        check_number("shrinkage", self.shrinkage, 0.0, 1.0)
-        check_number("least", self.least, 0.0)
 
     def forge(self, scene: Scene) -> Forgery:
         """Draw the signs, or follow the model; see `Attack.forge`."""
@@ -217,18 +199,12 @@ class StatisticalMimicry(Attack):
         longest: What δ does not grow beyond.
     """
 
-    blend: float = 0.5
-    drift: float = 0.1
-    growth: float = 1.2
-    longest: float = 2.0
+    blend: Annotated[float, number(0.0, 1.0)] = 0.5
+    drift: Annotated[float, number(0.0)] = 0.1
+    growth: Annotated[float, number(1.0)] = 1.2
+    longest: Annotated[float, number(0.0)] = 2.0
 
     remembers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_number("blend", self.blend, 0.0, 1.0)
-        check_number("drift", self.drift, 0.0)
-        check_number("growth", self.growth, 1.0)
-        check_number("longest", self.longest, 0.0)
 
     def forge(self, scene: Scene) -> Forgery:
         """Learn of this round's updates, then blend; see `Attack.forge`."""
@@ -275,12 +251,8 @@ class InflatedCount(Attack):
         update_factor: Factor of its own update: 1 for an honest one, −1 for the opposite sign.
     """
 
-    factor: float = 10.0
-    update_factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("factor", self.factor, 1.0, LARGEST_FACTOR)
-        check_number("update_factor", self.update_factor)
+    factor: Annotated[float, number(1.0, LARGEST_FACTOR)] = 10.0
+    update_factor: Annotated[float, number()] = 1.0
 
     def forge(self, scene: Scene) -> Forgery:
         """See `Attack.forge`."""

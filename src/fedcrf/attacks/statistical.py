@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from fedcrf.attacks.base import (
     unit,
     with_noise,
 )
-from fedcrf.checks import check_choice, check_number, check_whole, is_number
+from fedcrf.checks import Count, is_number, number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import Memory
 from fedcrf.statistics import is_floating
@@ -41,13 +41,8 @@ class ALIE(Attack):
             know the others.
     """
 
-    z: float | None = None
+    z: Annotated[float, number()] | None = None
     estimate_from: Literal["honest", "attackers"] = "honest"
-
-    def __post_init__(self) -> None:
-        check_choice("estimate_from", self.estimate_from, ("honest", "attackers"))
-        if self.z is not None:
-            check_number("z", self.z)
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
@@ -77,14 +72,10 @@ class ALIE(Attack):
 
 
 def largest_z(num_clients: int, num_attackers: int) -> float:
-    """Return z_max: Φ(z) = (m − f − s)/(m − f) with s = ⌊m/2 + 1⌋ − f.
+    """Return z_max: Φ(z) = (m − f − s)/(m − f) with s = ⌊m/2 + 1⌋ − f, from 1 to m − f − 1.
 
     On average s honest clients lie beyond μ − zσ, and with the attackers they are a majority. With
     few attackers z is negative.
-
-    Args:
-        num_clients: m.
-        num_attackers: f; s must be from 1 to m − f − 1.
     """
     num_honest = num_clients - num_attackers
     needed = _supporters(num_clients, num_attackers)
@@ -114,18 +105,12 @@ class HybridSparse(Attack):
         z: How many standard deviations the others are moved by; by default `largest_z` of m and f.
     """
 
-    scale: float = 1.5
-    share: float = 0.005
-    z: float | None = None
+    scale: Annotated[float, number()] = 1.5
+    share: Annotated[float, number(0.0, 1.0)] = 0.005
+    z: Annotated[float, number()] | None = None
 
     fewest_honest: ClassVar[int] = 2
     remembers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_number("scale", self.scale)
-        check_number("share", self.share, 0.0, 1.0)
-        if self.z is not None:
-            check_number("z", self.z)
 
     def forge(self, scene: Scene) -> Forgery:
         """Find the sensitive coordinates, where they are not known; see `Attack.forge`."""
@@ -164,14 +149,10 @@ class InnerProductManipulation(Attack):
             send the same.
     """
 
-    epsilon: float = 0.5
-    noise: float = 0.0
+    epsilon: Annotated[float, number(0.0)] = 0.5
+    noise: Annotated[float, number(0.0)] = 0.0
 
     fewest_honest: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        check_number("epsilon", self.epsilon, 0.0)
-        check_number("noise", self.noise, 0.0)
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
@@ -192,12 +173,9 @@ class Opposed(Attack):
         cosine: c, from 0 to 1.
     """
 
-    cosine: float = 0.2
+    cosine: Annotated[float, number(0.0, 1.0)] = 0.2
 
     fewest_honest: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        check_number("cosine", self.cosine, 0.0, 1.0)
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
@@ -228,9 +206,6 @@ class _AsFarAs(Attack):
 
     fewest_honest: ClassVar[int] = 1
 
-    def __post_init__(self) -> None:
-        check_choice("deviation", self.deviation, get_args(Deviation))
-
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
         direction = deviation_of(scene.honest_updates, self.deviation)
@@ -247,9 +222,6 @@ class MinMax(_AsFarAs):
 
     γ is the largest with max_i ‖g + γp − u_i‖ ≤ max_{i,j} ‖u_i − u_j‖: its distances are within the
     largest between honest clients. There is a quadratic for each client.
-
-    Attributes:
-        deviation: The direction p: ``unit``, ``sign`` or ``std``.
     """
 
     def _step(self, scene: Scene, direction: Vector) -> float:
@@ -266,9 +238,6 @@ class MinSum(_AsFarAs):
 
     γ is the largest with Σ_i ‖g + γp − u_i‖² ≤ max_i Σ_j ‖u_i − u_j‖²: its squared distances sum to
     at most the largest sum of an honest client.
-
-    Attributes:
-        deviation: The direction p: ``unit``, ``sign`` or ``std``.
     """
 
     def _step(self, scene: Scene, direction: Vector) -> float:
@@ -325,15 +294,11 @@ class Mimic(Attack):
             send the same.
     """
 
-    warmup: int = 10
-    noise: float = 0.0
+    warmup: Count = 10
+    noise: Annotated[float, number(0.0)] = 0.0
 
     fewest_honest: ClassVar[int] = 1
     remembers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_whole("warmup", self.warmup, least=1)
-        check_number("noise", self.noise, 0.0)
 
     def forge(self, scene: Scene) -> Forgery:
         """Learn, then copy; see `Attack.forge`."""
@@ -384,17 +349,16 @@ class Drift(Attack):
     """
 
     curvature: float = 0.05
-    length: float = 2.0
-    cosine: float = 0.0
+    length: Annotated[float, number(0.0)] = 2.0
+    cosine: Annotated[float, number(0.0, 1.0)] = 0.0
 
     fewest_honest: ClassVar[int] = Opposed.fewest_honest
     remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not is_number(self.curvature) or not 0.0 < self.curvature <= 1.0:
             raise FedcrfError(f"curvature {self.curvature}: give a number above 0 and up to 1")
-        check_number("length", self.length, 0.0)
-        check_number("cosine", self.cosine, 0.0, 1.0)
 
     def forge(self, scene: Scene) -> Forgery:
         """Fix goals, where there is none; see `Attack.forge`."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedcrf.attacks.base import Attack
-from fedcrf.checks import Settings, check_truth, check_whole, is_number
+from fedcrf.checks import Count, Settings, Truth, is_number
 from fedcrf.errors import FedcrfError
 
 
@@ -24,20 +24,17 @@ class Schedule(Settings):
     """
 
     attackers: int | float = 0.3
-    start_round: int = 1
-    every: int = 1
-    additional: bool | None = None
+    start_round: Count = 1
+    every: Count = 1
+    additional: Truth | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not is_number(self.attackers) or not (self.is_count or 0 < self.attackers < 1):
             raise FedcrfError(
                 f"attackers {self.attackers}: give a whole number of 1 or more, or a fraction "
                 "between 0 and 1"
             )
-        check_whole("start_round", self.start_round, least=1)
-        check_whole("every", self.every, least=1)
-        if self.additional is not None:
-            check_truth("additional", self.additional)
         if self.additional and not self.is_count:
             raise FedcrfError(
                 f"attackers {self.attackers}: give additional attackers as a whole number"

@@ -36,7 +36,7 @@ class Normalisation:
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """Images with their labels, and pixel sums from which any subset's statistics follow at once.
+    """Images with their labels.
 
     The arrays are read-only, and memory-mapped if they come from the cache: index first, then
     convert.
@@ -44,53 +44,28 @@ class LabelledImages:
     Attributes:
         images: ``(n, C, H, W)`` uint8; float32 of examples that are no images of bytes.
         labels: ``(n,)`` int64, from 0 to the number of classes less one.
-        pixel_sums: ``(n, C)`` int64, each image's sum of pixel values per channel.
-        pixel_square_sums: ``(n, C)`` int64, each image's sum of squared pixel values per channel.
     """
 
-    images: NDArray[np.uint8]
+    images: NDArray[Any]
     labels: NDArray[np.int64]
-    pixel_sums: NDArray[np.int64]
-    pixel_square_sums: NDArray[np.int64]
 
-    @classmethod
-    def from_arrays(cls, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> Self:
-        """Compute the pixel sums of images as of the class, and freeze all four arrays."""
-        sums = np.empty(images.shape[:2], dtype=np.int64)
-        square_sums = np.empty(images.shape[:2], dtype=np.int64)
-        for rows in _blocks(len(images)):
-            block = images[rows].astype(np.int64)
-            sums[rows] = block.sum(axis=(2, 3))
-            square_sums[rows] = np.square(block).sum(axis=(2, 3))
-        for array in (images, labels, sums, square_sums):
+    def __post_init__(self) -> None:
+        for array in (self.images, self.labels):
             array.flags.writeable = False
-        return cls(images, labels, sums, square_sums)
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    @classmethod
-    def from_numbers(cls, rows: NDArray[np.float32], labels: NDArray[np.int64]) -> Self:
-        """Return examples that are no images of bytes; each number of a row is its own channel.
-
-        ``rows`` are ``(n, d)`` float32, or ``(n, C, H, W)``.
-        """
-        images: Any = rows.reshape(len(rows), -1, 1, 1) if rows.ndim == 2 else rows
-        nothing = np.zeros(images.shape[:2], dtype=np.int64)
-        for array in (images, labels, nothing):
-            array.flags.writeable = False
-        return cls(images, labels, nothing, nothing)
 
     def normalisation(self, indices: ArrayLike | None = None) -> Normalisation:
         """Return the exact per-channel mean and standard deviation over some of the images.
 
         ``indices`` are integer positions or a boolean mask; all images by default, one at least.
         """
-        chosen: Any = slice(None) if indices is None else np.asarray(indices)
-        if isinstance(chosen, np.ndarray) and chosen.dtype != np.bool_:
-            chosen = chosen.astype(np.int64)
-        sums, square_sums = self.pixel_sums[chosen], self.pixel_square_sums[chosen]
-        count = len(sums) * math.prod(self.images.shape[2:])
+        chosen = np.arange(len(self))
+        if indices is not None:
+            where = np.asarray(indices)
+            chosen = chosen[where if where.dtype == np.bool_ else where.astype(np.int64)]
+        count = len(chosen) * math.prod(self.images.shape[2:])
         if count == 0:
             raise FedcrfError("no images to take the mean and standard deviation of.")
         if self.images.dtype != np.uint8:
@@ -98,13 +73,20 @@ class LabelledImages:
             constant = values.max(axis=(0, 2, 3)) == values.min(axis=(0, 2, 3))
             std = np.where(constant, 1.0, values.std(axis=(0, 2, 3)))
             return Normalisation(mean=values.mean(axis=(0, 2, 3)), std=std)
-        # Python's integers do not overflow, and the subtraction cancels nothing while all is whole.
-        totals, squares = ([*map(int, each.sum(axis=0))] for each in (sums, square_sums))
-        scaled = [
-            count * square - total * total for total, square in zip(totals, squares, strict=True)
-        ]
-        mean = np.array([total / count for total in totals])
-        return Normalisation(mean, np.array([math.sqrt(each) / count or 1.0 for each in scaled]))
+        channels = self.images.shape[1]
+        occurrences = np.zeros((channels, 256), dtype=np.int64)  # of each value, by channel
+        for rows in _blocks(len(chosen)):
+            block = self.images[chosen[rows]]
+            for channel in range(channels):
+                occurrences[channel] += np.bincount(block[:, channel].ravel(), minlength=256)
+        means, deviations = [], []
+        for row in occurrences.tolist():
+            # Python's integers do not overflow, and the subtraction of whole ones cancels nothing.
+            total = sum(value * times for value, times in enumerate(row))
+            squares = sum(value * value * times for value, times in enumerate(row))
+            means.append(total / count)
+            deviations.append(math.sqrt(count * squares - total * total) / count or 1.0)
+        return Normalisation(np.array(means), np.array(deviations))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +98,8 @@ class ImageDataset:
         train: The images that are shared out to the clients.
         held_out: The data set's own test images; None without labelled ones.
         class_names: One name per class, in the order of the labels.
-        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays.
+        fingerprint: First 16 hexadecimal digits of the SHA-256 of the decoded arrays; by default
+            they are computed.
         sites: The names of real sites, whose examples stand one behind the other; None where a
             partition deals them out.
     """
@@ -125,19 +108,12 @@ class ImageDataset:
     train: LabelledImages
     held_out: LabelledImages | None
     class_names: tuple[str, ...]
-    fingerprint: str
+    fingerprint: str = ""
     sites: tuple[str, ...] | None = None
 
-    @classmethod
-    def from_parts(
-        cls,
-        name: str,
-        train: LabelledImages,
-        held_out: LabelledImages | None,
-        class_names: tuple[str, ...],
-    ) -> Self:
-        """Compute the fingerprint of the parts and put them together."""
-        return cls(name, train, held_out, class_names, _fingerprint(train, held_out))
+    def __post_init__(self) -> None:
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", _fingerprint(self.train, self.held_out))
 
     @property
     def num_classes(self) -> int:
@@ -170,7 +146,7 @@ def _thinned(images: LabelledImages, count: int) -> LabelledImages:
     if count >= len(images):
         return images
     kept = np.arange(count) * len(images) // count
-    return LabelledImages.from_arrays(images.images[kept], images.labels[kept])
+    return LabelledImages(images.images[kept], images.labels[kept])
 
 
 def _blocks(length: int) -> Iterator[slice]:
@@ -210,11 +186,8 @@ def cached_dataset(
     cache. A damaged entry is built again. If the folder cannot be written, the data set is returned
     all the same, with a warning in the log.
 
-    Args:
-        name: The data set's name, for the entry's folder.
-        identity: Everything that the decoded arrays depend on, as JSON values.
-        build: Reads and decodes the data set.
-        cache_dir: The cache's folder; by default that of `fedcrf.files.cache_folder`.
+    ``identity`` is everything that the decoded arrays depend on, as JSON values; ``build`` reads
+    and decodes them. The cache lies in `fedcrf.files.cache_folder` by default.
     """
     described = json.dumps({"format": _FORMAT_VERSION, **identity}, sort_keys=True)
     digest = hashlib.sha256(described.encode()).hexdigest()[:16]
@@ -266,11 +239,7 @@ def _load_part(entry: Path, part: str) -> LabelledImages:
         for field in fields(LabelledImages)
     }
     images = LabelledImages(**arrays)
-    per_channel = images.images.shape[:2]
-    if images.images.ndim != 4 or not (
-        images.labels.shape == per_channel[:1]
-        and images.pixel_sums.shape == images.pixel_square_sums.shape == per_channel
-    ):
+    if images.images.ndim != 4 or images.labels.shape != images.images.shape[:1]:
         raise ValueError(f"the {part} arrays do not fit together")
     return images
 

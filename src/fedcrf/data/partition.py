@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -82,7 +81,7 @@ class PartitionSettings(Settings):
         return "min_examples" in self.ignored
 
     @property
-    def behaviour(self) -> int | None:
+    def behaviour(self) -> int | None:  # type: ignore[override]  # it is that of a value
         """The scheme's behaviour number; None if it no longer exists."""
         return self._scheme.behaviour
 
@@ -208,7 +207,7 @@ def _label_skew(labels: Labels, settings: PartitionSettings, generator: Generato
     """
     class_sizes = _class_sizes(labels)
     for _ in range(_MAX_DRAWS):
-        counts = _closing_counts(class_sizes, settings, generator)
+        counts = _dirichlet_counts(class_sizes, settings, generator, closing=True)
         if counts.sum(axis=0).min() >= settings.min_examples:
             return _deal(labels, counts, generator)
     raise FedcrfError(
@@ -218,15 +217,16 @@ def _label_skew(labels: Labels, settings: PartitionSettings, generator: Generato
     )
 
 
-def _closing_counts(
-    class_sizes: Counts, settings: PartitionSettings, generator: Generator
+def _dirichlet_counts(
+    class_sizes: Counts, settings: PartitionSettings, generator: Generator, *, closing: bool
 ) -> Counts:
+    """Draw how many examples of each class clients get; with closing, none once they have N/K."""
     counts = np.zeros((len(class_sizes), settings.num_clients), dtype=np.int64)
     held = np.zeros(settings.num_clients, dtype=np.int64)
     for row, size in zip(counts, class_sizes, strict=True):
         shares = _dirichlet(settings.num_clients, settings, generator)
         # Not all can be closed: they would hold all N examples, but this class is not dealt out.
-        is_open = held * settings.num_clients < class_sizes.sum()
+        is_open = (held * settings.num_clients < class_sizes.sum()) | (not closing)
         row[is_open] = _cut(size, shares[is_open], generator)
         held += row
     return counts
@@ -239,13 +239,8 @@ def _label_skew_unbalanced(
 
     It is ByzFL's ``dirichlet_niid``, which deals out a class in the data set's order.
     """
-    class_sizes = _class_sizes(labels)
-    counts = [
-        _cut(size, _dirichlet(settings.num_clients, settings, generator), generator)
-        for size in class_sizes
-    ]
-    shape = (len(class_sizes), settings.num_clients)
-    return _deal(labels, np.array(counts, dtype=np.int64).reshape(shape), generator)
+    counts = _dirichlet_counts(_class_sizes(labels), settings, generator, closing=False)
+    return _deal(labels, counts, generator)
 
 
 def _label_mix(labels: Labels, settings: PartitionSettings, generator: Generator) -> list[Indices]:
@@ -385,50 +380,42 @@ def _as_held(labels: Labels, settings: PartitionSettings, generator: Generator) 
     return np.split(np.arange(len(labels)), ends[:-1])
 
 
-PARTITIONS: Mapping[str, PartitionScheme] = MappingProxyType(
-    {
-        "iid": PartitionScheme(
-            "shuffled and cut into equal parts.", _iid, ignores=_GIVEN | {"alpha"}
-        ),
-        "label-skew": PartitionScheme(
-            "each class is shared out by Dir(alpha); clients that have their N/K are closed to "
-            "later classes.",
-            _label_skew,
-            ignores=_GIVEN,
-        ),
-        "label-skew-unbalanced": PartitionScheme(
-            "each class is shared out by Dir(alpha), and that is all: sizes differ and clients "
-            "may be empty.",
-            _label_skew_unbalanced,
-            ignores=_GIVEN | {"min_examples"},
-        ),
-        "label-mix": PartitionScheme(
-            "each client draws its own mix of labels from Dir(alpha); equal sizes.",
-            _label_mix,
-            ignores=_GIVEN,
-        ),
-        "gamma-similarity": PartitionScheme(
-            "a share gamma is dealt out at random, the rest in the order of the labels (ByzFL).",
-            _gamma_similarity,
-            ignores=frozenset({"alpha", "sizes"}),
-        ),
-        "sorted-labels": PartitionScheme(
-            "sorted by label and cut into equal parts (Karimireddy, He and Jaggi).",
-            _sorted_labels,
-            ignores=_GIVEN | {"alpha"},
-        ),
-        "given-sizes": PartitionScheme(
-            "sizes as partition.sizes says; each client has its own mix of labels from Dir(alpha).",
-            _given_sizes,
-            ignores=frozenset({"gamma"}),
-        ),
-        "as-held": PartitionScheme(
-            "each real site's own examples (--sites).",
-            _as_held,
-            ignores=frozenset({"alpha", "gamma"}),
-        ),
-    }
-)
+PARTITIONS: Mapping[str, PartitionScheme] = {
+    "iid": PartitionScheme("shuffled and cut into equal parts.", _iid, _GIVEN | {"alpha"}),
+    "label-skew": PartitionScheme(
+        "each class is shared out by Dir(alpha); clients that have their N/K are closed to later "
+        "classes.",
+        _label_skew,
+        _GIVEN,
+    ),
+    "label-skew-unbalanced": PartitionScheme(
+        "each class is shared out by Dir(alpha), and that is all: sizes differ and clients may be "
+        "empty.",
+        _label_skew_unbalanced,
+        _GIVEN | {"min_examples"},
+    ),
+    "label-mix": PartitionScheme(
+        "each client draws its own mix of labels from Dir(alpha); equal sizes.", _label_mix, _GIVEN
+    ),
+    "gamma-similarity": PartitionScheme(
+        "a share gamma is dealt out at random, the rest in the order of the labels (ByzFL).",
+        _gamma_similarity,
+        frozenset({"alpha", "sizes"}),
+    ),
+    "sorted-labels": PartitionScheme(
+        "sorted by label and cut into equal parts (Karimireddy, He and Jaggi).",
+        _sorted_labels,
+        _GIVEN | {"alpha"},
+    ),
+    "given-sizes": PartitionScheme(
+        "sizes as partition.sizes says; each client has its own mix of labels from Dir(alpha).",
+        _given_sizes,
+        frozenset({"gamma"}),
+    ),
+    "as-held": PartitionScheme(
+        "each real site's own examples (--sites).", _as_held, frozenset({"alpha", "gamma"})
+    ),
+}
 """The schemes by name; a new one is a function above and a line here."""
 
 _MIN_STRATIFIED = 10

@@ -8,9 +8,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +68,7 @@ class EmbeddedSource:
             _labelled(name, images[rows], labels[rows], options)
             for rows in (slice(cut), slice(cut, None))
         )
-        return ImageDataset.from_parts(name, train, held_out, self.class_names)
+        return ImageDataset(name, train, held_out, self.class_names)
 
 
 @dataclass(frozen=True)
@@ -146,26 +145,24 @@ def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return digits.images.astype(np.uint8), digits.target.astype(np.int64)
 
 
-DATASETS: Mapping[str, DatasetSource] = MappingProxyType(
-    {
-        "digits": EmbeddedSource(
-            "1,797 grey 8x8 digits that come with scikit-learn (values 0 to 16); needs no "
-            f"download. The last {_DIGITS_HELD_OUT} are the held-out test set.",
-            read=_read_digits,
-            num_held_out=_DIGITS_HELD_OUT,
-            class_names=tuple("0123456789"),
-        ),
-        "mnist": HubSource("MNIST: 70,000 grey 28x28 digits, 10 classes.", "ylecun/mnist"),
-        "cifar10": HubSource(
-            "CIFAR-10: 60,000 colour 32x32 photographs, 10 classes.", "uoft-cs/cifar10"
-        ),
-        "cifar100": HubSource(
-            "CIFAR-100: 60,000 colour 32x32 photographs, 100 (fine) classes.",
-            "uoft-cs/cifar100",
-            label_column="fine_label",
-        ),
-    }
-)
+DATASETS: Mapping[str, DatasetSource] = {
+    "digits": EmbeddedSource(
+        "1,797 grey 8x8 digits that come with scikit-learn (values 0 to 16); needs no download. "
+        f"The last {_DIGITS_HELD_OUT} are the held-out test set.",
+        read=_read_digits,
+        num_held_out=_DIGITS_HELD_OUT,
+        class_names=tuple("0123456789"),
+    ),
+    "mnist": HubSource("MNIST: 70,000 grey 28x28 digits, 10 classes.", "ylecun/mnist"),
+    "cifar10": HubSource(
+        "CIFAR-10: 60,000 colour 32x32 photographs, 10 classes.", "uoft-cs/cifar10"
+    ),
+    "cifar100": HubSource(
+        "CIFAR-100: 60,000 colour 32x32 photographs, 100 (fine) classes.",
+        "uoft-cs/cifar100",
+        label_column="fine_label",
+    ),
+}
 
 
 def load_dataset(
@@ -246,8 +243,9 @@ def _of_sites(name: str, options: ReadOptions) -> ImageDataset:
     inputs, labels = (np.concatenate(each) for each in zip(*read.sites.values(), strict=True))
     labels = labels.astype(np.int64)
     names = read.class_names or tuple(str(label) for label in range(int(labels.max()) + 1))
-    examples = LabelledImages.from_numbers(inputs.astype(np.float32), labels)
-    return replace(ImageDataset.from_parts(name, examples, None, names), sites=tuple(read.sites))
+    numbers_as_channels = (*inputs.shape, 1, 1)[:4]
+    examples = LabelledImages(inputs.astype(np.float32).reshape(numbers_as_channels), labels)
+    return ImageDataset(name, examples, None, names, sites=tuple(read.sites))
 
 
 def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
@@ -333,7 +331,7 @@ def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset
         parts.append(_labelled(name, pixels.astype(np.uint8), classes.astype(np.int64), options))
     most = max(int(part.labels.max()) for part in parts)
     names = tuple(str(label) for label in range(most + 1))
-    return ImageDataset.from_parts(name, parts[0], parts[1] if len(parts) > 1 else None, names)
+    return ImageDataset(name, parts[0], parts[1] if len(parts) > 1 else None, names)
 
 
 def _labelled(
@@ -341,7 +339,7 @@ def _labelled(
 ) -> LabelledImages:
     """Return (n, H, W) or (n, H, W, 3) images, resized, with their labels."""
     blocks = [image_block(Image.fromarray(one), options.image_size) for one in images]
-    return LabelledImages.from_arrays(join_blocks(name, blocks), labels)
+    return LabelledImages(join_blocks(name, blocks), labels)
 
 
 def _check_no_columns(name: str, options: ReadOptions) -> None:

@@ -55,9 +55,9 @@ def decode_splits(
     _check_same_columns(image, label, [*train, *held_out])
 
     train_values, held_out_values = (_label_values(part, label) for part in (train, held_out))
-    _check_train_labels(name, train_values)
+    _check_labels(name, train_values, held_out_values)
     parts = [(train, train_values)]
-    if _are_published(name, held_out_values):
+    if any(value != _HIDDEN for value in held_out_values):
         parts.append((held_out, held_out_values))
 
     names, numbers = _classes(features[label], [v for _, values in parts for v in values])
@@ -73,10 +73,10 @@ def decode_splits(
                 f"data set '{name}' has the label {error} but only {len(names)} class names; "
                 "mend its files, or name another column with --label-column."
             ) from None
-        labelled.append(LabelledImages.from_arrays(block, labels))
+        labelled.append(LabelledImages(block, labels))
     first, second = [*labelled, None][:2]
     assert first is not None
-    return ImageDataset.from_parts(name, first, second, names)
+    return ImageDataset(name, first, second, names)
 
 
 def _image_column(name: str, features: Features, wanted: str | None) -> str:
@@ -157,24 +157,18 @@ def _label_values(tables: Sequence[RawTable], column: str) -> list[int | str]:
     return [_HIDDEN if value is None else value for value in values]
 
 
-def _check_train_labels(name: str, values: Sequence[int | str]) -> None:
-    if not values:
+def _check_labels(name: str, train: Sequence[int | str], held_out: Sequence[int | str]) -> None:
+    """Refuse a data set with hidden labels, unless all held-out ones are hidden."""
+    if not train:
         raise FedcrfError(f"data set '{name}' has no training images; give files with some rows.")
-    if _HIDDEN in values:
+    hidden, what, among = train.count(_HIDDEN), "training", ""
+    if not hidden and 0 < held_out.count(_HIDDEN) < len(held_out):
+        hidden, what, among = held_out.count(_HIDDEN), "held-out", f" among {len(held_out)}"
+    if hidden:
         raise FedcrfError(
-            f"data set '{name}' has {values.count(_HIDDEN)} training images without a label (-1 or "
-            "empty); remove them, or name another column with --label-column."
+            f"data set '{name}' has {hidden} {what} images without a label (-1 or empty){among}; "
+            "remove them, or name another column with --label-column."
         )
-
-
-def _are_published(name: str, values: Sequence[int | str]) -> bool:
-    hidden = values.count(_HIDDEN)
-    if 0 < hidden < len(values):
-        raise FedcrfError(
-            f"data set '{name}' has {hidden} held-out images without a label (-1 or empty) among "
-            f"{len(values)}; remove them, or name another column with --label-column."
-        )
-    return hidden < len(values)
 
 
 def _classes(

@@ -100,10 +100,7 @@ def named(start: str, arrays: Memory) -> Memory:
 def checked_memory(rule: Rule, memory: Memory | None, *, names: bool = False) -> Memory:
     """Return the memory that a strategy handed out; that of no rounds where there is none.
 
-    Args:
-        rule: The strategy's rule.
-        memory: What it handed out.
-        names: Whether the ids of nodes are names instead of numbers.
+    ``names`` says whether the ids of nodes are names instead of numbers.
 
     Raises:
         FedcrfError: It is no strategy's, damaged, or of one with another rule.
@@ -128,17 +125,10 @@ def checked_memory(rule: Rule, memory: Memory | None, *, names: bool = False) ->
     by_name = all(isinstance(name, str) for name in memory)
     if sizes[NODES] != sizes[CLIENTS] or sizes.get(SIGNS, 1) != 1 or not by_name:
         raise damaged
-    checked = {**memory, **ids}
-    _check_rule(rule, checked)
-    return checked
-
-
-def _check_rule(rule: Rule, memory: Memory) -> None:
-    """Raise a `FedcrfError` where another rule made the memory."""
     ours = rule.name
-    if MADE_BY in memory:
-        made_by = ", ".join(map(str, np.ravel(memory[MADE_BY])))
-        if made_by != ours:
-            raise FedcrfError(f"the memory is of another rule, {made_by}, not of {ours}: {MEND}")
+    made_by = ", ".join(map(str, np.ravel(memory.get(MADE_BY, ours))))
+    if made_by != ours:
+        raise FedcrfError(f"the memory is of another rule, {made_by}, not of {ours}: {MEND}")
     if named(RULE, memory) and not rule.remembers:
         raise FedcrfError(f"the memory is of another rule: {ours} remembers nothing; {MEND}")
+    return {**memory, **ids}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
 from fedcrf.errors import listed
-from fedcrf.integrations.replies import Excluded, Node, TrainReply, alike, capped
+from fedcrf.integrations.replies import Excluded, Metrics, Node, TrainReply, capped
 from fedcrf.rules import AggregationResult, ClientReport, State
 
 NO_REPLY = "no reply was usable"
@@ -24,14 +25,10 @@ MOST_LISTED = 20
 
 @dataclass(frozen=True)
 class TrainingRound:
-    """A round in progress.
+    """A round in progress, numbered from 1 on.
 
-    Attributes:
-        number: From 1 on.
-        state: The global model.
-        asked: The nodes that it was sent to.
-        started: When it was sent, in seconds of `time.perf_counter`.
-        arrived: When all replies had arrived, likewise; NaN before.
+    ``state`` is the global model, ``asked`` are the nodes that it was sent to. It was sent when it
+    ``started``; all replies had ``arrived`` later, by `time.perf_counter` in seconds; NaN before.
     """
 
     number: int
@@ -45,13 +42,12 @@ class TrainingRound:
 class Decision:
     """What became of a round's replies.
 
-    Attributes:
-        replies: The usable ones, in the order of the clients.
-        reports: The reports that the rule got of them, in the same order.
-        excluded: The nodes without a usable reply.
-        result: What the rule decided, without the next model; None without a usable reply.
+    Usable replies, and the reports that the rule got of them, are in the order of the clients;
+    ``excluded`` are the nodes without one. ``result`` is what the rule decided, without the next
+    model; None without a usable reply.
     """
 
+    round: TrainingRound
     replies: Sequence[TrainReply]
     reports: Sequence[ClientReport]
     excluded: Sequence[Excluded]
@@ -64,8 +60,13 @@ class Decision:
             return self.result.kept_reason
         if not self.excluded:
             return "no node was asked"
-        reason = alike(self.excluded)
-        return NO_REPLY if reason is None else f"{NO_REPLY}: each {reason}"
+        reasons = {each.reason for each in self.excluded}
+        return f"{NO_REPLY}: each {reasons.pop()}" if len(reasons) == 1 else NO_REPLY
+
+    @property
+    def metrics(self) -> list[Metrics]:
+        """The metrics of the replies."""
+        return [reply.metrics for reply in self.replies]
 
     @property
     def usable(self) -> bool:
@@ -75,12 +76,12 @@ class Decision:
     @property
     def finite(self) -> list[TrainReply]:
         """The replies whose models are finite."""
-        return [reply for reply, out in self._by_rule() if not out]
+        return self._which(excluded=False)
 
     @property
     def not_finite(self) -> list[TrainReply]:
         """The replies whose models are not finite; the rule gave them weight 0."""
-        return [reply for reply, out in self._by_rule() if out]
+        return self._which(excluded=True)
 
     @property
     def shares(self) -> list[float]:
@@ -94,9 +95,7 @@ class Decision:
         if np.isfinite(weights).all():
             return [float(weight) for weight in weights]
         counts = capped([reply.num_examples for reply in self.replies])
-        return [
-            0.0 if out else count for count, (_, out) in zip(counts, self._by_rule(), strict=True)
-        ]
+        return [float(count) for count in np.where(self.result.excluded, 0.0, counts)]
 
     def lines(self) -> list[str]:
         """Return lines for the log: exclusions, not finite models, false identities."""
@@ -112,11 +111,10 @@ class Decision:
         return [*exclusions(self.excluded), *few(not_finite), *few(others)]
 
     def reasons(self) -> dict[str, Any]:
-        """Return the decision as metrics.
+        """Return the decision as metrics: how many nodes were usable and excluded, and lists.
 
-        They hold how many nodes were usable and excluded. For at most `MOST_LISTED` nodes they hold
-        lists over ``replies``, and of node ids, too. A list with a number that is not finite is
-        omitted, since JSON has no form for it.
+        Lists are over ``replies``, and of node ids, in rounds of at most `MOST_LISTED` nodes. One
+        with a number that is not finite is omitted, since JSON has no form for it.
         """
         reasons: dict[str, Any] = {
             "fedcrf.num-usable": len(self.replies),
@@ -139,17 +137,17 @@ class Decision:
             posterior = self.result.posterior
             if posterior is not None:
                 lists["trust"] = posterior.trust.tolist()
-                lists |= {_dashed(name): each.tolist() for name, each in posterior.causes.items()}
+                for name, each in posterior.causes.items():
+                    lists[name.replace(" ", "-").replace("_", "-")] = each.tolist()
         for name, values in lists.items():
             if all(map(math.isfinite, values)):
                 reasons[f"fedcrf.{name}"] = values
         return reasons
 
-    def _by_rule(self) -> list[tuple[TrainReply, bool]]:
-        """Return the replies, and whether the rule excluded each."""
-        if self.result is None:
-            return []
-        return list(zip(self.replies, self.result.excluded.tolist(), strict=True))
+    def _which(self, *, excluded: bool) -> list[TrainReply]:
+        """Return the replies that the rule excluded, or the others; none without a result."""
+        found = [] if self.result is None else self.result.excluded == excluded
+        return list(compress(self.replies, found))
 
 
 def exclusions(excluded: Sequence[Excluded]) -> list[str]:
@@ -171,7 +169,3 @@ def few(lines: Sequence[str]) -> list[str]:
     """Return the first of some lines, and how many more there are."""
     more = len(lines) - MOST_LOGGED
     return [*lines[:MOST_LOGGED], *([f"… and {more} more such lines"] if more > 0 else [])]
-
-
-def _dashed(name: str) -> str:
-    return name.replace(" ", "-").replace("_", "-")

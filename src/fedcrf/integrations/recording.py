@@ -18,7 +18,7 @@ from fedcrf.experiments.recorded import (
     RecordedRun,
     rule_settings,
 )
-from fedcrf.integrations.decision import Decision, TrainingRound
+from fedcrf.integrations.decision import Decision
 from fedcrf.integrations.replies import mean_of, small_numbers
 from fedcrf.rules import Rule
 from fedcrf.simulation.records import (
@@ -36,13 +36,10 @@ class Recorder:
     """Writes the rounds of a strategy's runs, a folder for each run."""
 
     def __init__(self, parent: Path, framework: str, strategy: str, rule: Rule) -> None:
-        """Set where runs are recorded; nothing is written yet.
+        """Set the folder that gets one for each run; nothing is written yet.
 
-        Args:
-            parent: Gets a folder for each run.
-            framework: Name and version of what carries out the runs.
-            strategy: Name of the strategy.
-            rule: Its server rule.
+        ``framework`` is the name and version of what carries out the runs, ``strategy`` its
+        adapter's.
 
         Raises:
             FedcrfError: The folder is a file, or the record of one run itself.
@@ -64,10 +61,7 @@ class Recorder:
         return None if self._run is None else self._run.path.name
 
     def begin(self, run: str | None) -> Path:
-        """Begin the record of a run, and return its folder.
-
-        Args:
-            run: The folder of a run to continue. If it is None, or gone, there is a new folder.
+        """Begin the record of a run, or go on with that of an earlier one, and return its folder.
 
         Raises:
             FedcrfError: The folder cannot be made.
@@ -87,30 +81,15 @@ class Recorder:
         self._run = RecordedRun.begin(self._parent, description, datetime.now(UTC))
         return self._run.path
 
-    def trained(
-        self,
-        current: TrainingRound,
-        decision: Decision,
-        losses: Sequence[float],
-        now: float,
-    ) -> None:
-        """Write a round's training.
-
-        Args:
-            current: What was sent, and when.
-            decision: What became of the replies.
-            losses: Each reply's training loss; NaN without one.
-            now: When the next model was ready, by the same clock.
-        """
+    def trained(self, decision: Decision, losses: Sequence[float], now: float) -> None:
+        """Write a round's training, with each reply's loss, NaN without one; ``now`` is its end."""
         assert self._run is not None
-        unknown = Metrics(loss=math.nan, accuracy=math.nan)
+        current, unknown = decision.round, {"loss": math.nan, "accuracy": math.nan}
         record = RoundRecord(
             round=current.number,
             training_loss=mean_of(losses, decision.shares),
-            validation=unknown,
-            test=ClientMetrics(
-                loss=math.nan, accuracy=math.nan, client_mean=math.nan, worst_client=math.nan
-            ),
+            validation=Metrics(**unknown),
+            test=ClientMetrics(**unknown, client_mean=math.nan, worst_client=math.nan),
             nodes=[reply.node for reply in decision.replies],
             client_training_loss=brief(losses),
             excluded_nodes=[

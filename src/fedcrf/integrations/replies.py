@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.base import misfit_of
 from fedcrf.statistics import is_floating
+
+T = TypeVar("T")
 
 COUNT_CAP = RobustCRF.count_cap
 """Where metrics are averaged by counts of examples, a count is at most so many medians."""
@@ -105,19 +107,6 @@ class MetricNames(Settings):
         return {RESIDUAL_LOSS: self.residual_loss, LABEL_DIVERGENCE: self.label_divergence}
 
 
-@dataclass(frozen=True, order=True)
-class Cast:
-    """A cast: the dtype that a client sent, and the global model's, which replaced it."""
-
-    sent: str
-    model: str
-
-    @property
-    def line(self) -> str:
-        """The line for the log."""
-        return f"replies hold {self.sent} where the global model has {self.model}: they are cast"
-
-
 class Reply(Protocol):
     """A framework's message from a node; its tensors are read without a copy."""
 
@@ -150,7 +139,7 @@ class TrainReply:
         content: What it sent, as it came.
         metrics: The metrics in ``content``.
         state: Its model, as views of ``content`` except for what was cast.
-        casts: Which dtypes were cast to those of the global model.
+        casts: Lines for the log: which dtypes were cast to those of the global model.
         num_examples: Its count of examples, above 0.
         effective_steps: For FedNova; 1 for other rules.
     """
@@ -160,7 +149,7 @@ class TrainReply:
     content: Any
     metrics: Metrics
     state: State
-    casts: frozenset[Cast]
+    casts: frozenset[str]
     num_examples: float
     effective_steps: float
 
@@ -204,59 +193,58 @@ def train_replies(
         names: The names of the other metrics.
         needs_steps: Whether a reply without effective steps is excluded.
     """
-    usable, excluded = [], []
-    by_node = sorted(replies, key=lambda reply: reply.node)
-    replied = Counter(reply.node for reply in by_node)
+
+    def checked(reply: Reply) -> TrainReply:
+        metrics = reply.metrics()
+        state, casts = usable_model(reply.model(), global_state)
+        return TrainReply(
+            node=reply.node,
+            partition=partition_of(metrics, names.partition_id),
+            content=reply.content,
+            metrics=metrics,
+            state=state,
+            casts=casts,
+            num_examples=positive(metrics, weighted_by),
+            effective_steps=positive(metrics, names.effective_steps) if needs_steps else 1.0,
+        )
+
+    replies = list(replies)
+    replied = Counter(reply.node for reply in replies)
+    usable, excluded = _sorted_out((each for each in replies if replied[each.node] == 1), checked)
     for node, times in replied.items():
         if times > 1:  # which of them it means is not known
             excluded.append(Excluded(node, f"replied {times} times"))
-    for reply in by_node:
-        if replied[reply.node] > 1:
-            continue
-        try:
-            metrics = reply.metrics()
-            state, casts = usable_model(reply.model(), global_state)
-            checked = TrainReply(
-                node=reply.node,
-                partition=partition_of(metrics, names.partition_id),
-                content=reply.content,
-                metrics=metrics,
-                state=state,
-                casts=casts,
-                num_examples=positive(metrics, weighted_by),
-                effective_steps=positive(metrics, names.effective_steps) if needs_steps else 1.0,
-            )
-        except FedcrfError as error:
-            excluded.append(Excluded.of(reply.node, error))
-        else:
-            usable.append(checked)
-    silent = [Excluded(node, "did not reply") for node in set(asked) - replied.keys()]
-    return usable, sorted([*excluded, *silent], key=lambda each: each.node)
+    excluded += [Excluded(node, "did not reply") for node in set(asked) - replied.keys()]
+    return usable, sorted(excluded, key=lambda each: each.node)
 
 
 def evaluate_replies(
     replies: Iterable[Reply], weighted_by: str
 ) -> tuple[list[Any], list[Excluded]]:
     """Return the contents of usable evaluations and the excluded nodes, each sorted by node."""
+
+    def content(reply: Reply) -> Any:
+        positive(reply.metrics(), weighted_by)
+        return reply.content
+
+    return _sorted_out(replies, content)
+
+
+def _sorted_out(
+    replies: Iterable[Reply], read: Callable[[Reply], T]
+) -> tuple[list[T], list[Excluded]]:
+    """Return what is read of usable replies, and the excluded nodes, each sorted by node."""
     usable, excluded = [], []
     for reply in sorted(replies, key=lambda reply: reply.node):
         try:
-            positive(reply.metrics(), weighted_by)
+            usable.append(read(reply))
         except FedcrfError as error:
             excluded.append(Excluded.of(reply.node, error))
-        else:
-            usable.append(reply.content)
     return usable, excluded
 
 
-def alike(excluded: Sequence[Excluded]) -> str | None:
-    """Return the reason that all excluded nodes share; None where they have several."""
-    reasons = {each.reason for each in excluded}
-    return reasons.pop() if len(reasons) == 1 else None
-
-
-def usable_model(state: State, global_state: State) -> tuple[State, frozenset[Cast]]:
-    """Return a client's model in the dtypes of the global model, and what was cast for it.
+def usable_model(state: State, global_state: State) -> tuple[State, frozenset[str]]:
+    """Return a client's model in the dtypes of the global model, and lines about what was cast.
 
     Any real number becomes a floating-point one, rounded where the global model has less precision;
     what overflows is infinite, which no rule gives weight. Numbers become integers or booleans only
@@ -272,7 +260,10 @@ def usable_model(state: State, global_state: State) -> tuple[State, frozenset[Ca
         sent = state.get(name)
         if sent is not None and sent.dtype != expected.dtype and sent.shape == expected.shape:
             fitted[name] = _cast(name, sent, expected.dtype)
-            casts.add(Cast(str(sent.dtype), str(expected.dtype)))
+            casts.add(
+                f"replies hold {sent.dtype} where the global model has {expected.dtype}: they are "
+                "cast"
+            )
     misfit = misfit_of(fitted, global_state)
     if misfit is not None:
         raise FedcrfError(misfit)
@@ -287,7 +278,7 @@ def positive(metrics: Metrics, name: str) -> float:
     """
     if name not in metrics:
         raise FedcrfError(f"gives no '{name}'")
-    value = _number(metrics, name)
+    value = _as_float(metrics[name])
     if not (math.isfinite(value) and value > 0):
         raise FedcrfError(f"gives {metrics[name]} as '{name}', which must be above 0")
     return value
@@ -315,19 +306,14 @@ class Identities:
     """Which client each node is: settled by its first reply, and the same from then on.
 
     The framework authenticates a node's id, but a node can claim any partition. Were that believed
-    in every round, a distrusted client could take another identity, also a trusted one. So a
-    client is the partition that its node gave first, if no other node has it or gave it in the
-    same round. Otherwise it gets a number beyond all partition ids. In a new run node ids may all
-    be new: then the partition of an earlier node that has not replied yet goes to the first node
-    that gives it.
+    in every round, a distrusted client could take another identity, also a trusted one. So a client
+    is the partition that its node gave first, if no other node has it or gave it in the same round.
+    Otherwise it gets a number beyond all partition ids. In a new run node ids may all be new: then
+    the partition of an earlier node that has not replied yet goes to the first node that gives it.
     """
 
     def __init__(self, clients: Mapping[Node, int]) -> None:
-        """Know the nodes of an earlier run.
-
-        Args:
-            clients: By node; no two the same.
-        """
+        """Know the nodes of an earlier run, each with a client of its own."""
         self._clients = dict(clients)
         self._awaited = set(clients)
 
@@ -362,29 +348,21 @@ def client_reports(
 ) -> tuple[list[TrainReply], list[ClientReport]]:
     """Return replies and reports in the order of the clients, the same in every run.
 
-    Args:
-        replies: The usable ones of a round.
-        identities: Which client each node is; new nodes are added.
-        names: The names of metrics.
-        evidence: Names of the evidence that the rule uses.
+    The identities get the new nodes; ``evidence`` names what the rule uses.
     """
     identities.settle(replies)
-    given = names.evidence([reply.metrics for reply in replies], evidence)
-    pairs = [
-        (
-            reply,
-            ClientReport(
-                client=identities.by_node[reply.node],
-                state=reply.state,
-                num_examples=reply.num_examples,
-                effective_steps=reply.effective_steps,
-                evidence=own,
-            ),
+    ordered = sorted(replies, key=lambda reply: identities.by_node[reply.node])
+    given = names.evidence([reply.metrics for reply in ordered], evidence)
+    return ordered, [
+        ClientReport(
+            client=identities.by_node[reply.node],
+            state=reply.state,
+            num_examples=reply.num_examples,
+            effective_steps=reply.effective_steps,
+            evidence=own,
         )
-        for reply, own in zip(replies, given, strict=True)
+        for reply, own in zip(ordered, given, strict=True)
     ]
-    pairs.sort(key=lambda pair: pair[1].client)
-    return [reply for reply, _ in pairs], [report for _, report in pairs]
 
 
 def small_numbers(reports: Sequence[ClientReport]) -> list[int]:
@@ -450,14 +428,10 @@ def numbers(records: Sequence[Metrics], names: Names) -> list[float]:
     equals: numbers under different names must not be compared.
     """
     columns = [
-        [_number(record, name) for record in records]
+        [_as_float(record.get(name)) for record in records]
         for name in ([names] if isinstance(names, str) else names)
     ]
     return max(columns, key=lambda column: sum(map(math.isfinite, column)))
-
-
-def _number(metrics: Metrics, name: str) -> float:
-    return _as_float(metrics.get(name))
 
 
 def _as_float(value: Any) -> float:

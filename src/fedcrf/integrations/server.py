@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -55,21 +55,6 @@ MOST_UNUSABLE = 2
 """Rounds in a row without a usable reply, after which a run ends."""
 
 
-@dataclass(frozen=True)
-class Origin:
-    """What a run continues from.
-
-    Attributes:
-        memory: `RuleServer.memory` of the run before.
-        rounds: Rounds done before; 0 where the count begins anew.
-        run: The name of its records; None without any, or for new ones.
-    """
-
-    memory: Memory
-    rounds: int = 0
-    run: str | None = None
-
-
 class RuleServer:
     """A server's rounds, without the framework's messages.
 
@@ -98,7 +83,7 @@ class RuleServer:
     _signs: int
     _secret_rule: Rule
     _unusable: int
-    _warned: set[object]
+    _warned: set[str]
 
     def __init__(
         self,
@@ -133,7 +118,8 @@ class RuleServer:
         self.secret_seed = 1 + secrets.randbits(62)
         self._log = log
         self._named_nodes = named_nodes
-        self._origin = Origin(checked_memory(rule, memory, names=named_nodes))
+        # What runs continue from; with a memory alone, the count of rounds begins anew.
+        self._origin = Checkpoint(0, {}, checked_memory(rule, memory, names=named_nodes))
         self._begin()
         self._round: TrainingRound | None = None
         self._checkpoint = None if checkpoint_to is None else Path(checkpoint_to).absolute()
@@ -164,7 +150,7 @@ class RuleServer:
     @property
     def rounds_before(self) -> int:
         """The rounds that a resumed run had done, which the framework does not count."""
-        return self._origin.rounds
+        return self._origin.round
 
     def saved(self) -> Checkpoint | None:
         """Return the checkpoint, its memory checked; None where there is none yet.
@@ -185,16 +171,7 @@ class RuleServer:
 
     @contextmanager
     def after(self, saved: Checkpoint, model: State, num_rounds: int) -> Iterator[None]:
-        """Within the context, runs continue from a checkpoint.
-
-        Args:
-            saved: The checkpoint.
-            model: Any model of the run.
-            num_rounds: Of the whole run.
-
-        Raises:
-            FedcrfError: The checkpoint is of another model.
-        """
+        """Within the context, runs continue from a checkpoint; see `go_on`."""
         own = self._origin
         self.go_on(saved, model)
         self._log.info(
@@ -206,11 +183,7 @@ class RuleServer:
             self._origin = own
 
     def go_on(self, saved: Checkpoint, model: State) -> None:
-        """Let all further runs continue from a checkpoint.
-
-        Args:
-            saved: The checkpoint.
-            model: Any model of the run.
+        """Let all further runs continue from a checkpoint; ``model`` is any model of the run.
 
         Raises:
             FedcrfError: The checkpoint is of another model.
@@ -218,15 +191,13 @@ class RuleServer:
         misfit = misfit_of(saved.model, model)
         if misfit is not None:
             raise FedcrfError(f"checkpoint {self._checkpoint} {misfit}: is it of another run?")
-        self._origin = Origin(saved.memory, saved.round, saved.run)
+        self._origin = replace(saved, model={})
 
     def begin_round(self, number: int, model: State, asked: Sequence[Node]) -> None:
         """Begin a round; the first begins a run.
 
-        Args:
-            number: Of the round.
-            model: The global model; it is read until the round is decided.
-            asked: The nodes that it is sent to.
+        The global model is read until the round is decided. More nodes than are asked now may
+        follow; see `ask_also`.
 
         Raises:
             FedcrfError: The memory is of another model, or the records' folder cannot be made.
@@ -251,13 +222,10 @@ class RuleServer:
     def decide(
         self, replies: Iterable[Reply], weighted_by: str
     ) -> tuple[Decision, dict[str, NDArray[Any]]]:
-        """Return what became of the round's replies, and the next model.
+        """Return what became of the round's replies, in any order, and the next model.
 
-        The model is empty if the round had no usable reply.
-
-        Args:
-            replies: In any order.
-            weighted_by: Name of the metric that counts examples.
+        The model is empty if the round had no usable reply. ``weighted_by`` is the name of the
+        metric that counts examples.
         """
         assert self._round is not None
         current = self._round = replace(self._round, arrived=time.perf_counter())
@@ -272,7 +240,7 @@ class RuleServer:
         ordered, reports = client_reports(
             usable, self._identities, self.metric_names, self.rule.wanted_evidence
         )
-        decision = Decision(ordered, reports, excluded, None)
+        decision = Decision(current, ordered, reports, excluded, None)
         state: dict[str, NDArray[Any]] = {}
         if reports:
             result = aggregate_or_keep(self._secret_rule, self._memory, current.state, reports)
@@ -286,35 +254,28 @@ class RuleServer:
         """Return the means of the replies' metrics by the rule's weights, without the counts."""
         names = self.metric_names
         uncounted = (weighted_by, names.partition_id, names.effective_steps)
-        given = [reply.metrics for reply in decision.replies]
-        return average_metrics(given, decision.shares, without=uncounted)
+        return average_metrics(decision.metrics, decision.shares, without=uncounted)
 
     def finish(self, decision: Decision, model: State) -> None:
-        """Record the round and save it, before its evaluation.
-
-        Args:
-            decision: Of `decide`.
-            model: The next global model.
+        """Record the round, and save it with the next global model, before its evaluation.
 
         Raises:
             FedcrfError: It is the second round in a row without a usable reply, or a file cannot be
                 written.
         """
-        current = self._round
-        assert current is not None
+        number = decision.round.number
         if self._recorder is not None:
-            metrics = [reply.metrics for reply in decision.replies]
-            losses = numbers(metrics, self.metric_names.training_loss)
-            self._recorder.trained(current, decision, losses, time.perf_counter())
+            losses = numbers(decision.metrics, self.metric_names.training_loss)
+            self._recorder.trained(decision, losses, time.perf_counter())
         if self._checkpoint is not None:
             run = None if self._recorder is None else self._recorder.name
-            Checkpoint(current.number, model, self.memory, run).save(self._checkpoint)
+            Checkpoint(number, model, self.memory, run).save(self._checkpoint)
         asked = decision.replies or decision.excluded
         self._unusable = self._unusable + 1 if asked and not decision.usable else 0
         if self._unusable >= MOST_UNUSABLE:
             raise FedcrfError(
-                f"rounds {current.number - MOST_UNUSABLE + 1} to {current.number} had no usable "
-                f"reply, and the run ends; in the last, {decision.kept_reason}"
+                f"rounds {number - MOST_UNUSABLE + 1} to {number} had no usable reply, and the run "
+                f"ends; in the last, {decision.kept_reason}"
             )
 
     def evaluations(self, replies: Iterable[Reply], weighted_by: str) -> list[Any]:
@@ -327,10 +288,9 @@ class RuleServer:
     def evaluated(self, number: int, metrics: Metrics | None, *, by_clients: bool) -> None:
         """Add measurements of the round's model to its record, if there is one.
 
-        Args:
-            number: Of the round; for another than the present one nothing is recorded.
-            metrics: With loss and accuracy under the names in ``metric_names``.
-            by_clients: Whether the clients measured it on what they hold, or the server.
+        They have loss and accuracy under the names in ``metric_names``; the clients measured them
+        on what they hold, or the server did. For another round than the present one nothing is
+        recorded.
         """
         if metrics and self._recorder is not None and self.is_in(number):
             (loss,) = numbers([metrics], self.metric_names.evaluation_loss)
@@ -380,18 +340,13 @@ class RuleServer:
         elif reason is not None:
             why = reason.removeprefix(NO_REPLY) if reason.startswith(NO_REPLY) else f": {reason}"
             self._log.error("\t> No usable reply: the model stays as it is%s", why)
-        for cast in sorted({cast for reply in decision.replies for cast in reply.casts}):
-            self._warn_once(cast, cast.line)
+        once = sorted({cast for reply in decision.replies for cast in reply.casts})
         for name in self.rule.wanted_evidence:
             values = [report.evidence[name] for report in decision.reports]
             if values and not np.isfinite(values).any():
-                self._warn_once(name, self.metric_names.missing(name))
-
-    def _warn_once(self, what: object, line: str) -> None:
-        """Warn of something, once in a run."""
-        if what not in self._warned:
-            self._warned.add(what)
-            self._warn([line])
+                once.append(self.metric_names.missing(name))
+        self._warn([line for line in once if line not in self._warned])
+        self._warned.update(once)
 
     def _warn(self, lines: Collection[str]) -> None:
         for line in lines:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import nn
 
-from fedcrf.checks import Settings, check_whole
+from fedcrf.checks import Count, Settings, check_whole
 from fedcrf.models.base import ImageShape, check_size
 
 
@@ -22,13 +21,8 @@ class CNN(Settings):
         hidden: Units of the hidden layer.
     """
 
-    behaviour: ClassVar[int] = 1
-    channels: int = 32
-    hidden: int = 512
-
-    def __post_init__(self) -> None:
-        check_whole("channels", self.channels, least=1)
-        check_whole("hidden", self.hidden, least=1)
+    channels: Count = 32
+    hidden: Count = 512
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
@@ -40,8 +34,6 @@ class CNN(Settings):
 @dataclass(frozen=True)
 class ByzFLCNN(Settings):
     """Two unpadded 5x5 convolutions of 20 and 50 channels: ``cnn_mnist`` of ByzFL's benchmark."""
-
-    behaviour: ClassVar[int] = 1
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
@@ -55,8 +47,6 @@ class LeNet5(Settings):
 
     Images smaller than 32x32 are padded to that size.
     """
-
-    behaviour: ClassVar[int] = 1
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
@@ -81,15 +71,14 @@ class SmallCNN(Settings):
         batch_norm: Whether batch norm follows each convolution.
     """
 
-    behaviour: ClassVar[int] = 1
     channels: tuple[int, ...] = (32, 64, 128)
-    hidden: int = 128
+    hidden: Count = 128
     batch_norm: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for channels in self.channels:
             check_whole("channels", channels, least=1)
-        check_whole("hidden", self.hidden, least=1)
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
@@ -21,7 +20,6 @@ class MLP(Settings):
         hidden: Units of each hidden layer; empty for a linear classifier.
     """
 
-    behaviour: ClassVar[int] = 1
     hidden: tuple[int, ...] = (200,)
 
     def __post_init__(self) -> None:

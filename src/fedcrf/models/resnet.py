@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedcrf.checks import Settings, check_whole
+from fedcrf.checks import Count, Settings
 from fedcrf.models.base import ImageShape, check_size
 
 SMALLEST = 16
@@ -18,8 +17,6 @@ SMALLEST = 16
 @dataclass(frozen=True)
 class ResNet9(Settings):
     """Nine-layer residual network for images of 16x16 and up, about 6.6 M parameters."""
-
-    behaviour: ClassVar[int] = 1
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
@@ -44,8 +41,6 @@ class ResNet9(Settings):
 class ResNet18(Settings):
     """Eighteen-layer residual network, 3x3 stem, for images of 16x16 and up, about 11.2 M."""
 
-    behaviour: ClassVar[int] = 1
-
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
         check_size("resnet18", image_shape, SMALLEST)
@@ -62,11 +57,7 @@ class ResNet20(Settings):
         width: Channels of the first of three stages; each stage has twice those before it.
     """
 
-    behaviour: ClassVar[int] = 1
-    width: int = 16
-
-    def __post_init__(self) -> None:
-        check_whole("width", self.width, least=1)
+    width: Count = 16
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

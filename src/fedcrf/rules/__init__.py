@@ -86,8 +86,7 @@ RULES: Mapping[str, type[Rule]] = {
 def find_rule(name: str) -> type[Rule]:
     """Return the rule of that name: of `RULES`, of ByzFL's (`byzfl_rule`), or from outside.
 
-    Raises:
-        FedcrfError: There is none, or it is not a rule; see `fedcrf.extensions`.
+    A `FedcrfError` says that there is none, or that it is no such class; see `fedcrf.extensions`.
     """
     if name.startswith(PREFIX):
         return byzfl_rule(name)

@@ -9,20 +9,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_positive, check_share, check_whole
-from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    models_of,
-    num_examples,
-    weighted_result,
-)
-from fedcrf.rules.state import State
-from fedcrf.statistics import centred_geometry, projections
+from fedcrf.checks import Count, Positive, Share
+from fedcrf.rules.base import AggregationResult
+from fedcrf.rules.round import Deciding, Round
+from fedcrf.statistics import projections
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.one_pass import blocks
 
@@ -34,7 +24,7 @@ COSINE_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
-class FedAWA(Rule):
+class FedAWA(Deciding):
     """Weights p = softmax(T), with T moved against a loss by Adam (Shi et al., CVPR 2025).
 
     The loss is Σ p_i (1 − cos(w_t, w_i)) + Σ p_i ‖u_i − Σ p_j u_j‖. It follows the authors' code,
@@ -55,41 +45,21 @@ class FedAWA(Rule):
     """
 
     remembers: ClassVar[bool] = True
-    iterations: int = 1
-    learning_rate: float = 1e-3
-    beta1: float = 0.5
-    beta2: float = 0.999
+    iterations: Count = 1
+    learning_rate: Positive = 1e-3
+    beta1: Share = 0.5
+    beta2: Share = 0.999
 
-    def __post_init__(self) -> None:
-        check_whole("iterations", self.iterations, least=1)
-        check_positive(self, "learning_rate")
-        check_share(self, "beta1", "beta2")
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the mean of the models with these weights; see `Rule.aggregate`."""
-        models, origin = models_of(model, reports)
-        geometry = centred_geometry(models, origin)
-        finite = geometry.finite
-        shares = base_weights(num_examples(reports), finite)
-        kept = _remembered(memory)
-        weights = np.zeros(len(reports))
-        if finite.any():
-            used = np.flatnonzero(finite).tolist()
-            logits = np.array([kept.get(reports[i].client, shares[i]) for i in used])
-            dissimilarity = _dissimilarity([models[i] for i in used], origin)
-            gram = geometry.gram[np.ix_(used, used)]
-            weights[used], logits = self._adapted(logits, dissimilarity, gram)
-            kept.update(zip([reports[i].client for i in used], logits.tolist(), strict=True))
-        result = weighted_result(model, reports, weights, finite)
-        renewed = {
-            "clients": np.array([*kept], np.int64),
-            "logits": np.array([*kept.values()], np.float64),
-        }
-        return AggregationResult(
-            result.state, weights, result.base_weights, result.excluded, memory=renewed
-        )
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the mean of the models with these weights."""
+        gram = given.among_used(given.geometry.gram)
+        before = given.recalled("logits")
+        if not len(gram):
+            return given.nobody(given.memory)
+        logits = np.where(np.isnan(before), given.shares[given.used], before)
+        dissimilarity = _dissimilarity(given.finite_layers, given.layers[1])
+        weights, logits = self._adapted(logits, dissimilarity, gram)
+        return given.weighted(given.spread(weights), memory=given.remembered(logits=logits))
 
     def _adapted(
         self,
@@ -122,10 +92,8 @@ def loss_gradient(
 ) -> NDArray[np.float64]:
     """Return the loss's gradient by T, at the weights p = softmax(T).
 
-    Args:
-        weights: (m,) p.
-        dissimilarity: (m,) 1 − cos(w_t, w_i).
-        gram: (m, m) inner products of the updates about any point, which does not matter.
+    The dissimilarity is (m,) 1 − cos(w_t, w_i); ``gram`` has the (m, m) inner products of the
+    updates about any point, which does not matter.
     """
     inner = gram @ weights
     squared = np.diagonal(gram) - 2.0 * inner + weights @ inner
@@ -149,19 +117,3 @@ def _dissimilarity(models: Sequence[Layers], origin: Layers) -> NDArray[np.float
     sine = np.maximum(square * squares - along**2, 0.0)
     small = sine / np.where(shallow, np.maximum(norms, COSINE_EPSILON) * (norms + inner), 1.0)
     return np.asarray(np.where(shallow, small, 1.0 - inner / np.maximum(norms, COSINE_EPSILON)))
-
-
-def _remembered(memory: Memory) -> dict[int, float]:
-    """Return T by client.
-
-    Raises:
-        FedcrfError: The memory is of another rule.
-    """
-    if not memory:
-        return {}
-    clients, logits = (np.asarray(memory.get(name, 0.0)) for name in ("clients", "logits"))
-    if clients.ndim != 1 or clients.shape != logits.shape or clients.dtype.kind != "i":
-        raise FedcrfError(
-            "the memory is not of FedAWA: give that of the round before, or none to begin anew"
-        )
-    return dict(zip(clients.tolist(), logits.tolist(), strict=True))

@@ -22,14 +22,7 @@ from fedcrf.rules.state import (
     layers_alike,
     merged,
 )
-from fedcrf.statistics import (
-    ModelGeometry,
-    UpdateGeometry,
-    centred_geometry,
-    is_floating,
-    model_geometry,
-    weighted_average,
-)
+from fedcrf.statistics import is_floating, weighted_average
 from fedcrf.statistics.inputs import Layers, finite_clients
 
 Memory = Mapping[str, NDArray[Any]]
@@ -107,11 +100,9 @@ class Rule(Settings, ABC):
     A rule implements `aggregate`; everything else has a default that suits most rules.
 
     Attributes:
-        behaviour: A number that is raised when the rule's results change; see the golden table.
         remembers: Whether decisions depend on earlier rounds.
     """
 
-    behaviour: ClassVar[int] = 1
     remembers: ClassVar[bool] = False
 
     @property
@@ -261,11 +252,7 @@ def plain_rule(rule: object) -> object:
 def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
     """Raise a `FedcrfError` if a rule is informed that half of its clients attack, or more.
 
-    Args:
-        rule: The rule.
-        setting: The name of its setting for the number of attackers.
-        attackers: How many.
-        num_clients: Clients of a round.
+    ``setting`` is the name of its setting for their number.
     """
     most = (num_clients - 1) // 2
     if attackers > most:
@@ -372,24 +359,6 @@ def num_examples(reports: Sequence[ClientReport]) -> list[float]:
     return [report.num_examples for report in reports]
 
 
-def report_geometry(model: State, reports: Sequence[ClientReport]) -> UpdateGeometry:
-    """Return lengths and angles of the updates w_i − w_t about their mean.
-
-    Raises:
-        FedcrfError: No reports, or one that does not fit the global model.
-    """
-    return centred_geometry(*models_of(model, reports))
-
-
-def report_products(model: State, reports: Sequence[ClientReport]) -> ModelGeometry:
-    """Return the inner products of the updates w_i − w_t and of w_t.
-
-    Raises:
-        FedcrfError: No reports, or one that does not fit the global model.
-    """
-    return model_geometry(*models_of(model, reports))
-
-
 def average_states(
     model: State,
     reports: Sequence[ClientReport],
@@ -421,10 +390,7 @@ def average_states(
 def stepped_state(model: State, step: NDArray[np.floating], others: State) -> State:
     """Return w_t moved by a flat step, with the integer tensors of another model.
 
-    Args:
-        model: w_t.
-        step: (d,) over the floating-point tensors, in the order of their names.
-        others: The model with the integer tensors; its other tensors are not read.
+    The (d,) step is over the floating-point tensors, in the order of their names.
     """
     state: dict[str, NDArray[Any]] = {}
     start = 0
@@ -505,7 +471,7 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
 
 def misfit_of(state: State, model: State) -> str | None:
     """Return how a reported model differs from the global model in form; None if it does not."""
-    if isinstance(state, FlatState) and state.layout.is_same(Layout.of(model)):
+    if isinstance(state, FlatState) and state.layout == Layout.of(model):
         return None
     if state.keys() != model.keys():
         odd = sorted(state.keys() ^ model.keys())[0]

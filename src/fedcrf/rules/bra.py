@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_positive, check_truth, check_whole
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    report_products,
-    weighted_result,
-)
-from fedcrf.rules.state import State
-from fedcrf.statistics import EPSILON, ModelGeometry
-from fedcrf.statistics.one_pass import scatter
+from fedcrf.checks import Count, Positive, Truth
+from fedcrf.rules.base import AggregationResult
+from fedcrf.rules.round import Deciding, Round
+from fedcrf.statistics import EPSILON
 
 FIRST_HONESTY = 0.95
 """The probability of honesty from which the source's inner iterations start."""
 
 
 @dataclass(frozen=True)
-class BRA(Rule):
+class BRA(Deciding):
     """Bayesian robust aggregation (Karakulev et al., arXiv 2505.02490, 2025).
 
     Honest models have one Gaussian density round their mean, others the density 1. Iterations take
@@ -45,34 +36,25 @@ class BRA(Rule):
             it is the code's default, "v1", for which the models' unit matters.
     """
 
-    iterations: int = 100
-    tolerance: float = 1e-3
-    scale_invariant: bool = False
+    iterations: Count = 100
+    tolerance: Positive = 1e-3
+    scale_invariant: Truth = False
 
-    def __post_init__(self) -> None:
-        check_whole("iterations", self.iterations, least=1)
-        check_positive(self, "tolerance")
-        check_truth("scale_invariant", self.scale_invariant)
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the mean of the models by their honesty; see `Rule.aggregate`."""
-        geometry = report_products(model, reports)
-        honesty = self._honesty(geometry)
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the mean of the models by their honesty."""
+        honesty = self._honesty(given)
         total = honesty.sum()
-        weights = honesty / total if total > 0 else honesty
-        return weighted_result(model, reports, weights, geometry.finite)
+        return given.weighted(given.spread(honesty / total if total > 0 else honesty))
 
-    def _honesty(self, geometry: ModelGeometry) -> NDArray[np.float64]:
-        """Return (m,) probabilities of honesty; 0 for who is not finite."""
-        used = np.flatnonzero(geometry.finite)
-        gram, inner = geometry.gram[np.ix_(used, used)], geometry.origin_inner[used]
-        honesty = np.ones(len(used))
-        if not len(used):
-            return scatter(honesty, geometry.finite, 0.0)
+    def _honesty(self, given: Round) -> NDArray[np.float64]:
+        """Return (n,) probabilities of honesty of the finite clients."""
+        geometry = given.products
+        gram, inner = given.among_used(geometry.gram), geometry.origin_inner[given.used]
+        honesty = np.ones(len(gram))
+        if not len(gram):
+            return honesty
         about = gram - gram[0] - gram[:, :1] + gram[0, 0]  # equal updates are 0 to the bit
-        shares = honesty / len(used)
+        shares = honesty / len(gram)
         squared, variance = _spread(about, shares)
         least = EPSILON * variance
         for _ in range(self.iterations):
@@ -88,7 +70,7 @@ class BRA(Rule):
             moved = max(0.0, float(step @ about @ step))
             if math.sqrt(moved) <= self.tolerance * math.sqrt(max(0.0, float(length))):
                 break
-        return scatter(honesty, geometry.finite, 0.0)
+        return honesty
 
     def _updated(
         self, losses: NDArray[np.float64], before: NDArray[np.float64]

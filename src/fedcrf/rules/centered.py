@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_positive, check_whole
-from fedcrf.crf import base_weights
+from fedcrf.checks import Count, Natural, Positive
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    check_reports,
-    num_examples,
-)
-from fedcrf.rules.state import FlatState, State, floating_layers, layers_alike, merged
-from fedcrf.statistics import centred_geometry, is_floating, weighted_average
+from fedcrf.rules.base import AggregationResult, Memory, stepped_state
+from fedcrf.rules.round import ROUNDS, Drawing, Round
+from fedcrf.rules.state import floating_layers, layers_alike, merged, update_of
+from fedcrf.statistics import centred_geometry, weighted_average
+
+CENTER = "center"
+"""Name in the memory of the last aggregate, a step of the model."""
 
 
 @dataclass(frozen=True)
-class CenteredClipping(Rule):
+class CenteredClipping(Drawing):
     """z ← z + mean of (v_i − z) min(1, τ/‖v_i − z‖), from the last aggregate z on.
 
     The iteration is that of Karimireddy, He and Jaggi (ICML 2021); the v_i are the means of
@@ -47,43 +43,28 @@ class CenteredClipping(Rule):
         seed: Of the draws of buckets. By default the run's; outside a run 0.
     """
 
-    remembers: ClassVar[bool] = True
-    clip: float = 10.0
-    iterations: int = 3
-    bucket_size: int = 2
-    seed: int | None = None
+    clip: Positive = 10.0
+    iterations: Count = 3
+    bucket_size: Count = 2
+    seed: Natural | None = None
 
-    def __post_init__(self) -> None:
-        check_positive(self, "clip")
-        check_whole("iterations", self.iterations, least=1)
-        check_whole("bucket_size", self.bucket_size, least=1)
-        if self.seed is not None:
-            check_whole("seed", self.seed, least=0)
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of the run's seed; see `Rule.informed`."""
-        return self if self.seed is not None else replace(self, seed=seed)
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the model moved by the clipped mean; see `Rule.aggregate`."""
-        check_reports(model, reports)
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the model moved by the clipped mean."""
+        model, memory = given.model, given.memory
         size = sum(len(layer) for layer in floating_layers(model))
-        last, rounds = _remembered(memory, size)
-        center = model if last is None else _moved(model, last)
-        states = [center, *(report.state for report in reports)]
+        last = _last_aggregate(memory, size)
+        center = model if last is None else stepped_state(model, last, model)
+        states = [center, *(report.state for report in given.reports)]
         origin, *points = layers_alike(model, [model, *states])
         geometry = centred_geometry(points, origin)
-        finite = geometry.finite[1:]
-        shares = base_weights(num_examples(reports), finite)
-        nothing = np.zeros(len(reports))
+        finite = given.finite = geometry.finite[1:]
         if not finite.any():
-            return AggregationResult(model, nothing, shares, ~finite, memory=memory)
+            return given.nobody(memory)
         if not geometry.finite[0]:  # the last aggregate leads out of the model's dtype
-            return self.aggregate({}, model, reports)
+            return self.aggregate({}, model, given.reports)
         used = np.flatnonzero(geometry.finite)
-        buckets = self._buckets([reports[i - 1].client for i in used[1:]], rounds)
+        draws, kept = self.generator(memory)
+        buckets = self._buckets(given.clients, draws)
         coefficients = np.zeros(len(states))
         coefficients[used] = clipped_mean(
             geometry.gram[np.ix_(used, used)], buckets, self.clip, self.iterations
@@ -95,21 +76,23 @@ class CenteredClipping(Rule):
             lambda arrays: weighted_average(arrays, coefficients),
             lambda arrays: weighted_average(arrays, plain),
         )
+        # In float32, or in what the model has if that is more.
+        dtype = np.result_type(np.float32, *{layer.dtype for layer in floating_layers(model)})
         del center, states, points  # as large as a model; the step needs that room
         return AggregationResult(
             state=state,
             weights=coefficients[1:] / coefficients[1:].sum(),
-            base_weights=shares,
+            base_weights=given.shares,
             excluded=~finite,
-            memory={"center": _step(model, state), "rounds": np.array(rounds + 1)},
+            memory={CENTER: update_of(state, model, dtype=dtype), **kept},
         )
 
-    def _buckets(self, clients: Sequence[int], rounds: int) -> NDArray[np.float64]:
+    def _buckets(self, clients: Sequence[int], draws: np.random.Generator) -> NDArray[np.float64]:
         """Return (k, m) weights that make the k buckets' means of m updates."""
         # By identity, so that the order in which reports arrive changes nothing.
         order = np.argsort(clients, kind="stable")
         if self.bucket_size > 1:
-            order = np.random.default_rng([self.seed or 0, rounds]).permutation(order)
+            order = draws.permutation(order)
         places = [
             order[start : start + self.bucket_size]
             for start in range(0, len(order), self.bucket_size)
@@ -125,14 +108,9 @@ def clipped_mean(
 ) -> NDArray[np.float64]:
     """Run z ← z + mean of (v_i − z) min(1, τ/‖v_i − z‖), on the Gram matrix alone.
 
-    Args:
-        gram: (1 + m, 1 + m) inner products of the first z and the updates, about any point.
-        buckets: (k, m) weights of the updates in each v_i; each row sums to 1.
-        clip: τ.
-        iterations: How many.
-
-    Returns:
-        (1 + m,) coefficients of the first z and of the updates in the last z; they sum to 1.
+    ``gram`` has the (1 + m, 1 + m) inner products of the first z and the updates, about any point;
+    ``buckets`` the (k, m) weights of the updates in each v_i. Returned are the (1 + m,)
+    coefficients of the first z and of the updates in the last z; they sum to 1.
     """
     points = np.hstack([np.zeros((len(buckets), 1)), buckets])
     center = np.zeros(len(gram))
@@ -146,46 +124,14 @@ def clipped_mean(
     return center
 
 
-def _moved(model: State, step: NDArray[Any]) -> State:
-    """Return w_t + the last aggregate, with the integer tensors of w_t."""
-    with np.errstate(over="ignore"):
-        if isinstance(model, FlatState):
-            vector = (model.vector + step).astype(model.vector.dtype, copy=False)
-            return FlatState(model.layout, vector, model.others)
-        state, start = dict(model), 0
-        for name, array in model.items():
-            if is_floating(array.dtype):
-                part = step[start : start + array.size].reshape(array.shape)
-                state[name] = np.asarray(array + part).astype(array.dtype, copy=False)
-                start += array.size
-        return state
-
-
-def _step(model: State, after: State) -> NDArray[Any]:
-    """Return (d,) the difference of two models, in float32 or what they have if that is more."""
-    layers = floating_layers(model)
-    step = np.empty(
-        sum(map(len, layers)), np.result_type(np.float32, *{layer.dtype for layer in layers})
-    )
-    start = 0
-    for layer, moved in zip(layers, floating_layers(after, model), strict=True):
-        np.subtract(moved, layer, out=step[start : start + len(layer)], dtype=step.dtype)
-        start += len(layer)
-    return step
-
-
-def _remembered(memory: Memory, size: int) -> tuple[NDArray[Any] | None, int]:
-    """Return the last aggregate and the number of rounds; none and 0 at the beginning.
-
-    Raises:
-        FedcrfError: The memory is of another rule or another model.
-    """
+def _last_aggregate(memory: Memory, size: int) -> NDArray[Any] | None:
+    """Return the last aggregate, (d,); None at the beginning; check the memory."""
     if not memory:
-        return None, 0
-    center = np.asarray(memory.get("center", 0.0))
-    if center.shape != (size,) or np.ndim(memory.get("rounds", [])) != 0:
+        return None
+    center = np.asarray(memory.get(CENTER, 0.0))
+    if center.shape != (size,) or np.ndim(memory.get(ROUNDS, [])) != 0:
         raise FedcrfError(
             "the memory is not of CenteredClipping and this model: give that of the round before, "
             "or none to begin anew"
         )
-    return center, int(memory["rounds"])
+    return center

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-import numpy as np
-
 from fedcrf.checks import is_number
-from fedcrf.crf import base_weights
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    check_honest_majority,
-    finite_reports,
-    num_examples,
-)
-from fedcrf.rules.state import Reduce, State, merged
+from fedcrf.rules.base import AggregationResult, check_honest_majority
+from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.state import Reduce, merged
 from fedcrf.statistics import median_of, trimmed_mean_of
 
 DEFAULT_FRACTION = 0.1
@@ -29,18 +18,16 @@ DEFAULT_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
-class CoordinateMedian(Rule):
+class CoordinateMedian(Deciding):
     """Coordinate-wise median, the mean of the middle two if even in number (Yin et al., 2018)."""
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the median of the clients' models in every coordinate; see `Rule.aggregate`."""
-        return _pick(model, reports, median_of)
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the median of the clients' models in every coordinate."""
+        return _pick(given, median_of)
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Rule):
+class TrimmedMean(Deciding):
     """Coordinate-wise mean without the ⌊βm⌋ smallest and largest values (Yin et al., 2018).
 
     Attributes:
@@ -63,11 +50,9 @@ class TrimmedMean(Rule):
         check_honest_majority(self, "fraction", attackers, num_clients)
         return replace(self, fraction=attackers / num_clients if attackers else DEFAULT_FRACTION)
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the trimmed mean of the clients' models; see `Rule.aggregate`."""
-        return _pick(model, reports, lambda rows: trimmed_mean_of(rows, self._trim(len(rows))))
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the trimmed mean of the clients' models."""
+        return _pick(given, lambda rows: trimmed_mean_of(rows, self._trim(len(rows))))
 
     def _trim(self, num_rows: int) -> int:
         """Return ⌊βm⌋ for β as it is written, so that ⌊0.29 · 100⌋ is 29."""
@@ -75,11 +60,8 @@ class TrimmedMean(Rule):
         return min(math.floor(round(fraction * num_rows, 9)), (num_rows - 1) // 2)
 
 
-def _pick(model: State, reports: Sequence[ClientReport], statistic: Reduce) -> AggregationResult:
-    finite = finite_reports(model, reports)
-    shares = base_weights(num_examples(reports), finite)
-    used = [report for report, kept in zip(reports, finite, strict=True) if kept]
-    if not used:
-        return AggregationResult(model, np.zeros(len(reports)), shares, ~finite)
-    state = merged(model, [report.state for report in used], statistic, statistic)
-    return AggregationResult(state, np.where(finite, np.nan, 0.0), shares, ~finite)
+def _pick(given: Round, statistic: Reduce) -> AggregationResult:
+    states = [report.state for report in given.finite_reports]
+    if not states:
+        return given.nobody()
+    return given.without_weights(merged(given.model, states, statistic, statistic))

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_not_negative
-from fedcrf.crf import base_weights
-from fedcrf.rules.base import (
-    LABEL_DIVERGENCE,
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    finite_reports,
-    num_examples,
-    reported_evidence,
-    weighted_result,
-)
-from fedcrf.rules.state import State
+from fedcrf.checks import NotNegative
+from fedcrf.rules.base import LABEL_DIVERGENCE, AggregationResult, reported_evidence
+from fedcrf.rules.round import Deciding, Round
 
 
 @dataclass(frozen=True)
-class FedDisco(Rule):
+class FedDisco(Deciding):
     """Weights ∝ max(0, n_i/Σn_j − a·d_i + b) (Ye et al., ICML 2023).
 
     d_i is the Kullback-Leibler divergence of a client's label shares from the uniform ones, over
@@ -42,32 +30,26 @@ class FedDisco(Rule):
         offset: b, 0 or more.
     """
 
-    discrepancy: float = 0.5
-    offset: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "discrepancy", "offset")
+    discrepancy: NotNegative = 0.5
+    offset: NotNegative = 0.1
 
     @property
     def wanted_evidence(self) -> frozenset[str]:
         """The label divergence."""
         return frozenset({LABEL_DIVERGENCE})
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the mean of the models with these weights; see `Rule.aggregate`."""
-        finite = finite_reports(model, reports)
-        shares = base_weights(num_examples(reports), finite)
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the mean of the models with these weights."""
+        shares = given.shares
         used = shares > 0
         weights = shares.copy()
-        reported = reported_evidence(reports, self.wanted_evidence).get(LABEL_DIVERGENCE)
+        reported = reported_evidence(given.reports, self.wanted_evidence).get(LABEL_DIVERGENCE)
         if reported is not None and _given(reported[used]).any():
             relative = _relative(reported[used])
             wanted = np.maximum(0.0, shares[used] - self.discrepancy * relative + self.offset)
             if wanted.any():
                 weights[used] = wanted / wanted.sum()
-        return weighted_result(model, reports, weights, finite)
+        return given.weighted(weights)
 
 
 def _given(reported: NDArray[np.float64]) -> NDArray[np.bool_]:

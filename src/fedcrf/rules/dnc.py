@@ -9,19 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_fraction, check_not_negative, check_whole
+from fedcrf.checks import Count, Fraction, Natural, NotNegative
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    InformedOfAttackers,
-    Memory,
-    models_of,
-    weighted_result,
-)
-from fedcrf.rules.draws import Drawing
-from fedcrf.rules.state import State
+from fedcrf.rules.base import AggregationResult, InformedOfAttackers
+from fedcrf.rules.round import Drawing, Round
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.one_pass import MANY_NUMBERS, blocks, checked_dimension, excluding
 
@@ -45,6 +37,7 @@ class DnC(InformedOfAttackers, Drawing):
     it; a common other version (JianXu95/SignGuard) has one iteration of 1,000 coordinates.
 
     Attributes:
+        seed: Of the draws of coordinates. By default the run's; outside a run 0.
         num_byzantine: f, fewer than half of the clients. By default a run informs the rule of its
             number of attackers; outside a run it is 0.
         sampled: The share of coordinates in an iteration, above 0.
@@ -52,43 +45,30 @@ class DnC(InformedOfAttackers, Drawing):
         filter_fraction: c; c·f updates are out of an iteration, rounded up.
     """
 
-    num_byzantine: int | None = None
-    sampled: float = 0.2
-    iterations: int = 5
-    filter_fraction: float = 1.0
+    seed: Natural | None = None
+    num_byzantine: Natural | None = None
+    sampled: Fraction = 0.2
+    iterations: Count = 5
+    filter_fraction: NotNegative = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_byzantine is not None:
-            check_whole("num_byzantine", self.num_byzantine, least=0)
-        check_fraction(self, "sampled")
         if not self.sampled:
             raise FedcrfError("sampled 0: give a share of the coordinates above 0")
-        check_whole("iterations", self.iterations, least=1)
-        check_not_negative(self, "filter_fraction")
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the mean of the models that are left; see `Rule.aggregate`."""
-        models, origin = models_of(model, reports)
-        draws, kept = self.generator(memory)
-        finite, grams = self._grams(models, origin, draws)
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the mean of the models that are left."""
+        draws, kept = self.generator(given.memory)
+        given.finite, grams = self._grams(*given.layers, draws)
         out = math.ceil(self.filter_fraction * (self.num_byzantine or 0))
-        left = np.ones(int(finite.sum()), np.bool_)
+        left = np.ones(len(given.used), np.bool_)
         for gram in grams if left.any() else ():
-            order = np.argsort(outlier_scores(gram), kind="stable")
+            _, vectors = np.linalg.eigh(gram)
+            # Rounded, so that scores that are equal but for rounding, as those of two clients, tie.
+            order = np.argsort(np.round(vectors[:, -1] ** 2, TIE), kind="stable")
             left[order[max(1, len(left) - out) :]] = False
-        weights = np.zeros(len(reports))
-        weights[np.flatnonzero(finite)[left]] = 1.0 / max(1, left.sum())
-        return weighted_result(
-            model,
-            reports,
-            weights,
-            finite,
-            memory=kept,
-            reason="every client is an outlier in some iteration",
-        )
+        reason = "every client is an outlier in some iteration"
+        return given.weighted(given.equal_weights(left), memory=kept, reason=reason)
 
     def _grams(
         self, models: Sequence[Layers], origin: Layers, draws: np.random.Generator
@@ -128,13 +108,8 @@ def sampled_grams(
 ) -> tuple[NDArray[np.bool_], list[NDArray[np.float64]]]:
     """Return (m,) whether each update is finite, and the Gram matrix of each choice of columns.
 
-    Args:
-        clients: The m models.
-        origin: The global model.
-        chosen: (k, d) bool, the columns of each of k matrices.
-
-    Returns:
-        The matrices are of the updates about their mean; they count where all are finite.
+    ``chosen`` are k choices, (k, d) bool. The matrices are of the updates about their mean; they
+    count where all are finite.
     """
     m, start = len(clients), 0
     squares, grams = np.zeros(m), [np.zeros((m, m)) for _ in chosen]
@@ -151,15 +126,3 @@ def sampled_grams(
                 gram += part @ part.T
             start = stop
     return np.isfinite(squares), grams
-
-
-def outlier_scores(gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (m,) squared projections on the top singular vector, relative to their sum.
-
-    They are rounded, so that scores that are equal but for rounding, as those of two clients, tie.
-
-    Args:
-        gram: (m, m) inner products of the updates about their mean.
-    """
-    _, vectors = np.linalg.eigh(gram)
-    return np.asarray(np.round(vectors[:, -1] ** 2, TIE))

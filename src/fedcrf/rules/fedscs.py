@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_positive, check_share
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    report_products,
-    weighted_result,
-)
-from fedcrf.rules.by_client import recalled, remembered
-from fedcrf.rules.state import State
-from fedcrf.statistics import EPSILON, UpdateGeometry
+from fedcrf.checks import Positive, Share
+from fedcrf.rules.base import AggregationResult
+from fedcrf.rules.round import Deciding, Round
+from fedcrf.statistics import EPSILON
 
 
 @dataclass(frozen=True)
-class FedSCS(Rule):
+class FedSCS(Deciding):
     """Stable cosine similarity (Haque and Markopoulos, IEEE ICCST 2025).
 
     The score ρ_i is the cosine of an update to the sum of the others', or 0 if that is negative.
@@ -43,44 +34,27 @@ class FedSCS(Rule):
 
     remembers: ClassVar[bool] = True
 
-    beta: float = 0.9
-    epsilon: float = 1e-6
+    beta: Share = 0.9
+    epsilon: Positive = 1e-6
 
-    def __post_init__(self) -> None:
-        check_share(self, "beta")
-        check_positive(self, "epsilon")
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the mean of the models by their scores; see `Rule.aggregate`."""
-        geometry = report_products(model, reports)
-        used = np.flatnonzero(geometry.finite)
-        weights = np.zeros(len(reports))
-        if len(used) < 2:
-            weights[used] = 1.0
-            return weighted_result(model, reports, weights, geometry.finite, memory=memory)
-        clients = [reports[i].client for i in used.tolist()]
-        before = recalled(memory, clients, "scores", ())
-        fresh = cosines_to_others(geometry)
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the mean of the models by their scores."""
+        fresh = cosines_to_others(given.among_used(given.products.gram))
+        alike = np.full(len(fresh), 1.0 / max(1, len(fresh)))
+        if len(fresh) < 2:  # nobody, or a client alone
+            return given.weighted(given.spread(alike), memory=given.memory)
+        before = given.recalled("scores")
         known = ~np.isnan(before)
         scores = np.where(known, self.beta * before + (1 - self.beta) * fresh, fresh)
         change = np.where(known, np.abs(scores - before) / (before + self.epsilon), 0.0)
         stable = scores / (1.0 + change)
         total = stable.sum()
-        weights[used] = stable / total if total > self.epsilon else 1.0 / len(used)
-        kept = remembered(memory, clients, scores=scores)
-        return weighted_result(model, reports, weights, geometry.finite, memory=kept)
+        weights = stable / total if total > self.epsilon else alike
+        return given.weighted(given.spread(weights), memory=given.remembered(scores=scores))
 
 
-def cosines_to_others(geometry: UpdateGeometry) -> NDArray[np.float64]:
-    """Return max(0, cos(u_i, Σ_{j≠i} u_j)) of the n finite updates; 0 where one has no length.
-
-    Args:
-        geometry: Of the updates themselves.
-    """
-    used = np.flatnonzero(geometry.finite)
-    gram = geometry.gram[np.ix_(used, used)]
+def cosines_to_others(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (n,) max(0, cos(u_i, Σ_{j≠i} u_j)) of (n, n) inner products; 0 without a length."""
     squares, sums = np.diagonal(gram), gram.sum(axis=1)
     others = sums.sum() - 2.0 * sums + squares
     # What is left of a sum that cancels is rounding.

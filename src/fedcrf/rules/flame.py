@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_not_negative
+from fedcrf.checks import Natural, NotNegative
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    is_buffer,
-    report_products,
-    weighted_result,
-)
-from fedcrf.rules.draws import Drawing
-from fedcrf.rules.state import State
-from fedcrf.statistics import is_floating
+from fedcrf.rules.base import AggregationResult, is_buffer
+from fedcrf.rules.round import Drawing, Round
+from fedcrf.rules.state import State, floating_names
 
 PART = 1 << 16
 """Numbers that get noise at a time."""
@@ -43,37 +34,26 @@ class FLAME(Drawing):
     leaves it open.
 
     Attributes:
+        seed: Of the draws of noise. By default the run's; outside a run 0.
         noise: λ; 0 for none.
     """
 
-    noise: float = 0.001
+    seed: Natural | None = None
+    noise: NotNegative = 0.001
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative(self, "noise")
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the noisy mean of the cluster's clipped models; see `Rule.aggregate`."""
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the noisy mean of the cluster's clipped models."""
         check_installed("sklearn", wanted_by="flame: ")
-        draws, kept = self.generator(memory)
-        geometry = report_products(model, reports)
-        used = np.flatnonzero(geometry.finite)
-        weights = np.zeros(len(reports))
-        if not len(used):
-            return weighted_result(model, reports, weights, geometry.finite, memory=kept)
-        bound = float(np.median(geometry.norms[used]))
-        inside = majority(geometry.model_cosines[np.ix_(used, used)])
-        weights[used[inside]] = 1.0 / max(1, inside.sum())
-        result = weighted_result(
-            model,
-            reports,
+        draws, kept = self.generator(given.memory)
+        geometry = given.products
+        if not geometry.finite.any():
+            return given.nobody(kept)
+        bound = float(np.median(geometry.norms[given.used]))
+        weights = given.equal_weights(majority(given.among_used(geometry.model_cosines)))
+        clipped = weights * clip_factors(geometry.norms, geometry.finite, bound)
+        result = given.weighted(
             weights,
-            geometry.finite,
-            np.where(
-                weights > 0, weights * clip_factors(geometry.norms, geometry.finite, bound), 0.0
-            ),
+            np.where(weights > 0, clipped, 0.0),
             memory=kept,
             reason="no cluster holds more than half of the clients",
         )
@@ -83,11 +63,7 @@ class FLAME(Drawing):
 
 
 def majority(cosines: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return (m,) bool, who is in HDBSCAN's cluster of more than half of the clients.
-
-    Args:
-        cosines: (m, m) of their models.
-    """
+    """Return (m,) who is in HDBSCAN's cluster of more than half of the clients, by cosines."""
     if len(cosines) < 2:
         return np.ones(len(cosines), np.bool_)
     from sklearn.cluster import HDBSCAN
@@ -106,9 +82,9 @@ def majority(cosines: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 def _add_noise(model: State, deviation: float, draws: np.random.Generator) -> None:
     """Add Gaussian noise to every trained number of a model that is nobody else's."""
-    for name, array in model.items():
-        if is_floating(array.dtype) and not is_buffer(name):
-            flat = array.reshape(-1)  # a view, as the average has just been made
+    for name in floating_names(model):
+        if not is_buffer(name):
+            flat = model[name].reshape(-1)  # a view, as the average has just been made
             for start in range(0, len(flat), PART):
                 part = flat[start : start + PART]
                 part[:] = part.astype(np.float64) + deviation * draws.standard_normal(len(part))

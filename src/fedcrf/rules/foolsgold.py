@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    finite_reports,
-    weighted_result,
-)
-from fedcrf.rules.by_client import recalled, remembered
-from fedcrf.rules.state import State
-from fedcrf.statistics import EPSILON, is_floating
-
-HISTORY = "history"
-"""Name in the memory of the sums of each client's updates of the output layer."""
+from fedcrf.rules.base import AggregationResult
+from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.state import State, floating_names, update_of
+from fedcrf.statistics import EPSILON
 
 
 @dataclass(frozen=True)
-class FoolsGold(Rule):
+class FoolsGold(Deciding):
     """Low weights for clients whose updates have been alike (Fung et al., RAID 2020).
 
     A client's history is the sum of its updates of the output layer. Its largest cosine to another
@@ -45,30 +34,20 @@ class FoolsGold(Rule):
 
     remembers: ClassVar[bool] = True
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Move the model by the weighted updates; see `Rule.aggregate`."""
-        finite = finite_reports(model, reports)
-        used = [report for report, whole in zip(reports, finite, strict=True) if whole]
-        weights = np.zeros(len(reports))
+    def decide(self, given: Round) -> AggregationResult:
+        """Move the model by the weighted updates."""
+        used = given.finite_reports
         if not used:
-            return weighted_result(model, reports, weights, finite, memory=memory)
-        updates = _output_updates(model, used)
-        clients = [report.client for report in used]
-        before = recalled(memory, clients, HISTORY, updates.shape[1:])
+            return given.nobody(given.memory)
+        names = _output_layer(given.model)
+        updates = np.stack([update_of(report.state, given.model, names) for report in used])
+        before = given.recalled("history", updates.shape[1:])
         history = np.where(np.isnan(before), 0.0, before) + updates
         trust = foolsgold_weights(history)
-        coefficients = weights.copy()
-        coefficients[finite] = trust / len(used)
-        weights[finite] = trust / max(trust.sum(), 1.0)  # the largest is 1, or all are 0
-        return weighted_result(
-            model,
-            reports,
-            weights,
-            finite,
-            coefficients,
-            memory=remembered(memory, clients, **{HISTORY: history}),
+        return given.weighted(
+            given.spread(trust / max(trust.sum(), 1.0)),  # the largest is 1, or all are 0
+            given.spread(trust / len(used)),
+            memory=given.remembered(history=history),
             reason="the histories of all clients point the same way",
         )
 
@@ -93,16 +72,7 @@ def foolsgold_weights(history: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.clip(logit + 0.5, 0.0, 1.0))
 
 
-def _output_updates(model: State, reports: Sequence[ClientReport]) -> NDArray[np.float64]:
-    """Return (n, k) float64 updates of the output layer's weights, or of the whole model."""
-    floating = [name for name, array in model.items() if is_floating(array.dtype)]
-    names = [name for name in floating if model[name].ndim > 1][-1:] or floating
-    rows = [
-        [
-            report.state[name].reshape(-1).astype(np.float64)
-            - model[name].reshape(-1).astype(np.float64)
-            for name in names
-        ]
-        for report in reports
-    ]
-    return np.stack([np.concatenate([np.zeros(0), *row]) for row in rows])
+def _output_layer(model: State) -> list[str]:
+    """Return the name of the output layer's weights, or those of the whole model."""
+    floating = floating_names(model)
+    return [name for name in floating if model[name].ndim > 1][-1:] or floating

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from fedcrf.checks import check_choice, check_whole
-from fedcrf.crf import base_weights
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    InformedOfAttackers,
-    Memory,
-    models_of,
-    num_examples,
-)
-from fedcrf.rules.state import State, merged
+from fedcrf.checks import Natural, one_of
+from fedcrf.rules.base import AggregationResult, InformedOfAttackers
+from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.state import merged
 from fedcrf.statistics import distances_to_extremes, median_of, trimmed_mean_of
-from fedcrf.statistics.inputs import finite_clients
 
 BASES = ("trimmed-mean", "median")
 """The rules that FoundationFL strengthens in its paper."""
 
 
 @dataclass(frozen=True)
-class FoundationFL(InformedOfAttackers):
+class FoundationFL(InformedOfAttackers, Deciding):
     """Trimmed mean or median of the updates and of copies of one (Fang et al., NDSS 2025).
 
     The copied update is the one whose distance to the nearer of the coordinate-wise maximum and
@@ -43,31 +35,18 @@ class FoundationFL(InformedOfAttackers):
         copies: How many synthetic updates; by default half of the reports, rounded up.
     """
 
-    base: str = "trimmed-mean"
-    num_byzantine: int | None = None
-    copies: int | None = None
+    base: Annotated[str, one_of(BASES)] = "trimmed-mean"
+    num_byzantine: Natural | None = None
+    copies: Natural | None = None
 
-    def __post_init__(self) -> None:
-        check_choice("base", self.base, BASES)
-        for name in ("num_byzantine", "copies"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), least=0)
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the base rule's model, coordinate by coordinate; see `Rule.aggregate`."""
-        models, origin = models_of(model, reports)
-        finite = finite_clients(models)
-        shares = base_weights(num_examples(reports), finite)
-        used = np.flatnonzero(finite).tolist()
-        if not used:
-            return AggregationResult(model, np.zeros(len(reports)), shares, ~finite)
-        apart = np.minimum(*distances_to_extremes([models[i] for i in used], origin))
-        copied = reports[used[int(np.argmax(apart))]].state
-        copies = -(-len(used) // 2) if self.copies is None else self.copies
-        states = [*(reports[i].state for i in used), *[copied] * copies]
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the base rule's model, coordinate by coordinate."""
+        states = [report.state for report in given.finite_reports]
+        if not states:
+            return given.nobody()
+        apart = np.minimum(*distances_to_extremes(given.finite_layers, given.layers[1]))
+        copies = -(-len(states) // 2) if self.copies is None else self.copies
+        states += [states[int(np.argmax(apart))]] * copies
         trim = min(self.num_byzantine or 0, (len(states) - 1) // 2)
         pick = median_of if self.base == "median" else lambda rows: trimmed_mean_of(rows, trim)
-        state = merged(model, states, pick, pick)
-        return AggregationResult(state, np.where(finite, np.nan, 0.0), shares, ~finite)
+        return given.without_weights(merged(given.model, states, pick, pick))

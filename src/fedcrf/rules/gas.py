@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_choice, check_whole
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    InformedOfAttackers,
-    Memory,
-    models_of,
-    weighted_result,
-)
-from fedcrf.rules.state import State
-from fedcrf.statistics.inputs import Layers, finite_clients
+from fedcrf.checks import Count, Natural, one_of
+from fedcrf.rules.base import AggregationResult, InformedOfAttackers
+from fedcrf.rules.round import Drawing, Round
+from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
 
 BLOCK_NUMBERS = 1 << 16
@@ -30,7 +23,7 @@ Groups = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class GAS(InformedOfAttackers):
+class GAS(InformedOfAttackers, Drawing):
     """The plain mean of the m − f updates nearest to a robust one, by groups (Liu et al., 2023).
 
     Coordinates are dealt at random into groups, anew each round. In each group a robust rule gives
@@ -50,45 +43,23 @@ class GAS(InformedOfAttackers):
         seed: Of the draws of groups. By default the run's; outside a run 0.
     """
 
-    remembers: ClassVar[bool] = True
-    groups: int = 1000
-    base: str = "bulyan"
-    num_byzantine: int | None = None
-    seed: int | None = None
+    groups: Count = 1000
+    base: Annotated[str, one_of(BASES)] = "bulyan"
+    num_byzantine: Natural | None = None
+    seed: Natural | None = None
 
-    def __post_init__(self) -> None:
-        check_whole("groups", self.groups, least=1)
-        check_choice("base", self.base, BASES)
-        for name in ("num_byzantine", "seed"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), least=0)
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the mean of the chosen clients' models."""
+        draw, kept = self.generator(given.memory)
+        n = len(given.used)
+        chosen = np.ones(n, np.bool_)
+        if self.num_byzantine and n > 1:
+            scores = self._scores(given.finite_layers, draw)
+            chosen[np.argsort(scores, kind="stable")[max(1, n - self.num_byzantine) :]] = False
+        return given.weighted(given.equal_weights(chosen), memory=kept)
 
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of attackers and seed; see `Rule.informed`."""
-        rule = super().informed(attackers, num_clients, seed)
-        return rule if rule.seed is not None else replace(rule, seed=seed)
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
-        models, _ = models_of(model, reports)
-        finite = finite_clients(models)
-        rounds = int(memory.get("rounds", 0))
-        used = np.flatnonzero(finite)
-        weights = np.zeros(len(reports))
-        if len(used):
-            count = max(1, len(used) - (self.num_byzantine or 0))
-            scores = np.zeros(len(used))
-            if count < len(used):
-                scores = self._scores([models[i] for i in used], rounds)
-            weights[used[np.argsort(scores, kind="stable")[:count]]] = 1.0 / count
-        result = weighted_result(model, reports, weights, finite)
-        return replace(result, memory={"rounds": np.array(rounds + 1)})
-
-    def _scores(self, models: Sequence[Layers], rounds: int) -> NDArray[np.float64]:
+    def _scores(self, models: Sequence[Layers], draw: np.random.Generator) -> NDArray[np.float64]:
         """Return (m,) sums over the groups of the distances to the base rule's vector."""
-        draw = np.random.default_rng([self.seed or 0, rounds])
         scores = np.zeros(len(models))
         base, f = BASES[self.base], self.num_byzantine or 0
         for groups in dealt(models, self.groups, draw):
@@ -101,11 +72,8 @@ class GAS(InformedOfAttackers):
 def dealt(models: Sequence[Layers], num_groups: int, draw: np.random.Generator) -> Iterator[Groups]:
     """Yield the groups of randomly dealt coordinates, several at a time, in fresh arrays.
 
-    Args:
-        models: For each of m clients the flat layers of its model; all are finite.
-        num_groups: How many groups; there are fewer if equal sizes need fewer. The last one is
-            filled up with zeros.
-        draw: Deals the coordinates.
+    All models are finite. There are fewer groups than asked for if equal sizes need fewer; the last
+    one is filled up with zeros.
     """
     sizes = [len(layer) for layer in models[0]]
     size = -(-sum(sizes) // num_groups)

@@ -6,30 +6,20 @@ its weights v.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_not_negative, check_positive, check_whole
-from fedcrf.crf import base_weights
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    num_examples,
-    report_geometry,
-    weighted_result,
-)
-from fedcrf.rules.state import State
+from fedcrf.checks import Count, NotNegative, Positive
+from fedcrf.rules.base import AggregationResult
+from fedcrf.rules.round import Deciding, Round
 from fedcrf.statistics import EPSILON
 from fedcrf.statistics.one_pass import scatter
 
 
 @dataclass(frozen=True)
-class GeometricMedian(Rule):
+class GeometricMedian(Deciding):
     """The vector of least total distance to the updates (Chen, Su and Xu, POMACS 2017).
 
     All updates count alike. It is computed by Weiszfeld's iterations (Tôhoku Mathematical Journal,
@@ -42,25 +32,18 @@ class GeometricMedian(Rule):
             from their mean.
     """
 
-    iterations: int = 50
-    tolerance: float = 1e-6
+    iterations: Count = 50
+    tolerance: NotNegative = 1e-6
 
-    def __post_init__(self) -> None:
-        check_whole("iterations", self.iterations, least=1)
-        check_not_negative(self, "tolerance")
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the geometric median of the clients' models; see `Rule.aggregate`."""
-        geometry = report_geometry(model, reports)
-        shares = base_weights(num_examples(reports), geometry.finite, by_examples=False)
-        weights = weiszfeld(geometry.gram, shares, self.iterations, self.tolerance)
-        return weighted_result(model, reports, weights, geometry.finite)
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the geometric median of the clients' models."""
+        gram = given.geometry.gram
+        shares = given.equal_weights(np.ones(len(given.used), np.bool_))
+        return given.weighted(weiszfeld(gram, shares, self.iterations, self.tolerance))
 
 
 @dataclass(frozen=True)
-class RFA(Rule):
+class RFA(Deciding):
     """Smoothed, sample-weighted Weiszfeld from the weighted mean (Pillutla et al., IEEE TSP 2022).
 
     Attributes:
@@ -68,21 +51,15 @@ class RFA(Rule):
         smoothing: ν; distances below it count as ν.
     """
 
-    iterations: int = 3
-    smoothing: float = 1e-6
+    iterations: Count = 3
+    smoothing: Positive = 1e-6
 
-    def __post_init__(self) -> None:
-        check_whole("iterations", self.iterations, least=1)
-        check_positive(self, "smoothing")
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the smoothed geometric median of the models; see `Rule.aggregate`."""
-        geometry = report_geometry(model, reports)
-        shares = base_weights(num_examples(reports), geometry.finite)
-        weights = smoothed_weiszfeld(geometry.gram, shares, self.iterations, self.smoothing)
-        return weighted_result(model, reports, weights, geometry.finite)
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the smoothed geometric median of the models."""
+        gram = given.geometry.gram
+        return given.weighted(
+            smoothed_weiszfeld(gram, given.shares, self.iterations, self.smoothing)
+        )
 
 
 def weiszfeld(
@@ -132,14 +109,7 @@ def smoothed_weiszfeld(
 ) -> NDArray[np.float64]:
     """Run v_i ∝ s_i / max(ν, ‖z − u_i‖) with z = Σ v_j u_j from v = s (RFA's algorithm 2).
 
-    Args:
-        gram: (m, m) inner products of the updates about their mean; NaN where the share is 0.
-        shares: (m,) weights s of the distances; an update of share 0 is excluded.
-        iterations: Number of iterations.
-        smoothing: ν > 0.
-
-    Returns:
-        (m,) weights v; they sum to 1, or are all 0 where the shares are.
+    Arguments and result are those of `weiszfeld`; ``smoothing`` is ν > 0.
     """
     used = np.flatnonzero(shares)
     products, s = gram[np.ix_(used, used)], shares[used]

@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_whole
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    InformedOfAttackers,
-    Memory,
-    report_geometry,
-    weighted_result,
-)
-from fedcrf.rules.state import State
+from fedcrf.checks import Natural
+from fedcrf.rules.base import AggregationResult, InformedOfAttackers
+from fedcrf.rules.round import Deciding, Round
 from fedcrf.statistics import UpdateGeometry
 
 
 @dataclass(frozen=True)
-class _Selecting(InformedOfAttackers):
+class _Selecting(InformedOfAttackers, Deciding):
     """The plain mean of the updates with the best Krum scores, one of them or m − f."""
 
     single: ClassVar[bool]
-    num_byzantine: int | None = None
+    num_byzantine: Natural | None = None
 
-    def __post_init__(self) -> None:
-        if self.num_byzantine is not None:
-            check_whole("num_byzantine", self.num_byzantine, least=0)
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the mean of the chosen clients' models; see `Rule.aggregate`."""
-        geometry = report_geometry(model, reports)
-        available = int(geometry.finite.sum())
-        count = 1 if self.single else max(1, available - self._f)
-        order = np.argsort(krum_scores(geometry, self._f), kind="stable")
-        best = order[: min(count, available)]
-        weights = np.zeros(len(reports))
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the mean of the chosen clients' models."""
+        f = self.num_byzantine or 0
+        order = np.argsort(krum_scores(given.geometry, f), kind="stable")
+        available = len(given.used)
+        best = order[: 1 if self.single else max(1, available - f)][:available]
+        weights = np.zeros(len(given.reports))
         weights[best] = 1.0 / max(1, len(best))
-        return weighted_result(model, reports, weights, geometry.finite)
-
-    @property
-    def _f(self) -> int:
-        """The number f; 0 where nobody has given it."""
-        return self.num_byzantine or 0
+        return given.weighted(weights)
 
 
 @dataclass(frozen=True)

@@ -9,28 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_positive, check_share
-from fedcrf.crf import base_weights
+from fedcrf.checks import Positive, Share
 from fedcrf.crf.evidence import clip_factors
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    average_states,
-    models_of,
-    num_examples,
-)
-from fedcrf.rules.state import State
-from fedcrf.statistics import is_floating
-from fedcrf.statistics.one_pass import blocks, update_norms
+from fedcrf.rules.base import AggregationResult, average_states
+from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.state import State, floating_names, update_of
+from fedcrf.statistics.one_pass import blocks
 
 SAME = 1e-9
 """Values that differ by less, relative to the largest, count as the same, as rounding decides."""
 
 
 @dataclass(frozen=True)
-class LASA(Rule):
+class LASA(Deciding):
     """Layer-adaptive sparsified model aggregation (Xu, Zhang and Hu, WACV 2025).
 
     Updates are clipped to their median length. Of each, the smallest numbers of all weight tensors
@@ -50,43 +41,31 @@ class LASA(Rule):
         sparsity: The share of the weights that are set to 0, in [0, 1).
     """
 
-    norm_bound: float = 1.0
-    sign_bound: float = 1.0
-    sparsity: float = 0.3
+    norm_bound: Positive = 1.0
+    sign_bound: Positive = 1.0
+    sparsity: Share = 0.3
 
-    def __post_init__(self) -> None:
-        check_positive(self, "norm_bound", "sign_bound")
-        check_share(self, "sparsity")
-
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the model moved tensor by tensor; see `Rule.aggregate`."""
-        finite, norms = update_norms(*models_of(model, reports))
-        shares = base_weights(num_examples(reports), finite)
-        used = [report.state for report, whole in zip(reports, finite, strict=True) if whole]
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the model moved tensor by tensor."""
+        model, norms, finite = given.model, given.norms, given.finite
+        used = [report.state for report in given.finite_reports]
         if not used:
-            return AggregationResult(model, np.zeros(len(reports)), shares, ~finite)
+            return given.nobody()
         clip = clip_factors(norms, finite, float(np.median(norms[finite])))[finite]
         thresholds = np.array([self._threshold(model, state) for state in used])
-        after = average_states(model, reports, finite / len(used))  # of which integers stay
-        for name, array in model.items():
-            if is_floating(array.dtype):
-                tensors = [state[name] for state in used]
-                self._move(after[name], array, tensors, clip, thresholds)
-        weights = np.where(finite, np.nan, 0.0)  # a report has one for each tensor
-        return AggregationResult(after, weights, shares, ~finite)
+        # Of this, integers stay.
+        after = average_states(model, given.reports, finite / len(used))
+        for name in floating_names(model):
+            tensors = [state[name] for state in used]
+            self._move(after[name], model[name], tensors, clip, thresholds)
+        return given.without_weights(after)  # a report has one for each tensor
 
     def _threshold(self, model: State, state: State) -> float:
         """Return the size up to which numbers of a client's weight tensors are set to 0."""
-        parts = [
-            np.abs(_update(model[name], state[name]))
-            for name, array in model.items()
-            if is_floating(array.dtype) and _is_sparse(array)
-        ]
-        if not self.sparsity or not parts:
+        names = [name for name in floating_names(model) if _is_sparse(model[name])]
+        if not self.sparsity or not names:
             return -1.0
-        sizes = np.concatenate(parts)
+        sizes = np.abs(update_of(state, model, names))
         kept = max(1, int(len(sizes) * (1 - self.sparsity)))
         sizes.partition(len(sizes) - kept)
         return float(sizes[len(sizes) - kept])
@@ -140,8 +119,3 @@ def usual(values: NDArray[np.float64], bound: float) -> NDArray[np.bool_]:
 def _is_sparse(tensor: NDArray[Any]) -> bool:
     """Tell whether a tensor holds the weights of a layer, whose updates are made sparse."""
     return tensor.ndim in (2, 4)
-
-
-def _update(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.float64]:
-    """Return a tensor's update, flat."""
-    return np.asarray(after.reshape(-1).astype(np.float64) - before.reshape(-1).astype(np.float64))

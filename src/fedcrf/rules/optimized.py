@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import BUFFERS, AggregationResult, ClientReport, Memory, Wrapper, is_buffer
 from fedcrf.rules.server_optimizers import FedExP, ServerOptimizer
-from fedcrf.rules.state import State
-from fedcrf.statistics import is_floating, projections
+from fedcrf.rules.state import State, floating_names
+from fedcrf.statistics import projections
 
 BEHIND = "+"
 """Joins the names of a rule and of its server optimizer."""
@@ -69,11 +69,7 @@ class Optimized(Wrapper):
     ) -> tuple[State, Mapping[str, Memory]]:
         """Return the next model, and by moment what is kept of every trained tensor.
 
-        Args:
-            model: w_t.
-            aggregate: w_agg.
-            kept: By moment, what was kept.
-            rate: What the optimizer's steps are multiplied by.
+        Steps go from w_t towards w_agg, times the rate.
         """
         state = dict(aggregate)
         after: dict[str, dict[str, NDArray[np.float64]]] = {moment: {} for moment in kept}
@@ -131,11 +127,7 @@ class Optimized(Wrapper):
 
     def _trained(self, state: State) -> list[str]:
         """Return the names of the tensors that the optimizer steps."""
-        return [
-            name
-            for name, array in state.items()
-            if is_floating(array.dtype) and not is_buffer(name, self.buffers)
-        ]
+        return [name for name in floating_names(state) if not is_buffer(name, self.buffers)]
 
 
 class _Joined(Mapping[str, NDArray[Any]]):

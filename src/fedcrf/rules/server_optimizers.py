@@ -6,27 +6,29 @@ settings, and a run's description may set them by name.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_positive, check_share
+from fedcrf.checks import Positive, Settings, Share
 
 Moments = Mapping[str, NDArray[np.float64]]
 """By name, what an optimizer keeps for one tensor, in the tensor's shape."""
 
 
-class ServerOptimizer(Protocol):
+@dataclass(frozen=True)
+class ServerOptimizer(Settings, ABC):
     """A first-order optimizer as a value: it gets its moments and returns the next ones."""
 
     @property
     def initial(self) -> Mapping[str, float]:
         """By name, the initial value of every moment."""
-        ...
+        return {}
 
+    @abstractmethod
     def step(
         self, update: NDArray[np.float64], moments: Moments
     ) -> tuple[NDArray[np.float64], Moments]:
@@ -36,11 +38,10 @@ class ServerOptimizer(Protocol):
             update: Δ = w_agg − w_t of the tensor, the negative of its pseudo-gradient.
             moments: The tensor's moments after the round before.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class Momentum(Settings):
+class Momentum(ServerOptimizer):
     """Server momentum, FedAvgM: m ← βm + Δ, w ← w + ηm (Hsu et al., 2019).
 
     Attributes:
@@ -48,13 +49,8 @@ class Momentum(Settings):
         momentum: β in [0, 1); 0 for none.
     """
 
-    behaviour: ClassVar[int] = 1
-    learning_rate: float = 1.0
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_positive(self, "learning_rate")
-        check_share(self, "momentum")
+    learning_rate: Positive = 1.0
+    momentum: Share = 0.9
 
     @property
     def initial(self) -> Mapping[str, float]:
@@ -70,7 +66,7 @@ class Momentum(Settings):
 
 
 @dataclass(frozen=True)
-class _Adaptive(Settings):
+class _Adaptive(ServerOptimizer):
     """m ← β₁m + (1 − β₁)Δ, w ← w + ηm/(√v + τ); subclasses update v.
 
     As in algorithm 2 of Reddi et al. (ICLR 2021), v starts at τ² and no bias is corrected.
@@ -81,14 +77,9 @@ class _Adaptive(Settings):
         tau: τ, above 0; a smaller one is more adaptive.
     """
 
-    behaviour: ClassVar[int] = 1
-    learning_rate: float = 0.01
-    beta1: float = 0.9
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_positive(self, "learning_rate", "tau")
-        check_share(self, "beta1")
+    learning_rate: Positive = 0.01
+    beta1: Share = 0.9
+    tau: Positive = 1e-3
 
     @property
     def initial(self) -> Mapping[str, float]:
@@ -104,18 +95,19 @@ class _Adaptive(Settings):
         step = self.learning_rate * first / (np.sqrt(second) + self.tau)
         return step, {"first_moment": first, "second_moment": second}
 
+    @abstractmethod
     def _second_moment(
         self, before: NDArray[np.float64], squared: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        raise NotImplementedError
+        """Return v from the last one and Δ²."""
 
 
 @dataclass(frozen=True)
 class Adagrad(_Adaptive):
     """FedAdagrad: v ← v + Δ² (Reddi et al., ICLR 2021); no momentum unless β₁ is set."""
 
-    learning_rate: float = 0.1
-    beta1: float = 0.0
+    learning_rate: Positive = 0.1
+    beta1: Share = 0.0
 
     def _second_moment(
         self, before: NDArray[np.float64], squared: NDArray[np.float64]
@@ -131,11 +123,7 @@ class _Decaying(_Adaptive):
         beta2: β₂ in [0, 1).
     """
 
-    beta2: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(self, "beta2")
+    beta2: Share = 0.99
 
 
 @dataclass(frozen=True)
@@ -159,7 +147,7 @@ class Yogi(_Decaying):
 
 
 @dataclass(frozen=True)
-class FedExP(Settings):
+class FedExP(ServerOptimizer):
     """w ← w + η Δ with η = max(1, Σ p_i‖u_i‖² / (2(‖Δ‖² + ε))) (Jhunjhunwala et al., ICLR 2023).
 
     The u_i are the updates and the p_i the rule's weights. Both norms are over the trained tensors
@@ -172,16 +160,7 @@ class FedExP(Settings):
         epsilon: ε, above 0; the source has 0.001 for CIFAR and 0.1 for EMNIST.
     """
 
-    behaviour: ClassVar[int] = 1
-    epsilon: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_positive(self, "epsilon")
-
-    @property
-    def initial(self) -> Mapping[str, float]:
-        """There are no moments; see `ServerOptimizer.initial`."""
-        return {}
+    epsilon: Positive = 1e-3
 
     def step(
         self, update: NDArray[np.float64], moments: Moments
@@ -190,12 +169,7 @@ class FedExP(Settings):
         return update, {}
 
     def rate(self, mean_square: float, square: float) -> float:
-        """Return η.
-
-        Args:
-            mean_square: Σ p_i‖u_i‖².
-            square: ‖Δ‖².
-        """
+        """Return η from the mean square Σ p_i‖u_i‖² and the square ‖Δ‖²."""
         return max(1.0, mean_square / (2.0 * (square + self.epsilon)))
 
 

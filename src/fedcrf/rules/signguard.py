@@ -9,21 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_fraction, check_not_negative
+from fedcrf.checks import Fraction, Natural, NotNegative
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    models_of,
-    weighted_result,
-)
-from fedcrf.rules.draws import Drawing
-from fedcrf.rules.state import State
+from fedcrf.rules.base import AggregationResult
+from fedcrf.rules.round import Drawing, Round
 from fedcrf.statistics.inputs import Layers, bring_columns
-from fedcrf.statistics.one_pass import MANY_NUMBERS, checked_dimension, update_norms
+from fedcrf.statistics.one_pass import MANY_NUMBERS, checked_dimension
 
 
 @dataclass(frozen=True)
@@ -42,51 +35,41 @@ class SignGuard(Drawing):
     neither do equal statistics: all are then one cluster.
 
     Attributes:
+        seed: Of the draws of coordinates. By default the run's; outside a run 0.
         lower: The least length in the band, relative to the median.
         upper: The greatest.
         sampled: The share of the coordinates whose signs are looked at.
     """
 
-    lower: float = 0.1
+    seed: Natural | None = None
+    lower: NotNegative = 0.1
     upper: float = 3.0
-    sampled: float = 0.1
+    sampled: Fraction = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_not_negative(self, "lower")
         if not self.upper > self.lower:
             raise FedcrfError(f"upper {self.upper}: give more than the lower bound, {self.lower}")
-        check_fraction(self, "sampled")
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the mean of the clipped updates that are kept; see `Rule.aggregate`."""
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the mean of the clipped updates that are kept."""
         check_installed("sklearn", wanted_by="signguard: ")
-        models, origin = models_of(model, reports)
-        draws, kept = self.generator(memory)
-        dimension = checked_dimension(models)
+        draws, kept = self.generator(given.memory)
+        dimension = checked_dimension(given.layers[0])
         count = max(1, int(self.sampled * dimension))
         start = int(draws.integers(0, dimension - count + 1))
-        finite, norms = update_norms(models, origin)
-        used = np.flatnonzero(finite)
-        weights = np.zeros(len(reports))
-        if not len(used):
-            return weighted_result(model, reports, weights, finite, memory=kept)
-        lengths = norms[used]
+        lengths = given.norms[given.finite]
+        if not len(lengths):
+            return given.nobody(kept)
         median = float(np.median(lengths))
         chosen = (lengths > self.lower * median) & (lengths < self.upper * median)
         chosen |= median == 0  # most have not moved, and the source divides by zero
-        chosen &= largest_cluster(
-            sign_features([models[i] for i in used], origin, start, start + count)
-        )
-        weights[used[chosen]] = 1.0 / max(1, chosen.sum())
-        return weighted_result(
-            model,
-            reports,
+        features = sign_features(given.finite_layers, given.layers[1], start, start + count)
+        weights = given.equal_weights(chosen & largest_cluster(features))
+        clipped = weights * clip_factors(given.norms, given.finite, median)
+        return given.weighted(
             weights,
-            finite,
-            np.where(weights > 0, weights * clip_factors(norms, finite, median), 0.0),
+            np.where(weights > 0, clipped, 0.0),
             memory=kept,
             reason="no client passes both filters",
         )
@@ -97,11 +80,7 @@ def sign_features(
 ) -> NDArray[np.float64]:
     """Return (m, 3) shares of positive, zero and negative signs, relative to the largest.
 
-    Args:
-        clients: The m models.
-        origin: The global model.
-        start: The first column.
-        stop: The column after the last.
+    They are those of the updates' columns from ``start`` up to ``stop``.
     """
     m, counts = len(clients), np.zeros((len(clients), 3))
     width = max(1, MANY_NUMBERS // m)
@@ -118,11 +97,7 @@ def sign_features(
 
 
 def largest_cluster(features: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return (m,) bool, who is in the largest cluster of mean shift; all if there is no bandwidth.
-
-    Args:
-        features: (m, k) statistics.
-    """
+    """Return (m,) who is in the largest cluster of mean shift; all if there is no bandwidth."""
     from sklearn.cluster import MeanShift, estimate_bandwidth
     from threadpoolctl import threadpool_limits
 

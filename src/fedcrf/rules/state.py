@@ -35,10 +35,6 @@ class Layout:
             return state.layout
         return cls(tuple((name, array.shape, array.dtype) for name, array in state.items()))
 
-    def is_same(self, other: Layout) -> bool:
-        """Tell whether another is equal; most often it is this very one."""
-        return self is other or self == other
-
     @cached_property
     def places(self) -> Mapping[str, tuple[slice, tuple[int, ...]]]:
         """By name the columns and shape of floating-point tensors; empty if dtypes differ."""
@@ -104,22 +100,40 @@ def copied(state: State) -> State:
     return FlatState(state.layout, state.vector.copy(), copies)
 
 
+def floating_names(state: State) -> list[str]:
+    """Return the names of a state's floating-point tensors; buffers are among them."""
+    return [name for name, array in state.items() if is_floating(array.dtype)]
+
+
 def floating_layers(state: State, order: State | None = None) -> Layers:
     """Return the floating-point tensors of a state, flat; buffers are among them.
 
-    Args:
-        state: The model.
-        order: The model that gives the order of names; by default the state itself.
+    They are in the order of another model's names, if one is given.
     """
     names = state if order is None else order
     return [state[name].reshape(-1) for name in names if is_floating(state[name].dtype)]
+
+
+def update_of(
+    state: State, model: State, names: Sequence[str] | None = None, dtype: Any = np.float64
+) -> NDArray[Any]:
+    """Return (d,) w − w_t over all floating-point tensors, in the model's order, or over some."""
+    names = floating_names(model) if names is None else names
+    update = np.empty(sum(model[name].size for name in names), dtype)
+    start = 0
+    for name in names:
+        before = model[name].reshape(-1)
+        part = update[start : start + len(before)]
+        np.subtract(state[name].reshape(-1), before, out=part, dtype=dtype)
+        start += len(part)
+    return update
 
 
 def flat_alike(model: State, states: Sequence[State]) -> bool:
     """Return whether all states but the model itself are flat, in the model's layout."""
     layout = Layout.of(model)
     return bool(layout.places) and all(
-        state is model or (isinstance(state, FlatState) and layout.is_same(state.layout))
+        state is model or (isinstance(state, FlatState) and layout == state.layout)
         for state in states
     )
 
@@ -146,11 +160,8 @@ Reduce = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
 def merged(model: State, states: Sequence[State], floats: Reduce, others: Reduce) -> State:
     """Return one model of m, number by number; it is flat if they are.
 
-    Args:
-        model: A model with the same tensors, which gives their order.
-        states: The m models.
-        floats: Reduces floating-point tensors.
-        others: Reduces other tensors.
+    The first one gives the order of names. ``floats`` reduces floating-point tensors, ``others``
+    the rest.
     """
     layout, flat = Layout.of(model), flat_alike(model, states)
     rest = {

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedcrf.checks import check_whole
-from fedcrf.crf import base_weights
+from fedcrf.checks import Count
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    average_states,
-    check_reports,
-    misfit_of,
-    num_examples,
-)
+from fedcrf.rules.base import AggregationResult, Rule, misfit_of
+from fedcrf.rules.round import Deciding, Round
 from fedcrf.rules.state import State, layers_alike
 from fedcrf.statistics import projections
 
 
 @dataclass(frozen=True)
-class FLTrust(Rule):
+class FLTrust(Deciding):
     """Σ TS_i (‖u_0‖/‖u_i‖) u_i / Σ TS_j with TS_i = max(0, cos(u_i, u_0)) (Cao et al., NDSS 2021).
 
     u_0 is the server's own update, trained like a client's on a few clean examples. No other rule
@@ -42,24 +32,18 @@ class FLTrust(Rule):
         server_examples: How many examples the server holds; 1 or more. The paper has 100.
     """
 
-    server_examples: int = 100
-
-    def __post_init__(self) -> None:
-        check_whole("server_examples", self.server_examples, least=1)
+    server_examples: Count = 100
 
     def with_server_model(self, state: State) -> Rule:
         """Return the rule for a round in which this is the server's model."""
         return _Trusting(self.server_examples, state)
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Refuse the round, since the server's model is missing; see `Rule.aggregate`.
+    def decide(self, given: Round) -> AggregationResult:
+        """Refuse the round, since the server's model is missing.
 
         Raises:
             FedcrfError: Always; `with_server_model` returns a rule that aggregates.
         """
-        check_reports(model, reports)
         raise FedcrfError(
             "FLTrust has no server data: give the model that the server trained on its own "
             "examples this round (with_server_model), or choose another rule"
@@ -68,11 +52,7 @@ class FLTrust(Rule):
 
 @dataclass(frozen=True, eq=False)
 class _Trusting(FLTrust):
-    """FLTrust in one round.
-
-    Attributes:
-        server: The server's model.
-    """
+    """FLTrust in one round, with the server's model."""
 
     server: State | None = None
 
@@ -84,43 +64,31 @@ class _Trusting(FLTrust):
         """The rule's name."""
         return FLTrust.__name__
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the model moved by the trusted updates; see `Rule.aggregate`.
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the model moved by the trusted updates.
 
         Raises:
             FedcrfError: Also if the server's model is not of the global model's form.
         """
-        check_reports(model, reports)
         assert self.server is not None
-        misfit = misfit_of(self.server, model)
+        misfit = misfit_of(self.server, given.model)
         if misfit is not None:
             raise FedcrfError(f"the server {misfit}")
-        origin, server, *models = layers_alike(
-            model, [model, self.server, *(report.state for report in reports)]
-        )
+        states = [given.model, self.server, *(report.state for report in given.reports)]
+        origin, server, *models = layers_alike(given.model, states)
         with np.errstate(over="ignore", invalid="ignore"):
             own = [a.astype(np.float64) - b for a, b in zip(server, origin, strict=True)]
             length = np.sqrt(sum(float(np.vdot(layer, layer)) for layer in own))
         squares, along = projections(models, origin, own)
-        finite = np.isfinite(squares)
+        finite = given.finite = np.isfinite(squares)
         norms = np.sqrt(np.where(finite, squares, 0.0))
         aligned = finite & (norms > 0) & (along > 0) & bool(0 < length < np.inf)
-        scores = np.zeros(len(reports))
+        scores = np.zeros(len(squares))
         scores[aligned] = along[aligned] / norms[aligned] / length
         weights = scores / scores.sum() if scores.any() else scores
-        coefficients = np.zeros(len(reports))
+        coefficients = np.zeros(len(squares))
         coefficients[aligned] = weights[aligned] * length / norms[aligned]
-        reason = None
-        if not aligned.any() and finite.any():
-            reason = "no client's update points along the server's"
-            if not np.isfinite(length):
-                reason = "the server's own update is not finite"
-        return AggregationResult(
-            state=average_states(model, reports, weights, coefficients),
-            weights=weights,
-            base_weights=base_weights(num_examples(reports), finite),
-            excluded=~finite,
-            kept_reason=reason,
-        )
+        reason = "no client's update points along the server's"
+        if not np.isfinite(length):
+            reason = "the server's own update is not finite"
+        return given.weighted(weights, coefficients, reason=reason)

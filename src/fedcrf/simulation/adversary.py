@@ -63,7 +63,7 @@ class Adversary:
         labels = torch.full((int(chosen.sum()),), attack.target, device=test.labels.device)
         return Examples(torch.tensor(images[chosen], device=labels.device), labels)
 
-    def scene(
+    def act(
         self,
         number: int,
         global_state: State,
@@ -71,9 +71,13 @@ class Adversary:
         rule: Rule,
         rule_memory: Memory,
         memory: Memory,
-    ) -> Scene:
-        """Return all that the attackers can know of a round after everybody has trained."""
-        return Scene(
+    ) -> tuple[list[ClientReport], list[int], Memory]:
+        """Attack a round after all have trained; return its reports, who attacked, and the memory.
+
+        If the attack is impossible in the round, because no client is honest or no honest update is
+        finite, the attackers report honestly.
+        """
+        scene = Scene(
             global_state=global_state,
             honest=[report for report in reports if report.client not in self.clients],
             own=[report for report in reports if report.client in self.clients],
@@ -84,14 +88,7 @@ class Adversary:
             draw=generator(self.seed, Stream.ATTACK, number),
             active=self.threat.schedule.active(number),
         )
-
-    def act(self, scene: Scene) -> tuple[list[ClientReport], list[int], Memory]:
-        """Carry out the attack on a round; return all reports, who attacked, and the new memory.
-
-        If the attack is impossible in the round, because no client is honest or no honest update is
-        finite, the attackers report honestly.
-        """
-        attack, memory, sent = self.threat.attack, scene.memory, scene.own
+        attack, sent = self.threat.attack, scene.own
         possible = attack.obstacle(scene.num_clients, scene.num_attackers) is None
         active = scene.active and possible
         if active or (attack.remembers and possible):

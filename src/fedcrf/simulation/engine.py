@@ -56,11 +56,11 @@ class Engine:
                 state=self.memory.state(slot),
                 num_examples=size,
                 effective_steps=self._work.effective_steps(size),
-                evidence=trained[slot].evidence,
+                evidence=trained[slot][1],
             )
             for slot, (client, size) in enumerate(zip(clients, sizes, strict=True))
         ]
-        return reports, [trained[slot].loss for slot in range(len(clients))]
+        return reports, [trained[slot][0] for slot in range(len(clients))]
 
     def train_server(self, number: int) -> State:
         """Return the server's own model, trained from the global one that `train` got."""
@@ -150,8 +150,8 @@ def shared_out(sizes: Sequence[int], num_workers: int) -> list[list[int]]:
 
     A piece is at most a quarter of a worker's share of what is left, or one client, so that few
     messages are needed and yet all workers end together (guided self-scheduling: Polychronopoulos
-    and Kuck, IEEE Transactions on Computers 1987). ``sizes`` are (m,) how much work each client is;
-    pieces are lists of indices into them.
+    and Kuck, IEEE Transactions on Computers 1987). Pieces are lists of indices into the (m,) sizes,
+    how much work each client is.
     """
     pieces: list[list[int]] = []
     left, room = sum(sizes), 0.0

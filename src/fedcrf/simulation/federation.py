@@ -49,11 +49,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class PooledExamples(Examples):
-    """The clients' parts put together.
-
-    Attributes:
-        owners: (n,) int64; the client each example belongs to.
-    """
+    """The clients' parts put together, and (n,) int64 the client that each example belongs to."""
 
     owners: Tensor
 

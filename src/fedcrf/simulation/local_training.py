@@ -12,14 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedcrf.checks import (
-    Settings,
-    check_not_negative,
-    check_positive,
-    check_share,
-    check_whole,
-    is_number,
-)
+from fedcrf.checks import Count, NotNegative, Positive, Settings, Share, check_whole, is_number
 from fedcrf.errors import FedcrfError
 from fedcrf.objectives import Objective, Plain
 from fedcrf.simulation.federation import Examples
@@ -64,15 +57,14 @@ class LocalTraining(Settings):
         FedcrfError: A value is out of range, or two settings exclude each other.
     """
 
-    behaviour: ClassVar[int] = 1
-    learning_rate: float = 0.01
-    momentum: float | None = None
-    batch_size: int = 64
-    local_epochs: int | None = None
+    learning_rate: Positive = 0.01
+    momentum: Share | None = None
+    batch_size: Count = 64
+    local_epochs: Count | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
-    local_steps: int | None = None
-    worker_momentum: float | None = None
-    weight_decay: float | None = None
+    local_steps: Count | None = None
+    worker_momentum: Share | None = None
+    weight_decay: NotNegative | None = None
     milestones: tuple[int, ...] | None = None
     learning_rate_decay: float | None = None
 
@@ -93,22 +85,13 @@ class LocalTraining(Settings):
     def __post_init__(self) -> None:
         self._fill_in("local_epochs", "local_steps", 1)
         self._fill_in("momentum", "worker_momentum", 0.9)
-        check_positive(self, "learning_rate")
+        super().__post_init__()
         if self.learning_rate > LARGEST_FLOAT32:
             raise FedcrfError(
                 f"learning_rate {self.learning_rate}: give a number above 0 that float32 can hold"
             )
-        for name in ("momentum", "worker_momentum"):
-            if getattr(self, name) is not None:
-                check_share(self, name)
-        check_whole("batch_size", self.batch_size, least=1)
         if self.batch_size > MOST_EXAMPLES:
             raise FedcrfError(f"batch_size {self.batch_size}: give {MOST_EXAMPLES} at most")
-        for name in ("local_epochs", "local_steps"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), least=1)
-        if self.weight_decay is not None:
-            check_not_negative(self, "weight_decay")
         milestones, decay = self.milestones, self.learning_rate_decay
         if (milestones is None) != (decay is None):
             raise FedcrfError("milestones and learning_rate_decay: give both, or neither")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -111,11 +112,9 @@ class Totals(Record):
             rows = zip(before.took_part, before.weight, before.excluded, strict=True)
             sums = dict(zip(before.clients, rows, strict=True))
             training_loss += before.training_loss
-            seconds = Seconds(
-                training=before.seconds.training + seconds.training,
-                aggregation=before.seconds.aggregation + seconds.aggregation,
-                evaluation=before.seconds.evaluation + seconds.evaluation,
-            )
+            phases = seconds.model_dump()
+            earlier = before.seconds.model_dump()
+            seconds = Seconds(**{phase: earlier[phase] + phases[phase] for phase in phases})
         new = zip(clients, result.weights.tolist(), result.excluded.tolist(), strict=True)
         for client, weight, out in new:
             count, weights, excluded = sums.get(client, (0, 0.0, 0))
@@ -319,22 +318,16 @@ def decided(
     }
     if result is None:
         return {**seen, "weight": [], "base_weight": []}
+    posterior = result.posterior  # without one it is not known what overflowed
+    overflowed = [] if posterior is None else list(compress(clients, posterior.overflowed))
     return {
         **seen,
         "weight": brief(result.weights),
         "base_weight": brief(result.base_weights),
-        "excluded": [client for client, out in zip(clients, result.excluded, strict=True) if out],
-        "overflowed": overflowed_of(result, clients),
+        "excluded": list(compress(clients, result.excluded)),
+        "overflowed": overflowed or None,
         "reasons": reasons_of(result),
     }
-
-
-def overflowed_of(result: AggregationResult, clients: Sequence[Client]) -> list[Client] | None:
-    """Return the clients whose updates were too large to be squared; None if it is not known."""
-    if result.posterior is None:
-        return None
-    overflowed = result.posterior.overflowed.tolist()
-    return [client for client, out in zip(clients, overflowed, strict=True) if out] or None
 
 
 def evidence_of(reports: Sequence[ClientReport]) -> dict[str, list[Any]] | None:

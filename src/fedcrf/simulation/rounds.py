@@ -6,17 +6,17 @@ import hashlib
 import io
 import time
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedcrf.attacks import Threat
-from fedcrf.checks import Settings, check_whole
+from fedcrf.checks import Count, Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.extensions import failing
 from fedcrf.files import atomic_write
@@ -29,17 +29,9 @@ from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import Engine, engine_for
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.records import (
-    Client,
-    RoundRecord,
-    Seconds,
-    Totals,
-    brief,
-    decided,
-)
+from fedcrf.simulation.records import Client, RoundRecord, Seconds, Totals, brief, decided
 from fedcrf.simulation.task import (
     CLASSIFICATION,
-    Scores,
     Task,
     client_evaluation_of,
     evaluation_of,
@@ -96,8 +88,8 @@ def lost_rounds(
     """Return how many rounds in a row, up to this one, no honest client had a finite update.
 
     The outcome of an attack is a result, not divergence: rounds count only if nobody had attacked
-    before the first of them. ``before`` is this number for the round before, 0 for the first;
-    ``honest`` are those who did not attack in it, ``excluded`` those whose update was not finite.
+    before the first of them. ``before`` is this number for the round before; ``honest`` are those
+    who did not attack, ``excluded`` those whose update was not finite.
     """
     if not honest:
         return before
@@ -188,7 +180,6 @@ class Simulation(Settings):
             that clients do not report, or too few clients for the rule.
     """
 
-    behaviour: ClassVar[int] = 1
     federation: Federation
     model: ModelPlan
     objective: Objective
@@ -202,10 +193,10 @@ class Simulation(Settings):
     threat: Threat | None = None
     attackers: tuple[int, ...] | None = None
     task: Task = CLASSIFICATION
-    evaluate_every: int = 1
+    evaluate_every: Count = 1
 
     def __post_init__(self) -> None:
-        check_whole("evaluate_every", self.evaluate_every, least=1)
+        super().__post_init__()
         check_participation(self.clients_per_round, len(self.federation.clients))
         if self.threat is not None:
             self.threat.check(len(self.federation.eligible), self.clients_per_round)
@@ -287,10 +278,10 @@ class Simulation(Settings):
     @cached_property
     def _work(self) -> Work:
         adversary, federation = self.adversary, self.federation
+        if adversary is not None:
+            federation = federation.judged_without(adversary.clients)
         work = Work(
-            federation=federation
-            if adversary is None
-            else federation.judged_without(adversary.clients),
+            federation=federation,
             model=self.model,
             objective=self.objective,
             training=self.training,
@@ -316,9 +307,9 @@ class Simulation(Settings):
         reports, attackers = trained_reports, None
         attack_memory: Memory = {}
         if self.adversary is not None:
-            memories = state.memory, state.attack_memory
-            scene = self.adversary.scene(number, state.model, reports, rule, *memories)
-            reports, attackers, attack_memory = self.adversary.act(scene)
+            reports, attackers, attack_memory = self.adversary.act(
+                number, state.model, reports, rule, state.memory, state.attack_memory
+            )
         attacked = time.perf_counter()
         with failing("rule", self.rule.name, f" in round {number}"):
             result = rule.aggregate(state.memory, state.model, reports)
@@ -347,9 +338,8 @@ class Simulation(Settings):
             lost_rounds=lost,
             personal=state_of(engine.memory.personal),
         )
-        scores: Mapping[str, Scores] = {}
-        if shown or divergence(lost, number, last) is not None:
-            scores = engine.score(model)
+        evaluated = shown or divergence(lost, number, last) is not None
+        scores = engine.score(model) if evaluated else {}
         seconds = Seconds(
             training=trained - started,
             aggregation=aggregated - attacked,
@@ -358,13 +348,14 @@ class Simulation(Settings):
         if self.evaluate_every > 1:
             totals = Totals.of(state.totals, clients, result, loss, lost, seconds)
             after = replace(after, totals=totals)
-        if not scores:
+        if not evaluated:
             return after, None
         held, everyone = self._work.federation, None
         if held.set_aside is not None:
             owners = torch.cat([held.test.owners, held.set_aside.owners])
             everyone = client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
         validation = evaluation_of(scores["validation"])
+        success = evaluation_of(scores[TRIGGERED]).accuracy if TRIGGERED in scores else None
         stopping = state.stopping.observe(number, validation.loss)
         record = RoundRecord(
             round=number,
@@ -374,9 +365,7 @@ class Simulation(Settings):
             held_out=evaluation_of(scores["held_out"]) if "held_out" in scores else None,
             everyone=everyone,
             metrics=metrics_of(scores),
-            attack_success=evaluation_of(scores[TRIGGERED]).accuracy
-            if TRIGGERED in scores
-            else None,
+            attack_success=success,
             client_training_loss=brief(losses),
             attackers=attacking,
             kept_model=not result.weights.any(),
@@ -401,24 +390,17 @@ class Simulation(Settings):
 
 DIGEST_SIZE = 32
 
+ARRAYS = frozenset({"model", "best_model", "memory", "attack_memory", "personal"})
+"""The fields of a `RunState` that are arrays by name."""
+
 
 def save_checkpoint(path: Path, state: RunState) -> None:
     """Write the state of a run, atomically, and a digest behind it."""
     content = io.BytesIO()
-    torch.save(
-        {
-            "round": state.round,
-            "model": _tensors(state.model),
-            "best_model": _tensors(state.best_model),
-            "stopping": asdict(state.stopping),
-            "memory": _tensors(state.memory),
-            "attack_memory": _tensors(state.attack_memory),
-            "lost_rounds": state.lost_rounds,
-            "personal": _tensors(state.personal),
-            "totals": None if state.totals is None else state.totals.model_dump(),
-        },
-        content,
-    )
+    values = {each.name: getattr(state, each.name) for each in fields(state)}
+    values["stopping"] = asdict(state.stopping)
+    values["totals"] = None if state.totals is None else state.totals.model_dump()
+    torch.save({**values, **{name: _tensors(values[name]) for name in ARRAYS}}, content)
     with atomic_write(path) as file:
         file.write(content.getbuffer())
         file.write(_digest(content.getbuffer()))
@@ -434,19 +416,13 @@ def load_checkpoint(path: Path) -> RunState:
     saved, seal = whole[:-DIGEST_SIZE], whole[-DIGEST_SIZE:]
     if seal != _digest(saved):
         raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
-    content = torch.load(io.BytesIO(saved), weights_only=True)
-    totals = content.get("totals")
-    return RunState(
-        round=content["round"],
-        model=_arrays(content["model"]),
-        best_model=_arrays(content["best_model"]),
-        stopping=EarlyStopping(**content["stopping"]),
-        memory=_arrays(content["memory"]),
-        attack_memory=_arrays(content["attack_memory"]),
-        lost_rounds=content.get("lost_rounds", 0),  # older ones do not count them
-        personal=_arrays(content.get("personal", {})),
-        totals=None if totals is None else Totals(**totals),
-    )
+    content = torch.load(io.BytesIO(saved), weights_only=True)  # older ones lack the last fields
+    stopping, totals = EarlyStopping(**content.pop("stopping")), content.pop("totals", None)
+    for name in ARRAYS & content.keys():
+        content[name] = {each: tensor.numpy() for each, tensor in content[name].items()}
+    if totals is not None:
+        totals = Totals(**totals)
+    return RunState(**content, stopping=stopping, totals=totals)
 
 
 def save_model(path: Path, state: Mapping[str, Any]) -> None:
@@ -466,7 +442,3 @@ def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         name: each if isinstance(each, torch.Tensor) else torch.from_numpy(np.asarray(each))
         for name, each in state.items()
     }
-
-
-def _arrays(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}

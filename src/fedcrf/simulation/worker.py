@@ -50,11 +50,10 @@ def check_evidence(names: Iterable[str]) -> None:
 class Work:
     """All that training and evaluation depend on, besides the global model and the round.
 
-    ``clients_per_round`` is how many clients are drawn for a round; None for all of them.
-    ``adversary`` has the attackers and their poisoned data; None if all clients are honest.
-    ``evidence`` names the evidence that clients report, of `EVIDENCE`. ``task`` has the loss, the
-    metrics and which tensors clients send. ``server_examples`` is how many examples the server
-    trains on itself; 0 for none.
+    ``clients_per_round`` is how many clients are drawn for a round; None for all of them. Without
+    an ``adversary`` all clients are honest. ``evidence`` names what clients report, of `EVIDENCE`;
+    ``task`` has the loss, the metrics and which tensors clients send. The server trains on
+    ``server_examples`` itself; 0 for none.
     """
 
     federation: Federation
@@ -167,17 +166,15 @@ class Work:
 
     def evaluated(self) -> Mapping[str, Examples]:
         """Return the sets of examples that every global model is evaluated on, by name."""
-        sets: dict[str, Examples] = {
-            "validation": self.federation.validation,
-            "test": self.federation.test,
+        held = self.federation
+        sets: dict[str, Examples | None] = {
+            "validation": held.validation,
+            "test": held.test,
+            "held_out": held.held_out,
+            "set_aside": held.set_aside,
+            TRIGGERED: self._triggered,
         }
-        for name in ("held_out", "set_aside"):
-            examples = getattr(self.federation, name)
-            if examples is not None:
-                sets[name] = examples
-        if self._triggered is not None:
-            sets[TRIGGERED] = self._triggered
-        return sets
+        return {name: examples for name, examples in sets.items() if examples is not None}
 
     @cached_property
     def _triggered(self) -> Examples | None:
@@ -265,11 +262,7 @@ class RoundMemory:
 
     def client(self, slot: int) -> list[Tensor]:
         """Return where the tensors of one client of the round go."""
-        row, places = self.clients[slot], self.layout.places
-        return [
-            row[places[name][0]].view(shape) if name in places else self.others[name][slot]
-            for name, shape, _ in self.layout.tensors
-        ]
+        return [torch.from_numpy(array) for array in self.state(slot).values()]
 
     def state(self, slot: int) -> State:
         """Return the model of one client of the round; nothing is copied."""
@@ -279,12 +272,8 @@ class RoundMemory:
         return FlatState(self.layout, self.clients[slot].numpy(), others)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A client's mean loss over the steps of a round, and the evidence that it reports."""
-
-    loss: float
-    evidence: Mapping[str, float]
+Trained = tuple[float, Mapping[str, float]]
+"""A client's mean loss over the steps of a round, and the evidence that it reports."""
 
 
 class Worker:
@@ -305,7 +294,7 @@ class Worker:
 
     def train(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
         """Train clients, by slot of the memory and number, from the published model."""
-        work, trained = self._work, []
+        work, trained = self._work, list[Trained]()
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
                 self._load(client)
@@ -320,7 +309,7 @@ class Worker:
                 torch._foreach_copy_(self._slots[slot], self._tensors())
                 for name, tensor in work.task.personal_tensors(self._network).items():
                     self.memory.personal[name][client] = tensor
-                trained.append(Trained(loss, self._evidence(examples)))
+                trained.append((loss, self._evidence(examples)))
         return trained
 
     def score(self, name: str, start: int, stop: int) -> None:

@@ -44,14 +44,12 @@ class FedAvgArguments(TypedDict, total=False):
 class RuleStrategy(Settings, FedAvg):
     """Flower's federated averaging with the aggregation of any server rule.
 
-    Nodes are sampled and messages built as ``FedAvg`` does.
+    Nodes are sampled and messages built as ``FedAvg`` does. Replies are read in one order, neither
+    copied nor changed; real numbers of another dtype than the global model's are cast.
 
     - A train reply that cannot be used (an error, other tensors than the global model's, a count
       that is not above 0) is excluded and named in the log. One that is not finite gets weight 0.
     - A round without a usable reply keeps the model. A second one in a row ends the run.
-    - Real numbers of another dtype than the global model's are cast to it.
-    - Replies are read in one order, whatever the order of their arrival. They are neither copied
-      nor changed.
 
     Train metrics are averaged with the rule's weights, evaluations by capped counts of examples
     (``count_cap`` of `RobustCRF`). Each round has these further metrics, none of which holds NaN:
@@ -62,8 +60,8 @@ class RuleStrategy(Settings, FedAvg):
       (FedAvg's), and with a CRF ``fedcrf.trust`` and its causes, such as ``fedcrf.reliability``;
     - there too the ids of nodes in ``fedcrf.left-out`` (excluded) and ``fedcrf.not-finite``.
 
-    The records hold everything. A rule that remembers identifies a client by its node, and from run
-    to run by the partition that its node gave first; see `Identities`.
+    A rule that remembers identifies a client by its node, and from run to run by the partition that
+    its node gave first; see `Identities`.
 
     Round 1 begins a new run: each ``start`` finds the strategy as it was made, whatever ran before.
     To continue from the run of another strategy, ``first``, hand over its memory:
@@ -167,11 +165,8 @@ class RuleStrategy(Settings, FedAvg):
         model is the same to the bit as without the stop, if the same nodes take part and their
         training depends only on what they are sent.
 
-        Args:
-            grid: As for ``start``.
-            initial_arrays: Those of the run's start; the checkpoint's replace them.
-            num_rounds: Of the whole run.
-            **arguments: The others of ``start``.
+        Arguments are those of ``start``: the arrays of the run's start, which the checkpoint's
+        replace, and the rounds of the whole run.
 
         Raises:
             FedcrfError: There is no ``checkpoint_to``; the file is damaged, or of another rule or
@@ -213,10 +208,7 @@ class RuleStrategy(Settings, FedAvg):
                 messages = ...  # to any nodes, with any content
                 return self.begin_round(server_round, arrays, messages)
 
-        Args:
-            server_round: As Flower counts it.
-            arrays: The global model that the messages carry.
-            messages: To the nodes that are to train.
+        They are to the nodes that are to train, and carry the arrays of the global model.
 
         Raises:
             FedcrfError: The model holds something other than real numbers, the memory is of another
@@ -288,10 +280,7 @@ class RuleStrategy(Settings, FedAvg):
         `aggregate_evaluate` does so, and ``start`` for its ``evaluate_fn``. Call it in an
         ``aggregate_evaluate`` of your own, or in a strategy around this one.
 
-        Args:
-            server_round: As Flower counts it: the present one.
-            metrics: With loss and accuracy under the names in ``metric_names``.
-            by_clients: Whether the clients measured it on what they hold, or the server.
+        The round is the present one, as Flower counts it; for others see `RuleServer.evaluated`.
         """
         self._server.evaluated(server_round, metrics, by_clients=by_clients)
 

@@ -112,10 +112,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
             self.system_panic(str(error), fl_ctx)
 
     def begin(self, run_folder: Path) -> None:
-        """Begin a job, without the events of one.
-
-        Args:
-            run_folder: Where relative paths begin.
+        """Begin a job, without the events of one; relative paths begin at the run folder.
 
         Raises:
             FedcrfError: Records cannot be written there.

@@ -20,11 +20,9 @@ from fedcrf.statistics.inputs import NO_ARRAY, is_floating, is_torch_tensor
 class SiteReply:
     """A site's result, as `fedcrf.integrations.replies.Reply`.
 
-    Attributes:
-        node: The site's name, which NVFlare has authenticated.
-        content: What it sent.
-        sent: The global model that it was sent, to which ``DIFF`` parameters are added.
-        weighted_by: Name of the count of examples, in ``FLModel.meta`` or ``FLModel.metrics``.
+    The site's name is what NVFlare has authenticated. ``sent`` is the global model, to which
+    ``DIFF`` parameters are added; ``weighted_by`` names the count of examples, in ``FLModel.meta``
+    or ``FLModel.metrics``.
     """
 
     node: str

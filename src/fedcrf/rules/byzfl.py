@@ -1,40 +1,119 @@
-"""A chain of ByzFL's pre-aggregators and one of its aggregators, as a server rule."""
+"""The rules of ByzFL: its robust aggregators, with its pre-aggregators before them, by name.
+
+A rule is called ``byzfl-AGGREGATOR``, with any pre-aggregators between the two in the order in
+which they work, as in ``byzfl-nnm-krum`` or ``byzfl-arc-nnm-geometric-median``. Its settings are
+ByzFL's own, except that f is ``attackers``. The package (``fedcrf[byzfl]``) is imported only when
+a rule aggregates.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, make_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import check_positive, check_whole
-from fedcrf.crf import base_weights
-from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import (
-    AggregationResult,
-    ClientReport,
-    Memory,
-    Rule,
-    check_reports,
-    num_examples,
-    stepped_state,
-)
-from fedcrf.rules.byzfl.catalogue import AGGREGATORS, PRE_AGGREGATORS, PREFIX, Part, parts_of
-from fedcrf.rules.byzfl.package import byzfl_aggregators, drawing
-from fedcrf.rules.state import State, floating_layers
+from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.extras import check_installed
+from fedcrf.rules.base import AggregationResult, Memory, stepped_state
+from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.state import State, update_of
 from fedcrf.statistics import is_floating, weighted_average
 
 LOGGER = logging.getLogger("fedcrf")
 
+PREFIX = "byzfl-"
+"""Prefix of the names of ByzFL's rules."""
+
 
 @dataclass(frozen=True)
-class ByzFLRule(Rule):
+class Part:
+    """An aggregator or a pre-aggregator.
+
+    Attributes:
+        kind: Its class in ByzFL.
+        settings: The class's parameters but for f, with their defaults; None for a whole number
+            that is computed unless given.
+        takes_f: Whether the class takes f.
+        draws: Whether it draws random numbers.
+        remembers: Whether it starts from its last result.
+        of_arrays: Whether it gets NumPy arrays instead of tensors: torch's quantile takes at most
+            16 million numbers.
+    """
+
+    kind: str
+    settings: Mapping[str, int | float | None] = field(default_factory=dict)
+    takes_f: bool = False
+    draws: bool = False
+    remembers: bool = False
+    of_arrays: bool = False
+
+
+AGGREGATORS: Mapping[str, Part] = {
+    "average": Part("Average"),
+    "median": Part("Median", of_arrays=True),
+    "trmean": Part("TrMean", takes_f=True),
+    "geometric-median": Part("GeometricMedian", {"nu": 0.1, "T": 3}),
+    "krum": Part("Krum", takes_f=True),
+    "multi-krum": Part("MultiKrum", takes_f=True),
+    "centered-clipping": Part("CenteredClipping", {"L": 1, "tau": 100.0}, remembers=True),
+    "mda": Part("MDA", takes_f=True),
+    "monna": Part("MoNNA", {"idx": 0}, takes_f=True),
+    "meamed": Part("Meamed", takes_f=True, of_arrays=True),
+    "caf": Part("CAF", takes_f=True, draws=True),
+    "smea": Part("SMEA", takes_f=True, draws=True),
+}
+"""ByzFL's aggregators by name; of MoNNA's ``idx`` see `ByzFLRule`."""
+
+PRE_AGGREGATORS: Mapping[str, Part] = {
+    "clipping": Part("Clipping", {"c": 2.0}),
+    "arc": Part("ARC", takes_f=True),
+    "nnm": Part("NNM", takes_f=True),
+    "bucketing": Part("Bucketing", {"s": None}, draws=True),
+}
+"""ByzFL's pre-aggregators by name."""
+
+BYZFL_RULES: Sequence[str] = tuple(
+    f"{PREFIX}{before}{aggregator}"
+    for before in ("", *(f"{name}-" for name in PRE_AGGREGATORS))
+    for aggregator in AGGREGATORS
+)
+"""Every aggregator, alone and after each pre-aggregator; longer chains have names too."""
+
+
+def parts_of(name: str) -> tuple[tuple[str, ...], str]:
+    """Return the pre-aggregators and the aggregator in a name such as ``byzfl-nnm-krum``.
+
+    Raises:
+        FedcrfError: There is none.
+    """
+    before: list[str] = []
+    rest = name.removeprefix(PREFIX)
+    while (first := _first_pre_aggregator(rest)) not in (None, *before):
+        before.append(str(first))
+        rest = rest.removeprefix(f"{first}-")
+    if not name.startswith(PREFIX) or rest not in AGGREGATORS:
+        raise unknown_name("rule of ByzFL", name, BYZFL_RULES)
+    return tuple(before), rest
+
+
+def _first_pre_aggregator(rest: str) -> str | None:
+    return next((name for name in PRE_AGGREGATORS if rest.startswith(f"{name}-")), None)
+
+
+@dataclass(frozen=True)
+class ByzFLRule(Deciding):
     """ByzFL's pre-aggregators and aggregator on the updates w_i − w_t; see `byzfl_rule`.
 
     They get float32 updates, all floating-point tensors in one vector, and no counts of examples.
@@ -59,6 +138,7 @@ class ByzFLRule(Rule):
     remembers: ClassVar[bool] = True
     pre_aggregators: ClassVar[tuple[str, ...]]
     aggregator: ClassVar[str]
+    parts: ClassVar[tuple[Part, ...]]
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -97,49 +177,36 @@ class ByzFLRule(Rule):
         if refusal is not None:
             raise FedcrfError(f"{refusal}: set fewer (rules.{self.name}.attackers)")
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Return the model moved by ByzFL's aggregate; see `Rule.aggregate`.
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the model moved by ByzFL's aggregate.
 
         Raises:
             FedcrfError: Also where ByzFL refuses the updates, or is not installed.
         """
-        check_reports(model, reports)
-        updates = _updates(model, reports)
-        finite = np.asarray(np.isfinite(updates).all(axis=1))
-        shares = base_weights(num_examples(reports), finite)
+        with np.errstate(over="ignore", invalid="ignore"):
+            updates = np.stack(
+                [update_of(each.state, given.model, dtype=np.float32) for each in given.reports]
+            )
+        finite = given.finite = np.asarray(np.isfinite(updates).all(axis=1))
         if not finite.any():
-            return AggregationResult(model, np.zeros(len(reports)), shares, ~finite, memory=memory)
-        self._check_memory(memory, updates.shape[1])
+            return given.nobody(given.memory)
+        self._check_memory(given.memory, updates.shape[1])
         attackers = self._allowed(int(finite.sum()), self._attackers - int((~finite).sum()))
-        aggregate, kept = self._among(finite)._aggregated(updates[finite], attackers, memory)
-        return AggregationResult(
-            state=_moved(model, reports, aggregate, finite),
-            weights=np.where(finite, np.nan, 0.0),
-            base_weights=shares,
-            excluded=~finite,
-            memory=kept,
-        )
+        aggregate, kept = self._among(finite)._aggregated(updates[finite], attackers, given.memory)
+        return given.without_weights(_moved(given, aggregate), kept)
 
     def _aggregated(
         self, updates: NDArray[np.float32], attackers: int, memory: Memory
     ) -> tuple[NDArray[np.float32], Memory]:
-        """Return ByzFL's aggregate of (m, d) finite updates, and the next memory.
-
-        Args:
-            updates: The updates; they are overwritten.
-            attackers: f among them.
-            memory: That of the round before.
-        """
+        """Return ByzFL's aggregate of finite updates, which it overwrites, and the next memory."""
         import torch
 
-        part = AGGREGATORS[self.aggregator]
+        *before, part = self.parts
         rounds = int(memory.get("rounds", 0))
         vectors = torch.from_numpy(updates)
         with drawing(getattr(self, "seed", None) or 0, rounds), self._named_errors():
-            for name in self.pre_aggregators:
-                vectors = self._made(PRE_AGGREGATORS[name], len(vectors), attackers)(vectors)
+            for each in before:
+                vectors = self._made(each, len(vectors), attackers)(vectors)
             aggregator = self._made(part, len(vectors), attackers)
             if "m" in memory:
                 aggregator.m = torch.tensor(memory["m"])  # its constructor takes none
@@ -190,12 +257,11 @@ class ByzFLRule(Rule):
             vectors = math.ceil(vectors / self._bucket_size(vectors, attackers))
         buckets = f" in {vectors} buckets" if vectors < num_reports else ""
         start = f"{self.name}: {attackers} attackers among {num_reports} reports"
-        part = AGGREGATORS[self.aggregator]
+        *before, part = self.parts
         if part.takes_f and 2 * attackers >= vectors:
             return f"{start}{buckets} are half or more, which ByzFL's {part.kind} refuses"
-        for before in (PRE_AGGREGATORS[name] for name in self.pre_aggregators):
-            if before.takes_f and attackers >= num_reports:
-                return f"{start} are all of them"
+        if any(each.takes_f for each in before) and attackers >= num_reports:
+            return f"{start} are all of them"
         return None
 
     def _bucket_size(self, num_vectors: int, attackers: int) -> int:
@@ -229,9 +295,8 @@ class ByzFLRule(Rule):
     @property
     def _remembered(self) -> list[str]:
         """Names in the memory: the number of rounds it drew for, and its last aggregate."""
-        parts = [*(PRE_AGGREGATORS[name] for name in self.pre_aggregators)]
-        parts.append(AGGREGATORS[self.aggregator])
-        needs = {"rounds": any(part.draws for part in parts), "m": parts[-1].remembers}
+        draws = any(part.draws for part in self.parts)
+        needs = {"rounds": draws, "m": self.parts[-1].remembers}
         return [name for name, needed in needs.items() if needed]
 
 
@@ -261,7 +326,7 @@ def bucket_size(num_vectors: int, attackers: int) -> int:
 @cache
 def _rule_type(pre_aggregators: tuple[str, ...], aggregator: str) -> type[ByzFLRule]:
     """Return the dataclass of one chain, whose fields are its parts' settings."""
-    parts = [*(PRE_AGGREGATORS[name] for name in pre_aggregators), AGGREGATORS[aggregator]]
+    parts = (*(PRE_AGGREGATORS[name] for name in pre_aggregators), AGGREGATORS[aggregator])
     defaults = {name: default for part in parts for name, default in part.settings.items()}
     if any(part.takes_f or "s" in part.settings for part in parts):
         defaults["attackers"] = None
@@ -281,6 +346,7 @@ def _rule_type(pre_aggregators: tuple[str, ...], aggregator: str) -> type[ByzFLR
             "__module__": __name__,
             "pre_aggregators": pre_aggregators,
             "aggregator": aggregator,
+            "parts": parts,
         },
     )
     return made
@@ -290,35 +356,51 @@ def _rule_of(name: str, settings: Mapping[str, Any]) -> ByzFLRule:
     return byzfl_rule(name)(**settings)
 
 
-def _updates(model: State, reports: Sequence[ClientReport]) -> NDArray[np.float32]:
-    """Return (m, d) float32 w_i − w_t over all floating-point tensors."""
-    origin = floating_layers(model)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.stack(
-            [
-                np.concatenate(
-                    [
-                        layer.astype(np.float32) - before.astype(np.float32)
-                        for layer, before in zip(
-                            floating_layers(report.state, model), origin, strict=True
-                        )
-                    ]
-                )
-                for report in reports
-            ]
-        )
-
-
-def _moved(
-    model: State,
-    reports: Sequence[ClientReport],
-    aggregate: NDArray[np.float32],
-    finite: NDArray[np.bool_],
-) -> State:
+def _moved(given: Round, aggregate: NDArray[np.float32]) -> State:
     """Return w_t + the aggregate; integer tensors are the mean of the finite reports', rounded."""
+    plain = given.finite / given.finite.sum()
     integers = {
-        name: weighted_average([report.state[name] for report in reports], finite / finite.sum())
-        for name, array in model.items()
+        name: weighted_average([report.state[name] for report in given.reports], plain)
+        for name, array in given.model.items()
         if not is_floating(array.dtype)
     }
-    return stepped_state(model, aggregate, integers)
+    return stepped_state(given.model, aggregate, integers)
+
+
+# --- the package ---
+
+
+@cache
+def byzfl_aggregators() -> ModuleType:
+    """Import ByzFL's aggregators, and nothing else of it.
+
+    The package imports its own federations, with torchvision, matplotlib and seaborn: that takes
+    seconds, and fails where torchvision and torch are built for different devices.
+
+    Raises:
+        FedcrfError: It is not installed.
+    """
+    check_installed("byzfl")
+    if "byzfl" in sys.modules:
+        return import_module("byzfl.aggregators")
+    spec = find_spec("byzfl")
+    assert spec is not None
+    sys.modules["byzfl"] = module_from_spec(spec)  # so that parts are found; it is not executed
+    try:
+        return import_module("byzfl.aggregators")
+    finally:
+        del sys.modules["byzfl"]  # a later import is still of the whole package
+
+
+@contextmanager
+def drawing(seed: int, rounds: int) -> Iterator[None]:
+    """Seed torch's generator, from which ByzFL draws, and restore its state at the end."""
+    import torch
+
+    generator: torch.Generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(int(np.random.SeedSequence([seed, rounds]).generate_state(1)[0]))
+    try:
+        yield
+    finally:
+        generator.set_state(before)
