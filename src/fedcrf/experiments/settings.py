@@ -178,8 +178,11 @@ def plain(settings: Any) -> dict[str, Any]:
 
 
 def ignored(settings: Any) -> frozenset[str]:
-    """Return the settings that mean nothing to a class of settings, or to one of it."""
-    return getattr(settings, "ignores", frozenset())
+    """Return the settings that mean nothing to a class of settings or one of it, or are fixed."""
+    named: frozenset[str] = getattr(settings, "ignores", frozenset())
+    if not dataclasses.is_dataclass(settings):
+        return named
+    return named | {field.name for field in dataclasses.fields(settings) if not field.init}
 
 
 def without_name(options: Options) -> dict[str, Any]:

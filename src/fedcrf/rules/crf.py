@@ -110,20 +110,6 @@ class CRFRobust(RobustCRF, Rule):
         return None
 
 
-OF_WINDOWS = (
-    "prior_log_odds",
-    "persistence",
-    "longest_window",
-    "clip",
-    "counts",
-    "trust_floor",
-    "remember",
-    "sketch_size",
-    "sketch_seed",
-)
-"""The settings of `RobustCRF` that `CRFWindowed` has too."""
-
-
 @dataclass(frozen=True)
 class CRFWindowed(CRFRobust):
     """The robust CRF that looks at windows of rounds, whose length it finds; it has ten settings.
@@ -134,9 +120,9 @@ class CRFWindowed(CRFRobust):
 
     Attributes:
         prior_log_odds: As in `RobustCRF`, and so are those below from ``persistence`` on.
-        tolerance: τ, how much clients may differ. Tolerated are 0.5τ of opposition, a norm of eʳ,
-            r = τ, 4τ lower median deviations in a large round, and a curvature response that lacks
-            0.75τ of the median's, an update consistency that lacks 0.5τ. A larger one accuses fewer
+        tolerance: τ, how much clients may differ. An opposition of 0.5τ is tolerated, a norm of
+            exp(τ) medians, and in a large round 4τ lower median deviations. A curvature response
+            may lack 0.75τ of the median's, an update consistency 0.5τ. A larger τ accuses fewer
             honest clients, and lets more attackers through.
         persistence: s.
         longest_window: The most rounds over which updates are averaged.
@@ -149,9 +135,6 @@ class CRFWindowed(CRFRobust):
     """
 
     behaviour: ClassVar[int] = 2
-    ignores: ClassVar[frozenset[str]] = frozenset(
-        each.name for each in fields(RobustCRF) if each.name not in OF_WINDOWS
-    )
 
     tolerance: float = 1.0
     longest_window: float | None = 10.0
