@@ -113,6 +113,7 @@ class SlowRobust:
     curvature_response_tolerance_growth: float = 0.0
     update_consistency_strength: float = 10.0
     update_consistency_share: float = 0.5
+    goal_tolerance: float | None = None
     clip: float = 2.0
     counts: str | None = None
     count_cap: float = 3.0
@@ -127,6 +128,7 @@ class SlowRobust:
     jumps: list[float] = field(default_factory=list)
     response: dict[Any, float] = field(default_factory=dict)
     steadiness: dict[Any, float] = field(default_factory=dict)
+    goal: dict[Any, float] = field(default_factory=dict)
     medians: list[float] = field(default_factory=list)
 
     def round(
@@ -165,6 +167,7 @@ class SlowRobust:
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
         long = self._norms(present, norms, examples, shrunk)
         turned = self._turned(present)
+        distant = self._distant(present)
         for c in present:
             start[c] = list(prior)
             if c in self.last:
@@ -177,6 +180,7 @@ class SlowRobust:
                 + self.norm_strength * q * long[c] / self.window
                 + self.curvature_response_strength * q * silent[c] / self.window
                 + self.update_consistency_strength * q * turned[c] / self.window
+                + self.norm_strength * q * distant[c] / self.window
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
         belief, few = dict(start), self._few(present)
@@ -346,6 +350,22 @@ class SlowRobust:
             c: max(0.0, expected - self.steadiness[c]) if c in self.steadiness else 0.0
             for c in present
         }
+
+    def _distant(self, present: list) -> dict:
+        """How many times as far as the median's is the point where a line would meet zero."""
+        far = {}
+        for c in present:
+            past = self.history[c]
+            if self.goal_tolerance is None or past.earlier_update is None:
+                continue
+            step = norm(minus(past.position, past.earlier_position))
+            change = norm(minus(past.update, past.earlier_update))
+            if step and change and norm(past.update):
+                far[c] = norm(past.update) * step / change
+        middle = math.exp(median(map(math.log, far.values()))) if far else 1.0
+        self.goal = {c: math.log(each / middle) for c, each in far.items()}
+        most = self.goal_tolerance or 0.0
+        return {c: min(2.0, max(0.0, self.goal.get(c, 0.0) - most)) for c in present}
 
     @staticmethod
     def _normalised(values: list[float]) -> list[float]:

@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from crf.slow_robust import SlowRobust
 from fedcrf import EvidenceCRF, FedcrfError, RobustCRF
 from fedcrf.crf import client_crf, evidence_crf, field, robust_crf
+from fedcrf.crf.evidence import goal_distance
 from fedcrf.crf.memory import ADDED
 
 D = 30
@@ -124,9 +125,15 @@ def test_against_the_slow_version(rounds, value, settings):
 @pytest.mark.parametrize("rounds", [[range(9)] * 16, [[0, 1, 2, 3, 7], [4, 5, 6, 0, 8]] * 8])
 def test_windows_against_the_slow_version(rounds, counts):
     """Updates are mostly noise, so that a window grows; the model moves on by itself too."""
-    settings = {"longest_window": 10.0, "norm_tolerance_growth": 1.0, "counts": counts}
+    settings = {
+        "longest_window": 10.0,
+        "norm_tolerance_growth": 1.0,
+        "counts": counts,
+        "goal_tolerance": 0.2,
+    }
     crf = replace(SMALL, **settings)
     slow, model, memory, lengths = SlowRobust(**settings), np.zeros(D), None, []
+    distant: list[float] = []
     for number, clients in enumerate(rounds):
         noise = np.random.default_rng(number).standard_normal((len(clients), D))
         rows = np.stack([0.2 * update(client, model, number) for client in clients]) + noise
@@ -146,9 +153,13 @@ def test_windows_against_the_slow_version(rounds, counts):
             assert_allclose(found.causes["curvature_response"], heard, atol=1e-5)
         steady = [slow.steadiness.get(c, math.nan) for c in clients]
         assert_allclose(found.causes["update_consistency"], steady, atol=1e-5)
+        goals = [slow.goal.get(c, math.nan) for c in clients]
+        assert_allclose(found.causes["goal_distance"], goals, atol=1e-5)
+        distant += found.causes["distant"].tolist()
         memory, model = found.memory, model + 0.1 * rows.mean(axis=0)
     assert lengths[0] == 1.0
     assert max(lengths) > 1.5
+    assert max(distant) > 0.1
 
 
 @pytest.mark.parametrize("length", [1.0, 2.5, 10.0])
@@ -190,6 +201,35 @@ def test_who_fakes_the_answer_is_found_by_turning_with_the_model():
     assert (found.causes["inconsistent"][:7] == 0).all()
     assert found.causes["inconsistent"][7:].min() > 0.3
     assert found.weights[7:].max() < 0.2 * found.weights[:7].min()
+
+
+def test_who_drives_the_model_on_is_found_by_how_far_away_its_goal_is():
+    """The last two of nine pull towards points ten times as far away, a tenth as strongly."""
+    rng, size = np.random.default_rng(0), 2000
+    goals, model, memory, known = 1.0 + rng.normal(size=(9, size)), np.zeros(size), None, None
+    goals[7:] *= 10.0
+    pull = np.where(np.arange(9) < 7, 0.3, 0.03)[:, None]
+    for _ in range(6):
+        rows = pull * (goals - model)
+        found = RobustCRF(goal_tolerance=1.0).infer(rows, memory=memory, model=model)
+        plain = RobustCRF().infer(rows, memory=known, model=model)
+        memory, known, model = found.memory, plain.memory, found.next_model(model, rows)
+    away = np.linalg.norm(goals - model + found.coefficients @ rows, axis=1)
+    assert_allclose(
+        np.exp(found.causes["goal_distance"]), away / np.median(away), rtol=0.05, err_msg="sketched"
+    )
+    assert (found.causes["unresponsive"] == 0).all(), "the response alone is fooled"
+    assert (found.causes["distant"][:7] == 0).all()
+    assert found.weights[7:].max() < 0.01 < 0.1 < plain.weights[7:].min()
+
+
+def test_goals_that_cannot_be_known_are_no_evidence():
+    update = np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [3.0, 0.0]])
+    change = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 0.0], [np.nan, np.nan]])
+    moved = np.array([[0.0, 2.0]])
+    half = math.log(2.0) / 2
+    assert_allclose(goal_distance(update, change, moved), [half, -half, *[math.nan] * 3])
+    assert np.isnan(goal_distance(update, change, 0.0 * moved)).all()
 
 
 ALONE: Sequence[Sequence[int]] = [*[range(9)] * 4, *[[8]] * 5, range(9)]
@@ -654,6 +694,7 @@ def test_calls_that_cannot_be(given, message):
             r"^curvature_response_share 5: give a number in \[0, 1\]",
         ),
         ({"evidence": 3}, "^evidence 3: give its name"),
+        ({"goal_tolerance": -1}, "^goal_tolerance -1"),
         ({"update_consistency_strength": -1}, "^update_consistency_strength -1"),
         ({"update_consistency_share": math.nan}, "^update_consistency_share nan"),
         (

@@ -210,6 +210,41 @@ class ConsistencyEvidence(LinearPart):
 
 
 @dataclass(frozen=True)
+class GoalEvidence(LinearPart):
+    """An update whose goal is far away: ψ(q) = κ·q·min(limit, max(0, g_i − tolerance)).
+
+    g_i is the logarithm of the distance to the client's goal, less its median; see `goal_distance`.
+    The goals of honest clients are the minima of their own losses, which lie at like distances. An
+    attacker that drives the model on responds little for the length of its update, so that its goal
+    is far away, even where the direction of its response looks honest.
+
+    Attributes:
+        strength: κ.
+        tolerance: How much farther than the median's a goal may be, as a logarithm.
+        limit: The largest evidence.
+    """
+
+    cause: ClassVar[str] = "goal_distance"
+    evidence: ClassVar[str] = "distant"
+
+    strength: float = 8.0
+    tolerance: float = 1.0
+    limit: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "strength", "tolerance", "limit")
+
+    def energy(self, seen: Observation, labels: Vector) -> Energy:
+        """Return the energies; g is the cause ``goal_distance``, evidence ``distant``."""
+        distance = seen.measured.get(self.cause)
+        if distance is None:
+            return Energy(np.zeros((seen.num_clients, len(labels))))
+        excess = np.maximum(0.0, distance - self.tolerance)
+        evidence = np.where(np.isfinite(distance), np.minimum(excess, self.limit), 0.0)
+        return self.against(evidence, labels, {self.cause: distance})
+
+
+@dataclass(frozen=True)
 class Opposition(LinearPart):
     """Trusted clients' updates point against it: ψ(q) = 2λ·q·max(0, σ_i − median(σ) − t).
 
@@ -455,6 +490,35 @@ def update_consistency(update: Matrix, last_update: Matrix) -> Vector:
     return _row_cosines(update, last_update)
 
 
+def goal_distance(update: Matrix, change: Matrix, movement: Matrix) -> Vector:
+    """Return g_i = log(‖u_i‖·‖w − w'‖ / ‖u_i − u'_i‖) less its median over the clients.
+
+    Where a client's loss is quadratic with the curvature H, u_i = −H(w − w_i) and
+    ‖u_i − u'_i‖ = H‖w − w'‖, so that the quotient is ‖w − w_i‖: how far away its goal w_i is. It is
+    the step of Barzilai and Borwein (1988) times the length of the update.
+
+    Args:
+        update: (m, k) sketches of u_i.
+        change: (m, k) sketches of u_i − u'_i; NaN rows for new clients.
+        movement: (m, k) sketches of w − w', or (1, k) where it is the same for all.
+
+    Returns:
+        (m,) logarithms; NaN where the client is new, or where one of the three is zero.
+    """
+    lengths = [_row_norms(each) for each in (update, movement, change)]
+    length, moved, changed = np.broadcast_arrays(*lengths)
+    known = (length > 0.0) & (moved > 0.0) & (changed > 0.0)  # False for NaN
+    distance = np.full(len(update), np.nan)
+    distance[known] = np.log(length[known]) + np.log(moved[known]) - np.log(changed[known])
+    if known.any():
+        distance -= median(distance[known])
+    return distance
+
+
+def _row_norms(rows: Matrix) -> Vector:
+    return np.asarray(np.sqrt(np.vecdot(rows, rows)))
+
+
 def _row_cosines(left: Matrix, right: Matrix) -> Vector:
-    lengths = np.sqrt(np.vecdot(left, left)) * np.sqrt(np.vecdot(right, right))
+    lengths = _row_norms(left) * _row_norms(right)
     return np.asarray(np.vecdot(left, right) / np.where(lengths == 0.0, 1.0, lengths))

@@ -23,12 +23,14 @@ from fedcrf.checks import (
 from fedcrf.crf.evidence import (
     Chain,
     ConsistencyEvidence,
+    GoalEvidence,
     LogOddsPrior,
     NormEvidence,
     Opposition,
     ResponseEvidence,
     clip_factors,
     curvature_response,
+    goal_distance,
     norm_decay,
     supported_counts,
     trust_ratio,
@@ -54,13 +56,15 @@ class RobustCRF(Settings):
 
     A client whose data differ from the others' has an update that differs too. But it does not
     oppose the others, and it responds to the model: local training descends a loss, so that an
-    honest update changes against the model's last step. Four measurements can be evidence against a
+    honest update changes against the model's last step. Five measurements can be evidence against a
     client:
 
     - norm (`NormEvidence`): its update is longer than its examples explain;
     - opposition (`Opposition`): trusted clients' updates point against it;
     - curvature response (`ResponseEvidence`): its update does not change against the model's step;
-    - update consistency (`ConsistencyEvidence`): its update turns away from its last one.
+    - update consistency (`ConsistencyEvidence`): its update turns away from its last one;
+    - goal distance (`GoalEvidence`), where ``goal_tolerance`` is given: by its own response, it
+      wants the model to go much farther than others do.
 
     Each has a tolerance, and only what exceeds it is evidence. Agreement earns nothing. The prior
     is P(q) ∝ exp(b·q), and a client's label is a Markov chain over rounds (`Chain`). A client that
@@ -104,6 +108,8 @@ class RobustCRF(Settings):
         update_consistency_strength: κ of the update consistency.
         update_consistency_share: The share of the median client's consistency that is expected of
             each client, in [0, 1].
+        goal_tolerance: How much farther than the median's a client's goal may be, as a logarithm;
+            beyond it, κ is that of the norm. Where left out, goals are no evidence.
         clip: The norm to which updates are clipped, in median norms. It grows with the norm decay
             where ``norm_tolerance_growth`` is above 0.
         counts: How counts of examples are believed. "attested": in full. "claimed": of a client
@@ -184,6 +190,7 @@ class RobustCRF(Settings):
     curvature_response_tolerance_growth: float = 0.0
     update_consistency_strength: float = 10.0
     update_consistency_share: float = 0.5
+    goal_tolerance: float | None = None
     clip: float = 2.0
     counts: str | None = None
     count_cap: float = 3.0
@@ -214,6 +221,8 @@ class RobustCRF(Settings):
             "curvature_response_tolerance_growth",
             "update_consistency_strength",
         )
+        if self.goal_tolerance is not None:
+            check_not_negative(self, "goal_tolerance")
         check_fraction(
             self,
             "norm_tolerance_growth",
@@ -240,6 +249,9 @@ class RobustCRF(Settings):
     @cached_property
     def field(self) -> Field:
         """The field of these settings."""
+        goals: tuple[GoalEvidence, ...] = ()
+        if self.goal_tolerance is not None:
+            goals = (GoalEvidence(self.norm_strength, self.goal_tolerance),)
         return Field(
             self.labels,
             LogOddsPrior(self.prior_log_odds),
@@ -264,6 +276,7 @@ class RobustCRF(Settings):
                     self.spread,
                     self.large_round,
                 ),
+                *goals,
             ),
             pairwise=(
                 Opposition(
@@ -419,20 +432,24 @@ class RobustCRF(Settings):
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = np.ones(len(finite)) if reported is None else reported.expected_label
         middle = median_norm(looked_at.norms, finite)
-        response = curvature_response(averages.updates - averages.before, averages.steps)
+        change = averages.updates - averages.before
+        response = curvature_response(change, averages.steps)
         known = response[np.isfinite(response)]
         # Where nobody responds yet, a longer window will show who does.
         heard = response if not averaged or median(known) < 0.0 else np.full_like(response, np.nan)
         counted, sizes = self._counted(claimed, looked_at.norms, heard)
         copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
         base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
+        measured = {
+            ResponseEvidence.cause: heard,
+            ConsistencyEvidence.cause: update_consistency(averages.updates, averages.before),
+        }
+        if self.goal_tolerance is not None:
+            measured[GoalEvidence.cause] = goal_distance(averages.updates, change, averages.steps)
         seen = Observation(
             looked_at,
             num_examples=counted,
-            measured={
-                ResponseEvidence.cause: heard,
-                ConsistencyEvidence.cause: update_consistency(averages.updates, averages.before),
-            },
+            measured=measured,
             before=past.beliefs,
             credit=credit,
             trust_ratio=trust_ratio(trusted, self.unknown_label),

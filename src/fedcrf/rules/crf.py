@@ -121,9 +121,10 @@ class CRFWindowed(CRFRobust):
     Attributes:
         prior_log_odds: As in `RobustCRF`, and so are those below from ``persistence`` on.
         tolerance: τ, how much clients may differ. An opposition of 0.5τ is tolerated, a norm of
-            exp(τ) medians, and in a large round 4τ lower median deviations. A curvature response
-            may lack 0.75τ of the median's, an update consistency 0.5τ. A larger τ accuses fewer
-            honest clients, and lets more attackers through.
+            exp(τ) medians, a goal exp(τ) times as far away as the median's, and in a large round 4τ
+            lower median deviations. A curvature response may lack 0.75τ of the median's, an update
+            consistency 0.5τ. A larger τ accuses fewer honest clients, and lets more attackers
+            through.
         persistence: s.
         longest_window: The most rounds over which updates are averaged.
         clip: The norm to which updates are clipped, in median norms.
@@ -134,7 +135,7 @@ class CRFWindowed(CRFRobust):
         sketch_seed: Seed of the sketches' signs.
     """
 
-    behaviour: ClassVar[int] = 2
+    behaviour: ClassVar[int] = 3
 
     tolerance: float = 1.0
     longest_window: float | None = 10.0
@@ -144,6 +145,7 @@ class CRFWindowed(CRFRobust):
     # They follow from the tolerance.
     opposition_tolerance: float = field(default=0.5, init=False)
     norm_tolerance: float = field(default=1.0, init=False)
+    goal_tolerance: float | None = field(default=1.0, init=False)
     spread: float = field(default=4.0, init=False)
     curvature_response_share: float = field(default=0.25, init=False)
     update_consistency_share: float = field(default=0.5, init=False)
@@ -180,7 +182,7 @@ class CRFWindowed(CRFRobust):
 
     def __post_init__(self) -> None:
         check_not_negative(self, "tolerance")
-        for name in ("opposition_tolerance", "norm_tolerance", "spread"):
+        for name in ("opposition_tolerance", "norm_tolerance", "goal_tolerance", "spread"):
             object.__setattr__(self, name, self.tolerance * getattr(self, name))
         for name in ("curvature_response_share", "update_consistency_share"):
             missing = self.tolerance * (1.0 - getattr(self, name))

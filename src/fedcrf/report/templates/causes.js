@@ -3,7 +3,8 @@
 const LABELS = ["trust", "own_trust", "remembered"]; // their largest depends on the rule
 const SHARES = [...LABELS, "reliability", "vote", "copies", "clip", "counted"];
 const MISSING = ["unresponsive", "inconsistent"];
-const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", ...MISSING];
+const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", "distant", ...MISSING];
+const HIGH_IS_AGAINST = ["curvature_response", "goal_distance"]; // of those with a sign
 const MANY_LINES = 60; // too many to draw every client's memory
 
 function causeNames(cell) {
@@ -26,7 +27,7 @@ function causeScale(cause, values) {
       [0.5, middle],
       [1, low],
     ];
-    return { zmin: -reach, zmax: reach, colorscale: cause === "curvature_response" ? turned : colours };
+    return { zmin: -reach, zmax: reach, colorscale: HIGH_IS_AGAINST.includes(cause) ? turned : colours };
   }
   if (SHARES.includes(cause))
     return {
