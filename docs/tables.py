@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -128,6 +129,17 @@ def suites() -> str:
         title = f"MNIST, 6,000 images, wrong labels, {PARTITIONS[partition]}; differences to FedAvg"
         parts.append(f"{title}:\n\n{chosen.as_markdown()}")
     return "\n".join(parts)
+
+
+def commands() -> str:
+    """Return which command made which folder of results."""
+    made_by = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8"))
+    rows = []
+    for folder, how in made_by.items():
+        parts = [f"`{command}`" for command in how.get("commands", [])]
+        parts += [how["note"]] if "note" in how else []
+        rows.append((f"`{folder}/`", "; ".join(parts)))
+    return Table("", ("folder", "command"), tuple(rows)).as_markdown()
 
 
 def paper() -> str:
@@ -441,6 +453,7 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/protocols.md", "protocols"): protocols,
     ("docs/protocols.md", "source"): source,
     ("docs/what-was-tried.md", "windows"): windows,
+    ("results/README.md", "commands"): commands,
     ("results/README.md", "paper"): paper,
     ("results/limits/README.md", "limits"): limits,
 }
