@@ -165,9 +165,8 @@ def _our_rules(
     reports = [ClientReport(i, {"w": row}, i + 1) for i, row in enumerate(rows)]
     for name in RULES_SHOWN:
         rule = RULES[name]()
-        first = rule.aggregate(
-            rule.begin(), {"w": origin}, reports
-        )  # what remembers does more later
+        # What remembers its clients does more in later rounds.
+        first = rule.aggregate(rule.begin(), {"w": origin}, reports)
         yield f"fedcrf rule {name}", partial(rule.aggregate, first.memory, first.state, reports)
 
 
