@@ -470,6 +470,7 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/attacks.md", "suites"): suites,
     ("docs/flower.md", "frameworks"): partial(frameworks, "flower"),
     ("docs/nvflare.md", "frameworks"): partial(frameworks, "nvflare"),
+    ("docs/results.md", "gain"): gain,
     ("docs/protocols.md", "protocols"): protocols,
     ("docs/protocols.md", "source"): source,
     ("docs/what-was-tried.md", "windows"): windows,
