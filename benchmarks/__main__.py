@@ -40,7 +40,8 @@ def section(name: str, peaks: dict[str, Any]) -> Any:
     if name == "flower-load":
         return [flower.flower(cores, say, flower.MANY) for cores in CORES]
     return {
-        str(cores): rounds.compare(name, cores, peaks["product"][str(cores)]) for cores in CORES
+        str(cores): rounds.compare(name, cores, peaks["product"][str(cores)], say)
+        for cores in CORES
     }
 
 
