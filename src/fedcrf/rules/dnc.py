@@ -14,8 +14,8 @@ from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
 from fedcrf.rules.base import AggregationResult, InformedOfAttackers
 from fedcrf.rules.round import Drawing, Round
-from fedcrf.statistics.inputs import Layers
-from fedcrf.statistics.one_pass import MANY_NUMBERS, blocks, checked_dimension, excluding
+from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, blocks
+from fedcrf.statistics.one_pass import checked_dimension, excluding
 
 TIE = 12
 """Decimals of a score beyond which clients tie; then the first are kept."""
@@ -111,18 +111,16 @@ def sampled_grams(
     ``chosen`` are k choices, (k, d) bool. The matrices are of the updates about their mean; they
     count where all are finite.
     """
-    m, start = len(clients), 0
+    m = len(clients)
     squares, grams = np.zeros(m), [np.zeros((m, m)) for _ in chosen]
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks(clients, origin, MANY_NUMBERS):
+        for where, block in blocks(clients, origin, MANY_NUMBERS):
             squares += np.einsum("ij,ij->i", block, block)
             if not np.isfinite(squares).all():
                 break
             block -= block[0].copy()  # exact for equal updates
             block -= block.mean(axis=0)
-            stop = start + block.shape[1]
             for gram, columns in zip(grams, chosen, strict=True):
-                part = block[:, columns[start:stop]]
+                part = block[:, columns[where]]
                 gram += part @ part.T
-            start = stop
     return np.isfinite(squares), grams

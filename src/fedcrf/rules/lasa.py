@@ -14,7 +14,7 @@ from fedcrf.crf.evidence import clip_factors
 from fedcrf.rules.base import AggregationResult, average_states
 from fedcrf.rules.round import Deciding, Round
 from fedcrf.rules.state import State, floating_names, update_of
-from fedcrf.statistics.one_pass import blocks
+from fedcrf.statistics.inputs import blocks
 
 SAME = 1e-9
 """Values that differ by less, relative to the largest, count as the same, as rounding decides."""
@@ -82,7 +82,7 @@ class LASA(Deciding):
         layers, origin = [[tensor.reshape(-1)] for tensor in after], [before.reshape(-1)]
 
         def sparse() -> Iterator[NDArray[np.float64]]:
-            for block in blocks(layers, origin):
+            for _, block in blocks(layers, origin):
                 if _is_sparse(before):
                     block[np.abs(block) <= thresholds[:, None]] = 0.0
                 yield block

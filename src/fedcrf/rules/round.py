@@ -25,7 +25,8 @@ from fedcrf.rules.base import (
 from fedcrf.rules.state import State, layers_alike
 from fedcrf.statistics import ModelGeometry, UpdateGeometry, centred_geometry, model_geometry
 from fedcrf.statistics.inputs import Layers, finite_clients
-from fedcrf.statistics.one_pass import scatter, update_norms
+from fedcrf.statistics.one_pass import scatter
+from fedcrf.statistics.sums import update_norms
 
 
 class Round:

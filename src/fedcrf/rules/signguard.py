@@ -15,8 +15,8 @@ from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
 from fedcrf.rules.base import AggregationResult
 from fedcrf.rules.round import Drawing, Round
-from fedcrf.statistics.inputs import Layers, bring_columns
-from fedcrf.statistics.one_pass import MANY_NUMBERS, checked_dimension
+from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, bring_columns
+from fedcrf.statistics.one_pass import checked_dimension
 
 
 @dataclass(frozen=True)
