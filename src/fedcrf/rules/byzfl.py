@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import check_positive, check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, Memory, stepped_state
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Memory, Round, stepped_state
 from fedcrf.rules.state import State, update_of
 from fedcrf.statistics import is_floating, weighted_average
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Natural, Positive
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import AggregationResult, Memory, stepped_state
-from fedcrf.rules.round import ROUNDS, Drawing, Round
+from fedcrf.rules.base import ROUNDS, AggregationResult, Drawing, Memory, Round, stepped_state
 from fedcrf.rules.state import floating_layers, layers_alike, merged, update_of
 from fedcrf.statistics import centred_geometry, weighted_average
 

@@ -8,8 +8,7 @@ from typing import Self
 
 from fedcrf.checks import is_number
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import AggregationResult, check_honest_majority
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round, check_honest_majority
 from fedcrf.rules.state import Reduce, merged
 from fedcrf.statistics import median_of, trimmed_mean_of
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Count, Fraction, Natural, NotNegative
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, InformedOfAttackers
-from fedcrf.rules.round import Drawing, Round
+from fedcrf.rules.base import AggregationResult, Drawing, InformedOfAttackers, Round
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.one_pass import MANY_NUMBERS, blocks, checked_dimension, excluding
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Natural, NotNegative
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, is_buffer
-from fedcrf.rules.round import Drawing, Round
+from fedcrf.rules.base import AggregationResult, Drawing, Round, is_buffer
 from fedcrf.rules.state import State, floating_names
 
 PART = 1 << 16

@@ -8,8 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from fedcrf.checks import Natural, one_of
-from fedcrf.rules.base import AggregationResult, InformedOfAttackers
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, InformedOfAttackers, Round
 from fedcrf.rules.state import merged
 from fedcrf.statistics import distances_to_extremes, median_of, trimmed_mean_of
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Natural, one_of
-from fedcrf.rules.base import AggregationResult, InformedOfAttackers
-from fedcrf.rules.round import Drawing, Round
+from fedcrf.rules.base import AggregationResult, Drawing, InformedOfAttackers, Round
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
 

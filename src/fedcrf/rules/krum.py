@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Natural
-from fedcrf.rules.base import AggregationResult, InformedOfAttackers
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, InformedOfAttackers, Round
 from fedcrf.statistics import UpdateGeometry
 
 

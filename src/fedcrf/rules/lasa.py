@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Positive, Share
 from fedcrf.crf.evidence import clip_factors
-from fedcrf.rules.base import AggregationResult, average_states
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round, average_states
 from fedcrf.rules.state import State, floating_names, update_of
 from fedcrf.statistics.one_pass import blocks
 

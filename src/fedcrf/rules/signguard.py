@@ -13,10 +13,12 @@ from fedcrf.checks import Fraction, Natural, NotNegative
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.round import Drawing, Round
+from fedcrf.rules.base import AggregationResult, Drawing, Round
 from fedcrf.statistics.inputs import Layers, bring_columns
 from fedcrf.statistics.one_pass import MANY_NUMBERS, checked_dimension
+
+EQUAL = 1e-7
+"""A bandwidth up to which statistics are equal but for the rounding of their distances."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def largest_cluster(features: NDArray[np.float64]) -> NDArray[np.bool_]:
     rows = features[order]
     with threadpool_limits(1):  # for so few points, threads only wait for each other
         bandwidth = estimate_bandwidth(rows, quantile=0.5, n_samples=50)
-        if bandwidth <= 0:
+        if bandwidth <= EQUAL:
             return np.ones(len(features), np.bool_)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that points are seeds, if all are bins

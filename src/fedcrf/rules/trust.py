@@ -8,8 +8,7 @@ import numpy as np
 
 from fedcrf.checks import Count
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import AggregationResult, Rule, misfit_of
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round, Rule, misfit_of
 from fedcrf.rules.state import State, layers_alike
 from fedcrf.statistics import projections
 
