@@ -26,7 +26,7 @@ from fedcrf.rules import LABEL_DIVERGENCE, AggregationResult, Memory, Rule, Stat
 from fedcrf.rules.base import num_examples
 from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
-from fedcrf.simulation.engine import Engine, engine_for
+from fedcrf.simulation.engine import TRIGGERED, Engine, Work, check_evidence, engine_for, state_of
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import Client, RoundRecord, Seconds, Totals, brief, decided
@@ -38,7 +38,6 @@ from fedcrf.simulation.task import (
     joined,
     metrics_of,
 )
-from fedcrf.simulation.worker import TRIGGERED, Work, check_evidence, state_of
 
 DIVERGED = 3
 """Rounds in a row without a finite update after which a run has diverged."""
