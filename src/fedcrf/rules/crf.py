@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -96,6 +96,11 @@ class CRFRobust(RobustCRF, Deciding):
         return replace(self, sketch_seed=seed if remembered is None else remembered)
 
 
+def _fixed(name: str) -> Any:
+    """Return the field of a setting that has `RobustCRF`'s default for good."""
+    return field(default=getattr(RobustCRF, name), init=False)
+
+
 @dataclass(frozen=True)
 class CRFWindowed(CRFRobust):
     """The robust CRF that looks at windows of rounds, whose length it finds; it has ten settings.
@@ -135,34 +140,26 @@ class CRFWindowed(CRFRobust):
     update_consistency_share: float = field(default=0.5, init=False)
 
     # No world has needed others.
-    labels: tuple[float, ...] = field(default=RobustCRF.labels, init=False)
-    opposition_strength: float = field(default=RobustCRF.opposition_strength, init=False)
-    opposition_tolerance_growth: float = field(
-        default=RobustCRF.opposition_tolerance_growth, init=False
-    )
-    vote_power: float = field(default=RobustCRF.vote_power, init=False)
-    large_round: float = field(default=RobustCRF.large_round, init=False)
-    copy_power: float = field(default=RobustCRF.copy_power, init=False)
-    norm_strength: float = field(default=RobustCRF.norm_strength, init=False)
-    norm_exponent: float = field(default=RobustCRF.norm_exponent, init=False)
+    labels: tuple[float, ...] = _fixed("labels")
+    opposition_strength: float = _fixed("opposition_strength")
+    opposition_tolerance_growth: float = _fixed("opposition_tolerance_growth")
+    vote_power: float = _fixed("vote_power")
+    large_round: float = _fixed("large_round")
+    copy_power: float = _fixed("copy_power")
+    norm_strength: float = _fixed("norm_strength")
+    norm_exponent: float = _fixed("norm_exponent")
     norm_tolerance_growth: float = field(default=1.0, init=False)
-    curvature_response_strength: float = field(
-        default=RobustCRF.curvature_response_strength, init=False
-    )
-    curvature_response_tolerance_growth: float = field(
-        default=RobustCRF.curvature_response_tolerance_growth, init=False
-    )
-    update_consistency_strength: float = field(
-        default=RobustCRF.update_consistency_strength, init=False
-    )
-    count_cap: float = field(default=RobustCRF.count_cap, init=False)
-    evidence: str = field(default=RobustCRF.evidence, init=False)
-    evidence_threshold: float = field(default=RobustCRF.evidence_threshold, init=False)
-    evidence_softening: float = field(default=RobustCRF.evidence_softening, init=False)
-    evidence_strength: float = field(default=RobustCRF.evidence_strength, init=False)
-    evidence_limit: float = field(default=RobustCRF.evidence_limit, init=False)
-    iterations: int = field(default=RobustCRF.iterations, init=False)
-    damping: float = field(default=RobustCRF.damping, init=False)
+    curvature_response_strength: float = _fixed("curvature_response_strength")
+    curvature_response_tolerance_growth: float = _fixed("curvature_response_tolerance_growth")
+    update_consistency_strength: float = _fixed("update_consistency_strength")
+    count_cap: float = _fixed("count_cap")
+    evidence: str = _fixed("evidence")
+    evidence_threshold: float = _fixed("evidence_threshold")
+    evidence_softening: float = _fixed("evidence_softening")
+    evidence_strength: float = _fixed("evidence_strength")
+    evidence_limit: float = _fixed("evidence_limit")
+    iterations: int = _fixed("iterations")
+    damping: float = _fixed("damping")
 
     def __post_init__(self) -> None:
         check_not_negative(self, "tolerance")

@@ -37,7 +37,7 @@ from fedcrf.simulation.local_training import (
     trainer,
 )
 from fedcrf.simulation.randomness import Stream, generator, torch_seed
-from fedcrf.simulation.task import ACCURACY, CLASSIFICATION, Scores, Task, evaluation_of, score
+from fedcrf.simulation.task import CLASSIFICATION, Scores, Task, evaluation_of, score
 from fedcrf.statistics import as_numpy
 
 TRIGGERED = "triggered"
@@ -228,7 +228,6 @@ class RoundMemory:
         tensors = {name: torch.from_numpy(array) for name, array in state.items()}
         layout = Layout.of(state)
         of_floats = next((tensors[name].dtype for name in layout.places), torch.float32)
-        others = [name for name in task.metrics if name != ACCURACY]
         server = int(work.server_examples > 0)
         count, kept = work.most_participants + server, len(work.federation.clients) + server
         personal = task.personal_tensors(network)
@@ -245,11 +244,7 @@ class RoundMemory:
                 if name not in layout.places
             },
             scores={
-                name: Scores(
-                    place(torch.empty(len(each))),
-                    place(torch.empty(len(each))),
-                    {other: place(torch.empty(len(each))) for other in others},
-                )
+                name: Scores((of, place(torch.empty(len(each)))) for of in task.measured)
                 for name, each in work.evaluated().items()
             },
             personal={
