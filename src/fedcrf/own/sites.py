@@ -162,7 +162,8 @@ def federation_of(
             owners = torch.full((len(held),), len(parts), device=held.labels.device)
             pooled.append(PooledExamples(held.images, held.labels, owners))
         else:
-            pooled.append(_pooled(sites, [getattr(part, name) for part in parts]))
+            held_by = zip(sites.examples, parts, strict=True)
+            pooled.append(PooledExamples.of([each.at(getattr(cut, name)) for each, cut in held_by]))
     if not len(pooled[0]):
         raise FedcrfError(
             "the sites hold too few examples to validate on: give validation=(inputs, targets), "
@@ -170,7 +171,7 @@ def federation_of(
         )
     return Federation(
         clients=tuple(
-            _at(each, part.train) for each, part in zip(sites.examples, parts, strict=True)
+            each.at(part.train) for each, part in zip(sites.examples, parts, strict=True)
         ),
         validation=pooled[0],
         test=pooled[1],
@@ -239,19 +240,3 @@ def _tensor(values: Any, what: str) -> Tensor:
                 "leave the example out"
             )
     return tensor
-
-
-def _at(examples: Examples, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Examples:
-    chosen = torch.from_numpy(indices).to(examples.labels.device)
-    return Examples(examples.images[chosen], examples.labels[chosen])
-
-
-def _pooled(sites: Sites, parts: Sequence[Any]) -> PooledExamples:
-    held = [_at(each, part) for each, part in zip(sites.examples, parts, strict=True)]
-    owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    labels = torch.cat([each.labels for each in held])
-    return PooledExamples(
-        torch.cat([each.images for each in held]),
-        labels,
-        torch.from_numpy(owners).to(labels.device),
-    )

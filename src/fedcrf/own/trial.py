@@ -219,11 +219,7 @@ def _accuracy(outputs: Tensor, targets: Tensor) -> float:
 def _few(sites: Sites, count: int) -> Examples:
     """Return the first examples of the sites, about as many of each."""
     each = -(-count // len(sites.examples))
-    parts = [examples.part(0, each) for examples in sites.examples]
-    return Examples(
-        torch.cat([part.images for part in parts])[:count],
-        torch.cat([part.labels for part in parts])[:count],
-    )
+    return Examples.joined([held.part(0, each) for held in sites.examples]).part(0, count)
 
 
 def _outputs(network: nn.Module, few: Examples) -> Outputs:

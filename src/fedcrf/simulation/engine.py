@@ -156,13 +156,12 @@ class Work:
         ends = np.cumsum([len(part) for part in parts])
         draw = generator(self.seed, Stream.SERVER)
         drawn = np.sort(draw.choice(ends[-1], self.server_examples, replace=False))
-        images, labels = [], []
-        for part, end in zip(parts, ends, strict=True):
-            within = drawn[(drawn >= end - len(part)) & (drawn < end)] - (end - len(part))
-            places = torch.from_numpy(within).to(part.labels.device)
-            images.append(part.images[places])
-            labels.append(part.labels[places])
-        return Examples(torch.cat(images), torch.cat(labels))
+        return Examples.joined(
+            [
+                part.at(drawn[(drawn >= end - len(part)) & (drawn < end)] - (end - len(part)))
+                for part, end in zip(parts, ends, strict=True)
+            ]
+        )
 
     def examples(self, client: int, number: int) -> Examples:
         """Return what a client trains on in a round, or the server."""
