@@ -25,14 +25,13 @@ from fedcrf.rules.base import (
 from fedcrf.rules.bra import BRA
 from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
 from fedcrf.rules.centered import CenteredClipping
-from fedcrf.rules.coordinatewise import CoordinateMedian, TrimmedMean
+from fedcrf.rules.coordinatewise import CoordinateMedian, FoundationFL, TrimmedMean
 from fedcrf.rules.crf import CRF, CRFEvidence, CRFRobust, CRFRobustEvidence, CRFWindowed
 from fedcrf.rules.disco import FedDisco
 from fedcrf.rules.dnc import DnC
 from fedcrf.rules.fedscs import FedSCS
 from fedcrf.rules.flame import FLAME
 from fedcrf.rules.foolsgold import FoolsGold
-from fedcrf.rules.foundation import FoundationFL
 from fedcrf.rules.gas import GAS
 from fedcrf.rules.geometric import RFA, GeometricMedian
 from fedcrf.rules.krum import Krum, MultiKrum

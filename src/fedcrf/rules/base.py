@@ -502,6 +502,11 @@ class Round:
         return [self.reports[i] for i in self.used.tolist()]
 
     @property
+    def finite_states(self) -> list[State]:
+        """The n finite models."""
+        return [report.state for report in self.finite_reports]
+
+    @property
     def finite_layers(self) -> list[Layers]:
         """The layers of the n finite models."""
         return [self.layers[0][i] for i in self.used.tolist()]

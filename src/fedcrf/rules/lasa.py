@@ -47,7 +47,7 @@ class LASA(Deciding):
     def decide(self, given: Round) -> AggregationResult:
         """Return the model moved tensor by tensor."""
         model, norms, finite = given.model, given.norms, given.finite
-        used = [report.state for report in given.finite_reports]
+        used = given.finite_states
         if not used:
             return given.nobody()
         clip = clip_factors(norms, finite, float(np.median(norms[finite])))[finite]
