@@ -7,6 +7,11 @@ line in `MODELS`.
 from collections.abc import Mapping
 
 from fedcrf.extensions import check_settings, find
+from fedcrf.extras import naming_extras
+
+with naming_extras():
+    import torch  # noqa: F401
+
 from fedcrf.models.base import FromFactory, ImageShape, ModelPlan, check_outputs
 from fedcrf.models.plain import CNN, MLP, ByzFLCNN, LeNet5, SmallCNN
 from fedcrf.models.resnet import ResNet9, ResNet18, ResNet20

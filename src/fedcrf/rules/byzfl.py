@@ -198,6 +198,7 @@ class ByzFLRule(Deciding):
         self, updates: NDArray[np.float32], attackers: int, memory: Memory
     ) -> tuple[NDArray[np.float32], Memory]:
         """Return ByzFL's aggregate of finite updates, which it overwrites, and the next memory."""
+        byzfl_aggregators()  # names the extra that has torch too
         import torch
 
         *before, part = self.parts
