@@ -27,6 +27,7 @@ from fedcrf.rules import (
     FedAvg,
     FedExP,
     FedNova,
+    FLTrust,
     Memory,
     Momentum,
     Optimized,
@@ -490,3 +491,15 @@ def test_buffers_that_are_not_judged_are_averaged_where_weights_sum_to_more_than
         mean = sum(share * r.state[name] for share, r in zip(shares, reports, strict=True))
         mean = np.rint(mean) if before[name].dtype.kind == "i" else mean
         assert_allclose(got.state[name], mean, rtol=1e-12, err_msg=name)
+
+
+def test_a_rule_that_gets_some_tensors_gets_these_of_the_servers_model_too() -> None:
+    before, reports = round_ = sample(5)
+    seen = [replace(each, state={"conv.weight": each.state["conv.weight"]}) for each in reports]
+    part = {"conv.weight": before["conv.weight"]}
+    served = FLTrust().with_server_model({"conv.weight": round_.server["conv.weight"]})
+    want = served.aggregate({}, part, seen)
+    judged = Judged(FLTrust(), frozenset(part)).with_server_model(round_.server)
+    got = judged.aggregate({}, before, reports)
+    assert_array_equal(got.weights, want.weights)
+    assert_array_equal(got.state["conv.weight"], want.state["conv.weight"])

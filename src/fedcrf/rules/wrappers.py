@@ -244,6 +244,10 @@ class Judged(Wrapper):
 
     judged: frozenset[str]
 
+    def with_server_model(self, state: State) -> Rule:
+        """Give the rule the judged tensors of the server's model; see `Rule.with_server_model`."""
+        return super().with_server_model(self._seen(state, True))
+
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
