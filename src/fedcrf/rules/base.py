@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -214,23 +214,6 @@ def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients:
             f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
             f"more, which it cannot tolerate: give {most} at most ({setting}, --attackers)"
         )
-
-
-class InformedOfAttackers(Rule):
-    """A rule with a setting ``num_byzantine``, f; without a value a run informs it of f."""
-
-    num_byzantine: int | None
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of the attackers' number; see `Rule.informed`."""
-        rule, known = super().informed(attackers, num_clients, seed), {"num_byzantine": attackers}
-        rule = replace(rule, **known) if rule.num_byzantine is None else rule
-        rule.check_clients(num_clients)
-        return rule
-
-    def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
-        check_honest_majority(self, "num_byzantine", self.num_byzantine or 0, num_clients)
 
 
 def reported_evidence(
@@ -563,6 +546,12 @@ class Round:
             kept[name] = whole
         return kept
 
+    def drawing(self, seed: int | None) -> tuple[np.random.Generator, Memory]:
+        """Return a generator that is new in every round, and the memory for the next round."""
+        rounds = int(self.memory.get(ROUNDS, 0))
+        draws = np.random.default_rng(np.random.SeedSequence([seed or 0, rounds]))
+        return draws, {ROUNDS: np.array(rounds + 1)}
+
     def weighted(
         self,
         weights: NDArray[np.float64],
@@ -594,8 +583,30 @@ CLIENTS = "clients"
 """Name in the memory of the array of identities; others have a row for each."""
 
 
+ROUNDS = "rounds"
+"""Name in the memory of the number of rounds that a rule drew for."""
+
+
 class Deciding(Rule):
-    """A rule that decides on a `Round`."""
+    """A rule that decides on a `Round`.
+
+    A run gives its settings ``num_byzantine`` or ``attackers`` (f) and ``seed`` a value if it has
+    such and they are None. Half of the clients or more cannot be Byzantine.
+    """
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Return the rule informed of f and the seed; see `Rule.informed`."""
+        known = {"num_byzantine": attackers, "attackers": attackers, "seed": seed}
+        names = [each.name for each in fields(self) if each.name in known]
+        missing = {name: known[name] for name in names if getattr(self, name) is None}
+        rule = replace(self, **missing) if missing else self
+        rule.check_clients(num_clients)
+        return rule
+
+    def check_clients(self, num_clients: int) -> None:
+        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
+        attackers = getattr(self, "num_byzantine", None) or 0
+        check_honest_majority(self, "num_byzantine", attackers, num_clients)
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
@@ -606,28 +617,3 @@ class Deciding(Rule):
     @abstractmethod
     def decide(self, given: Round) -> AggregationResult:
         """Return the next global model, with weights and reasons."""
-
-
-ROUNDS = "rounds"
-"""Name in the memory of the number of rounds that a rule drew for."""
-
-
-class Drawing(Deciding):
-    """A rule that draws anew in every round, with a setting ``seed`` that a run gives it."""
-
-    remembers: ClassVar[bool] = True
-
-    seed: int | None
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of the run's seed; see `Rule.informed`."""
-        if self.seed is not None:
-            return self
-        known = {"seed": seed}
-        return replace(self, **known)
-
-    def generator(self, memory: Memory) -> tuple[np.random.Generator, Memory]:
-        """Return this round's generator, and the memory for the next round."""
-        rounds = int(memory.get(ROUNDS, 0))
-        draws = np.random.default_rng(np.random.SeedSequence([self.seed or 0, rounds]))
-        return draws, {ROUNDS: np.array(rounds + 1)}

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,20 +155,6 @@ class ByzFLRule(Deciding):
     def name(self) -> str:
         """The rule's name."""
         return PREFIX + "-".join((*self.pre_aggregators, self.aggregator))
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of attackers and seed; see `Rule.informed`."""
-        known = {"attackers": attackers, "seed": seed}
-        rule = replace(
-            self,
-            **{
-                setting.name: known[setting.name]
-                for setting in fields(self)
-                if setting.name in known and getattr(self, setting.name) is None
-            },
-        )
-        rule.check_clients(num_clients)
-        return rule
 
     def check_clients(self, num_clients: int) -> None:
         """Raise a `FedcrfError` if ByzFL refuses so many attackers of so many clients."""

@@ -14,7 +14,6 @@ from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     AggregationResult,
     Deciding,
-    InformedOfAttackers,
     Round,
     check_honest_majority,
 )
@@ -77,7 +76,7 @@ BASES = ("trimmed-mean", "median")
 
 
 @dataclass(frozen=True)
-class FoundationFL(InformedOfAttackers, Deciding):
+class FoundationFL(Deciding):
     """Trimmed mean or median of the updates and of copies of one (Fang et al., NDSS 2025).
 
     The copied update is the one whose distance to the nearer of the coordinate-wise maximum and

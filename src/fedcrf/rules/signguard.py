@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from fedcrf.checks import Fraction, Natural, NotNegative
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, Drawing, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics.inputs import Layers, bring_columns
 from fedcrf.statistics.one_pass import MANY_NUMBERS, checked_dimension
 
@@ -22,7 +23,7 @@ EQUAL = 1e-7
 
 
 @dataclass(frozen=True)
-class SignGuard(Drawing):
+class SignGuard(Deciding):
     """A band of lengths, then the largest cluster of sign statistics (Xu et al., ICDCS 2022).
 
     A run of neighbouring coordinates is drawn. A client's shares of positive, zero and negative
@@ -43,6 +44,8 @@ class SignGuard(Drawing):
         sampled: The share of the coordinates whose signs are looked at.
     """
 
+    remembers: ClassVar[bool] = True
+
     seed: Natural | None = None
     lower: NotNegative = 0.1
     upper: float = 3.0
@@ -56,7 +59,7 @@ class SignGuard(Drawing):
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the clipped updates that are kept."""
         check_installed("sklearn", wanted_by="signguard: ")
-        draws, kept = self.generator(given.memory)
+        draws, kept = given.drawing(self.seed)
         dimension = checked_dimension(given.layers[0])
         count = max(1, int(self.sampled * dimension))
         start = int(draws.integers(0, dimension - count + 1))
