@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from fedcrf.data import split_client
-from fedcrf.errors import FedcrfError, in_a_line
+from fedcrf.errors import FedcrfError, failing
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.randomness import Stream, generator
 
@@ -196,13 +196,12 @@ def _kind(tensor: Tensor) -> str:
 
 def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
     """Return all items of a data set; each is read once."""
-    try:
+    wrong = (
+        f"{called}: its data set cannot be read ({{}}): give one with a length, whose items are "
+        "pairs of inputs and target"
+    )
+    with failing(wrong):
         items = [dataset[index] for index in range(len(dataset))]
-    except Exception as error:  # whatever a user's data set raises
-        raise FedcrfError(
-            f"{called}: its data set cannot be read ({in_a_line(error)}): give one with a length, "
-            "whose items are pairs of inputs and target"
-        ) from error
     if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
         raise FedcrfError(f"{called}: items of its data set are no pairs of inputs and target")
     pair = []
@@ -222,10 +221,8 @@ def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
-        try:
+        with failing(f"{what} are no array ({{}}): give one"):
             array = np.asarray(values)
-        except ValueError as error:
-            raise FedcrfError(f"{what} are no array ({in_a_line(error)}): give one") from None
         if array.dtype.kind not in "biuf":
             raise FedcrfError(f"{what} are {array.dtype.name}, not numbers: give numbers")
         copied = np.array(array, np.float64 if array.dtype.kind == "f" else np.int64, order="C")

@@ -17,8 +17,7 @@ import torch
 
 from fedcrf.attacks import Threat
 from fedcrf.checks import Count, Settings
-from fedcrf.errors import FedcrfError
-from fedcrf.extensions import failing
+from fedcrf.errors import FedcrfError, failing
 from fedcrf.files import atomic_write
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
@@ -310,7 +309,7 @@ class Simulation(Settings):
                 number, state.model, reports, rule, state.memory, state.attack_memory
             )
         attacked = time.perf_counter()
-        with failing("rule", self.rule.name, f" in round {number}"):
+        with failing(f"rule '{self.rule.name}' failed in round {number} ({{}})"):
             result = rule.aggregate(state.memory, state.model, reports)
             if not isinstance(result, AggregationResult):
                 raise TypeError(f"it returned a {type(result).__name__}: return weighted_result(…)")
