@@ -14,10 +14,9 @@ from benchmarks.timing import seconds, take_turns
 from benchmarks.workload import WORKLOADS
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
-from fedcrf.simulation.engine import Engine, engine_for
+from fedcrf.simulation.engine import Engine, Work, engine_for, state_of
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.local_training import LocalTraining, epochs, trainer
-from fedcrf.simulation.worker import Work, state_of
 
 OURS, CRF, BFLOAT16, SLICES = "fedcrf", "fedcrf, CRF rule", "fedcrf, bfloat16", "tensor slices"
 ours, crf = Entry(OURS, "ours"), Entry(CRF, "ours", options={"rule": "crf"})

@@ -34,13 +34,13 @@ from fedcrf.own.sites import SHARE, Sites, check_alike, federation_of, read_exam
 from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
-from fedcrf.rules.judged import Judged
+from fedcrf.rules.wrappers import Judged
+from fedcrf.simulation.engine import state_of
 from fedcrf.simulation.federation import Examples, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation, save_model
 from fedcrf.simulation.task import Task
-from fedcrf.simulation.worker import state_of
 
 OTHER = "name another folder as record_to"
 

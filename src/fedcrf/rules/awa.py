@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Positive, Share
-from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics import projections
 from fedcrf.statistics.inputs import Layers, blocks
 

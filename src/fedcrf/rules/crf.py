@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fedcrf.checks import check_not_negative
 from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF, base_weights
-from fedcrf.crf.evidence_crf import Evidence
 from fedcrf.crf.memory import sketch_seed_of
 from fedcrf.rules.base import (
     AggregationResult,
-    ClientReport,
+    Deciding,
     Memory,
-    Rule,
+    Round,
     average_states,
-    finite_reports,
-    models_of,
     num_examples,
     reported_evidence,
 )
-from fedcrf.rules.state import State
 from fedcrf.statistics import update_statistics
 
 
 @dataclass(frozen=True)
-class CRF(ClientCRF, Rule):
+class CRF(ClientCRF, Deciding):
     """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s."""
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
-        statistics = self.statistics(*models_of(model, reports))
-        posterior = self.infer_from_statistics(statistics, num_examples(reports))
-        return _result(model, reports, posterior)
+    def decide(self, given: Round) -> AggregationResult:
+        """Infer the weights from the updates w_i − w_t, then average."""
+        statistics = self.statistics(*given.layers)
+        return _result(given, self.infer_from_statistics(statistics, num_examples(given.reports)))
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Return the rule with secret signs; see `Rule.with_secret_signs`."""
@@ -47,7 +39,7 @@ class CRF(ClientCRF, Rule):
 
 
 @dataclass(frozen=True)
-class CRFEvidence(EvidenceCRF, Rule):
+class CRFEvidence(EvidenceCRF, Deciding):
     """FedAvg with lower weights for clients that report a high residual loss; see `EvidenceCRF`."""
 
     @property
@@ -55,20 +47,18 @@ class CRFEvidence(EvidenceCRF, Rule):
         """What clients are asked for."""
         return frozenset({self.evidence})
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Weigh the models by what the clients report; see `Rule.aggregate`."""
+    def decide(self, given: Round) -> AggregationResult:
+        """Weigh the models by what the clients report."""
         posterior = self.infer_among(
-            finite_reports(model, reports),
-            num_examples(reports),
-            evidence=reported_evidence(reports, self.wanted_evidence),
+            given.finite,
+            num_examples(given.reports),
+            evidence=reported_evidence(given.reports, self.wanted_evidence),
         )
-        return _result(model, reports, posterior)
+        return _result(given, posterior)
 
 
 @dataclass(frozen=True)
-class CRFRobust(RobustCRF, Rule):
+class CRFRobust(RobustCRF, Deciding):
     """The robust CRF, which remembers its clients; the settings are `RobustCRF`'s.
 
     Those of reported evidence are not used, since clients are not asked for any.
@@ -79,25 +69,24 @@ class CRFRobust(RobustCRF, Rule):
         each.name for each in fields(RobustCRF) if each.name.startswith("evidence")
     )
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Infer the weights and move the model; see `Rule.aggregate`."""
-        models, origin = models_of(model, reports)
+    def decide(self, given: Round) -> AggregationResult:
+        """Infer the weights and move the model."""
+        models, origin = given.layers
+        asked = self.wanted_evidence
         statistics = update_statistics(models, origin)
         sketches = self.sketches([origin, *models])
         with np.errstate(invalid="ignore"):
             moves = sketches[1:] - sketches[0]
         posterior = self.infer_from_statistics(
             statistics,
-            num_examples(reports),
+            num_examples(given.reports),
             moves,
             position=sketches[0],
-            clients=[report.client for report in reports],
-            memory=memory,
-            evidence=self._evidence(reports),
+            clients=[report.client for report in given.reports],
+            memory=given.memory,
+            evidence=reported_evidence(given.reports, asked) if asked else None,
         )
-        return _result(model, reports, posterior)
+        return _result(given, posterior)
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Return the rule with secret signs; see `Rule.with_secret_signs`."""
@@ -106,8 +95,10 @@ class CRFRobust(RobustCRF, Rule):
         remembered = sketch_seed_of(memory)
         return replace(self, sketch_seed=seed if remembered is None else remembered)
 
-    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence | None:
-        return None
+
+def _fixed(name: str) -> Any:
+    """Return the field of a setting that has `RobustCRF`'s default for good."""
+    return field(default=getattr(RobustCRF, name), init=False)
 
 
 @dataclass(frozen=True)
@@ -151,34 +142,26 @@ class CRFWindowed(CRFRobust):
     update_consistency_share: float = field(default=0.5, init=False)
 
     # No world has needed others.
-    labels: tuple[float, ...] = field(default=RobustCRF.labels, init=False)
-    opposition_strength: float = field(default=RobustCRF.opposition_strength, init=False)
-    opposition_tolerance_growth: float = field(
-        default=RobustCRF.opposition_tolerance_growth, init=False
-    )
-    vote_power: float = field(default=RobustCRF.vote_power, init=False)
-    large_round: float = field(default=RobustCRF.large_round, init=False)
-    copy_power: float = field(default=RobustCRF.copy_power, init=False)
-    norm_strength: float = field(default=RobustCRF.norm_strength, init=False)
-    norm_exponent: float = field(default=RobustCRF.norm_exponent, init=False)
+    labels: tuple[float, ...] = _fixed("labels")
+    opposition_strength: float = _fixed("opposition_strength")
+    opposition_tolerance_growth: float = _fixed("opposition_tolerance_growth")
+    vote_power: float = _fixed("vote_power")
+    large_round: float = _fixed("large_round")
+    copy_power: float = _fixed("copy_power")
+    norm_strength: float = _fixed("norm_strength")
+    norm_exponent: float = _fixed("norm_exponent")
     norm_tolerance_growth: float = field(default=1.0, init=False)
-    curvature_response_strength: float = field(
-        default=RobustCRF.curvature_response_strength, init=False
-    )
-    curvature_response_tolerance_growth: float = field(
-        default=RobustCRF.curvature_response_tolerance_growth, init=False
-    )
-    update_consistency_strength: float = field(
-        default=RobustCRF.update_consistency_strength, init=False
-    )
-    count_cap: float = field(default=RobustCRF.count_cap, init=False)
-    evidence: str = field(default=RobustCRF.evidence, init=False)
-    evidence_threshold: float = field(default=RobustCRF.evidence_threshold, init=False)
-    evidence_softening: float = field(default=RobustCRF.evidence_softening, init=False)
-    evidence_strength: float = field(default=RobustCRF.evidence_strength, init=False)
-    evidence_limit: float = field(default=RobustCRF.evidence_limit, init=False)
-    iterations: int = field(default=RobustCRF.iterations, init=False)
-    damping: float = field(default=RobustCRF.damping, init=False)
+    curvature_response_strength: float = _fixed("curvature_response_strength")
+    curvature_response_tolerance_growth: float = _fixed("curvature_response_tolerance_growth")
+    update_consistency_strength: float = _fixed("update_consistency_strength")
+    count_cap: float = _fixed("count_cap")
+    evidence: str = _fixed("evidence")
+    evidence_threshold: float = _fixed("evidence_threshold")
+    evidence_softening: float = _fixed("evidence_softening")
+    evidence_strength: float = _fixed("evidence_strength")
+    evidence_limit: float = _fixed("evidence_limit")
+    iterations: int = _fixed("iterations")
+    damping: float = _fixed("damping")
 
     def __post_init__(self) -> None:
         check_not_negative(self, "tolerance")
@@ -209,17 +192,13 @@ class CRFRobustEvidence(CRFRobust):
         """What clients are asked for."""
         return frozenset({self.evidence})
 
-    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence | None:
-        return reported_evidence(reports, self.wanted_evidence)
 
-
-def _result(
-    model: State, reports: Sequence[ClientReport], posterior: Posterior
-) -> AggregationResult:
+def _result(given: Round, posterior: Posterior) -> AggregationResult:
+    finite = ~posterior.excluded
     return AggregationResult(
-        state=average_states(model, reports, posterior.weights, posterior.coefficients),
+        state=average_states(given.model, given.reports, posterior.weights, posterior.coefficients),
         weights=posterior.weights,
-        base_weights=base_weights(num_examples(reports), ~posterior.excluded),
+        base_weights=base_weights(num_examples(given.reports), finite),
         excluded=posterior.excluded,
         posterior=posterior,
         memory=posterior.memory,

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Positive, Share
 from fedcrf.crf.evidence import clip_factors
-from fedcrf.rules.base import AggregationResult, average_states
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round, average_states
 from fedcrf.rules.state import State, floating_names, update_of
 from fedcrf.statistics.inputs import blocks
 
@@ -48,7 +47,7 @@ class LASA(Deciding):
     def decide(self, given: Round) -> AggregationResult:
         """Return the model moved tensor by tensor."""
         model, norms, finite = given.model, given.norms, given.finite
-        used = [report.state for report in given.finite_reports]
+        used = given.finite_states
         if not used:
             return given.nobody()
         clip = clip_factors(norms, finite, float(np.median(norms[finite])))[finite]
