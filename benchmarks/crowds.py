@@ -20,7 +20,7 @@ from fedcrf import ClientCRF
 from fedcrf.cores import available_cores
 from fedcrf.crf.potentials import Pairs
 from fedcrf.statistics import weighted_average
-from fedcrf.statistics.sums import finite_sums
+from fedcrf.statistics.one_pass import finite_sums
 
 CROWDS = (1000, 2000, 5000, 10_000)
 NUMBERS = 100_000

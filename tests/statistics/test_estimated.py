@@ -15,7 +15,7 @@ from fedcrf.statistics import (
     update_statistics,
 )
 from fedcrf.statistics.estimated import EstimatedCosines, principal_directions
-from fedcrf.statistics.sums import finite_sums
+from fedcrf.statistics.one_pass import finite_sums
 
 GENERATOR = np.random.default_rng
 
