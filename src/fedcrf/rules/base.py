@@ -597,10 +597,11 @@ class Deciding(Rule):
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
         """Return the rule informed of f and the seed; see `Rule.informed`."""
         known = {"num_byzantine": attackers, "attackers": attackers, "seed": seed}
-        names = [each.name for each in fields(self) if each.name in known]
+        names = {each.name for each in fields(self)} & known.keys()
         missing = {name: known[name] for name in names if getattr(self, name) is None}
         rule = replace(self, **missing) if missing else self
-        rule.check_clients(num_clients)
+        if names - {"seed"}:
+            rule.check_clients(num_clients)
         return rule
 
     def check_clients(self, num_clients: int) -> None:
