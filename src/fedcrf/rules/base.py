@@ -203,19 +203,6 @@ class Rule(Settings, ABC):
         """
 
 
-def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
-    """Raise a `FedcrfError` if a rule is informed that half of its clients attack, or more.
-
-    ``setting`` is the name of its setting for their number.
-    """
-    most = (num_clients - 1) // 2
-    if attackers > most:
-        raise FedcrfError(
-            f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
-            f"more, which it cannot tolerate: give {most} at most ({setting}, --attackers)"
-        )
-
-
 def reported_evidence(
     reports: Sequence[ClientReport], wanted: Collection[str] | None = None
 ) -> dict[str, NDArray[np.float64]]:
@@ -421,6 +408,13 @@ def misfit_of(state: State, model: State) -> str | None:
     return None
 
 
+CLIENTS = "clients"
+"""Name in the memory of the array of identities; others have a row for each."""
+
+ROUNDS = "rounds"
+"""Name in the memory of the number of rounds that a rule drew for."""
+
+
 class Round:
     """A round as a rule sees it: what is computed of it, when it is first asked for.
 
@@ -579,12 +573,17 @@ class Round:
         )
 
 
-CLIENTS = "clients"
-"""Name in the memory of the array of identities; others have a row for each."""
+def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
+    """Raise a `FedcrfError` if a rule is informed that half of its clients attack, or more.
 
-
-ROUNDS = "rounds"
-"""Name in the memory of the number of rounds that a rule drew for."""
+    ``setting`` is the name of its setting for their number.
+    """
+    most = (num_clients - 1) // 2
+    if attackers > most:
+        raise FedcrfError(
+            f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
+            f"more, which it cannot tolerate: give {most} at most ({setting}, --attackers)"
+        )
 
 
 class Deciding(Rule):
