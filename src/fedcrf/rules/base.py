@@ -204,19 +204,6 @@ class Rule(Settings, ABC):
         """
 
 
-def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
-    """Raise a `FedcrfError` if a rule is informed that half of its clients attack, or more.
-
-    ``setting`` is the name of its setting for their number.
-    """
-    most = (num_clients - 1) // 2
-    if attackers > most:
-        raise FedcrfError(
-            f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
-            f"more, which it cannot tolerate: give {most} at most ({setting}, --attackers)"
-        )
-
-
 def reported_evidence(
     reports: Sequence[ClientReport], wanted: Collection[str] | None = None
 ) -> dict[str, NDArray[np.float64]]:
@@ -422,6 +409,13 @@ def misfit_of(state: State, model: State) -> str | None:
     return None
 
 
+CLIENTS = "clients"
+"""Name in the memory of the array of identities; others have a row for each."""
+
+ROUNDS = "rounds"
+"""Name in the memory of the number of rounds that a rule drew for."""
+
+
 class Round:
     """A round as a rule sees it: what is computed of it, when it is first asked for.
 
@@ -580,12 +574,17 @@ class Round:
         )
 
 
-CLIENTS = "clients"
-"""Name in the memory of the array of identities; others have a row for each."""
+def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
+    """Raise a `FedcrfError` if a rule is informed that half of its clients attack, or more.
 
-
-ROUNDS = "rounds"
-"""Name in the memory of the number of rounds that a rule drew for."""
+    ``setting`` is the name of its setting for their number.
+    """
+    most = (num_clients - 1) // 2
+    if attackers > most:
+        raise FedcrfError(
+            f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
+            f"more, which it cannot tolerate: give {most} at most ({setting}, --attackers)"
+        )
 
 
 class Deciding(Rule):
@@ -598,10 +597,11 @@ class Deciding(Rule):
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
         """Return the rule informed of f and the seed; see `Rule.informed`."""
         known = {"num_byzantine": attackers, "attackers": attackers, "seed": seed}
-        names = [each.name for each in fields(self) if each.name in known]
+        names = {each.name for each in fields(self)} & known.keys()
         missing = {name: known[name] for name in names if getattr(self, name) is None}
         rule = replace(self, **missing) if missing else self
-        rule.check_clients(num_clients)
+        if names - {"seed"}:
+            rule.check_clients(num_clients)
         return rule
 
     def check_clients(self, num_clients: int) -> None:
