@@ -262,10 +262,6 @@ class RoundMemory:
         for name, array in model.items():
             self.model[name].copy_(torch.from_numpy(array))
 
-    def client(self, slot: int) -> list[Tensor]:
-        """Return where the tensors of one client of the round go."""
-        return [torch.from_numpy(array) for array in self.state(slot).values()]
-
     def state(self, slot: int) -> State:
         """Return the model of one client of the round; nothing is copied."""
         others = {name: rows[slot].numpy() for name, rows in self.others.items()}
@@ -307,7 +303,8 @@ class Worker:
                 momenta = self._momenta[client] if self._momenta else None
                 loss = self._trainer(examples, work.objective, passes, momenta, number)
                 if slot not in self._slots:
-                    self._slots[slot] = self.memory.client(slot)
+                    places = self.memory.state(slot).values()
+                    self._slots[slot] = [torch.from_numpy(array) for array in places]
                 torch._foreach_copy_(self._slots[slot], self._tensors())
                 for name, tensor in work.task.personal_tensors(self._network).items():
                     self.memory.personal[name][client] = tensor
