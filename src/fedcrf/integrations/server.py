@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_path
 from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.extras import mend
 from fedcrf.integrations.checkpoint import (
@@ -112,6 +113,9 @@ class RuleServer:
         if not isinstance(names, MetricNames):
             raise FedcrfError(f"metric_names is {names!r}: give MetricNames(...)")
         names.check(rule.wanted_evidence)
+        for name, path in {"record_to": record_to, "checkpoint_to": checkpoint_to}.items():
+            if path is not None:
+                check_path(name, path)
         self.rule = rule  # as it is logged and recorded, without what clients must not know
         self.metric_names = names
         # The one draw that must not repeat: nobody else may know it.

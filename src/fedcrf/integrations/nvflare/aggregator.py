@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import nvflare
@@ -19,6 +18,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from fedcrf.checks import check_text
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.settings import build
 from fedcrf.integrations.nvflare.replies import SiteReply, as_params, as_state
@@ -74,9 +74,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         texts = {"rule": rule, "weighted_by": weighted_by}
         paths = {"record_to": record_to, "checkpoint_to": checkpoint_to}
         for name, value in {**texts, **{k: v for k, v in paths.items() if v is not None}}.items():
-            if not isinstance(value, str) or not value:
-                said = shorten(repr(value), 60)
-                raise FedcrfError(f"{name} is {said}: give a text, which a job's file can hold")
+            check_text(name, value)  # which a job's file can hold
         given = {} if settings is None else settings
         if not isinstance(given, Mapping):
             raise FedcrfError(f"settings is {settings!r}: give the rule's settings by name")
