@@ -50,7 +50,8 @@ class MetricNames(Settings):
 
     Attributes:
         partition_id: Train metric: the partition that a node holds. It identifies a client from
-            run to run, as node ids do not. The first that a node gives counts.
+            run to run, as node ids do not. The first that a node gives counts. None where the
+            framework's own ids do, as NVFlare's names of sites.
         effective_steps: Train metric: ‖a_i‖₁ of the local solver, the steps that the update is
             worth. Only FedNova uses it, and requires it.
         training_loss: Train metric, for the record.
@@ -63,7 +64,7 @@ class MetricNames(Settings):
         evaluation_accuracy: Evaluate metric, for the record.
     """
 
-    partition_id: str = "partition-id"
+    partition_id: str | None = "partition-id"
     effective_steps: str = "effective-steps"
     training_loss: Names = ("train_loss", "training_loss", "loss", "train_logloss")
     residual_loss: Names = ("residual-loss", "residual_loss")
@@ -78,6 +79,8 @@ class MetricNames(Settings):
         for field in fields(self):
             given = getattr(self, field.name)
             several = isinstance(given, Sequence) and field.type == "Names"
+            if given is None and field.name == "partition_id":
+                continue
             names = list(given) if several and not isinstance(given, str) else [given]
             if not names or not all(isinstance(name, str) for name in names):
                 raise FedcrfError(f"{field.name} is {given!r}: give the name of a metric")
@@ -284,9 +287,9 @@ def positive(metrics: Metrics, name: str) -> float:
     return value
 
 
-def partition_of(metrics: Metrics, name: str) -> int | None:
-    """Return the partition that a client gives; None without a valid one."""
-    value = metrics.get(name)
+def partition_of(metrics: Metrics, name: str | None) -> int | None:
+    """Return the partition that a client gives; None without a valid one, or without a name."""
+    value = None if name is None else metrics.get(name)
     return value if isinstance(value, int) and 0 <= value < MOST_PARTITIONS else None
 
 

@@ -257,7 +257,7 @@ class RuleServer:
     def averaged(self, decision: Decision, weighted_by: str) -> dict[str, Any]:
         """Return the means of the replies' metrics by the rule's weights, without the counts."""
         names = self.metric_names
-        uncounted = (weighted_by, names.partition_id, names.effective_steps)
+        uncounted = [weighted_by, names.effective_steps, names.partition_id or weighted_by]
         return average_metrics(decision.metrics, decision.shares, without=uncounted)
 
     def finish(self, decision: Decision, model: State) -> None:

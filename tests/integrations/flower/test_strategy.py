@@ -1066,6 +1066,7 @@ def test_what_is_no_rule_or_no_names_is_refused() -> None:
         (name,) = odd
         with pytest.raises(FedcrfError, match=f"^{name} is .*: give the name of a metric$"):
             MetricNames(**odd)  # type: ignore[arg-type]
+    assert MetricNames(partition_id=None).partition_id is None
     with pytest.raises(FedcrfError, match=r"give MetricNames\(\.\.\.\)$"):
         CRFAvg(metric_names={"training_loss": "loss"})  # type: ignore[arg-type]
 

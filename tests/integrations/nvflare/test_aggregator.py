@@ -163,6 +163,24 @@ def test_a_round_without_a_usable_result_keeps_the_model_and_a_second_ends_the_j
         round_of(aggregator, [])
 
 
+def test_a_site_is_its_name_whatever_partition_it_gives(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    aggregator = begun(tmp_path)
+    for partitions in ([0, 1, 2, 3], [3, 3, 0, 1]):
+        results = [
+            result(site, metrics={"partition-id": given, "accuracy": 0.5})
+            for site, given in zip(SITES, partitions, strict=True)
+        ]
+        after = round_of(aggregator, results)
+    assert "partition" not in caplog.text
+    assert after.metrics == {"partition-id": pytest.approx(1.7, abs=0.2), "accuracy": 0.5}
+    (run,) = recorded_runs(tmp_path / "fedcrf").values()
+    first, second = run.records()
+    assert first.nodes == second.nodes == SITES
+    assert first.clients == second.clients
+
+
 @pytest.mark.parametrize("submitted_again", [False, True])
 def test_the_memory_survives_a_restart(tmp_path: Path, submitted_again: bool) -> None:
     def rounds(aggregator: RuleAggregator, number: int) -> FLModel:

@@ -22,6 +22,7 @@ from fedcrf.checks import check_text
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.settings import build
 from fedcrf.integrations.nvflare.replies import SiteReply, as_params, as_state
+from fedcrf.integrations.replies import MetricNames
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import find_rule
 
@@ -117,7 +118,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         """
         self._server = RuleServer(
             self._rule,
-            None,
+            MetricNames(partition_id=None),  # a site is its name, whatever it says
             framework=f"nvflare {nvflare.__version__}",
             strategy=type(self).__name__,
             log=LOGGER,
