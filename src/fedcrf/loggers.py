@@ -23,7 +23,8 @@ from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.extras import check_installed
-from fedcrf.simulation.records import LARGEST_AFFINITY, RoundRecord
+from fedcrf.rules.crf import LARGEST_AFFINITY
+from fedcrf.simulation.records import RoundRecord
 
 CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
 

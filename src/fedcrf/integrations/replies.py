@@ -257,16 +257,17 @@ def usable_model(state: State, global_state: State) -> tuple[State, frozenset[st
         FedcrfError: Tensors of other names or shapes than the global model's, or a number that its
             integers or booleans do not hold.
     """
-    fitted: dict[str, NDArray[Any]] = dict(state)
+    cast: dict[str, NDArray[Any]] = {}
     casts = set()
     for name, expected in global_state.items():
         sent = state.get(name)
         if sent is not None and sent.dtype != expected.dtype and sent.shape == expected.shape:
-            fitted[name] = _cast(name, sent, expected.dtype)
+            cast[name] = _cast(name, sent, expected.dtype)
             casts.add(
                 f"replies hold {sent.dtype} where the global model has {expected.dtype}: they are "
                 "cast"
             )
+    fitted = {**state, **cast} if cast else state
     misfit = misfit_of(fitted, global_state)
     if misfit is not None:
         raise FedcrfError(misfit)

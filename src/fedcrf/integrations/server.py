@@ -250,7 +250,13 @@ class RuleServer:
             result = aggregate_or_keep(self._secret_rule, self._memory, current.state, reports)
             self._memory = result.memory
             state = dict(result.state)
-            decision = replace(decision, result=replace(result, state={}))
+            # The views of the messages are not needed any more: of many nodes they are large.
+            decision = replace(
+                decision,
+                replies=[replace(reply, state={}) for reply in ordered],
+                reports=[replace(report, state={}) for report in reports],
+                result=replace(result, state={}),
+            )
         self._log_round(decision)
         return decision, state
 

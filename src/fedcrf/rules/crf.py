@@ -26,18 +26,30 @@ from fedcrf.rules.base import (
 from fedcrf.rules.state import State
 from fedcrf.statistics import update_statistics
 
+LARGEST_AFFINITY = 100
+"""The most clients for which the affinity matrix is kept: 4,950 pairs."""
+
 
 @dataclass(frozen=True)
 class CRF(ClientCRF, Rule):
-    """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s."""
+    """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s.
+
+    In rounds of more than `LARGEST_AFFINITY` clients a result's posterior has no affinities, but
+    those of ``neighbours``.
+    """
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
+        return _result(model, reports, self._posterior(model, reports))
+
+    def _posterior(self, model: State, reports: Sequence[ClientReport]) -> Posterior:
+        """Return the weights and their causes; what else is (m, m) is freed before the average."""
         statistics = self.statistics(*models_of(model, reports))
         posterior = self.infer_from_statistics(statistics, num_examples(reports))
-        return _result(model, reports, posterior)
+        large = len(reports) > LARGEST_AFFINITY and isinstance(posterior.affinity, np.ndarray)
+        return replace(posterior, affinity=None) if large else posterior
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Return the rule with secret signs; see `Rule.with_secret_signs`."""

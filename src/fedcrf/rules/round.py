@@ -22,7 +22,7 @@ from fedcrf.rules.base import (
     num_examples,
     weighted_result,
 )
-from fedcrf.rules.state import State, layers_alike
+from fedcrf.rules.state import State, floating_layers, layers_alike
 from fedcrf.statistics import ModelGeometry, UpdateGeometry, centred_geometry, model_geometry
 from fedcrf.statistics.inputs import Layers, finite_clients
 from fedcrf.statistics.one_pass import scatter, update_norms
@@ -54,7 +54,8 @@ class Round:
     @cached_property
     def finite(self) -> NDArray[np.bool_]:
         """(m,) who may have weight; `geometry`, `products` and `norms` find it out themselves."""
-        return finite_clients(self.layers[0])
+        states = [report.state for report in self.reports]
+        return finite_clients([floating_layers(state, self.model) for state in states])
 
     @cached_property
     def geometry(self) -> UpdateGeometry:

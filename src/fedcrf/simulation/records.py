@@ -14,12 +14,10 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from fedcrf.crf.potentials import Pairs
 from fedcrf.rules import AggregationResult, ClientReport, reported_evidence
 from fedcrf.rules.base import num_examples
+from fedcrf.rules.crf import LARGEST_AFFINITY
 
 Client = int | str
 """What a client is called: its number, or the name of a site."""
-
-LARGEST_AFFINITY = 100
-"""The most clients for which the affinity matrix is kept: 4,950 numbers a round."""
 
 SCORED = ("reliability", "cosine", "distance", "norm_anomaly")
 """Causes of the paper's field, which have their own fields in records."""

@@ -1142,6 +1142,37 @@ def test_no_copy_of_all_updates_is_made() -> None:
         assert peak <= (2 + own) * 4 * size, name
 
 
+@pytest.mark.parametrize("make", [CRFAvg, partial(RuleStrategy, FedAvgRule())])
+def test_beyond_200_replies_a_round_holds_little_more_than_the_next_model(
+    make: Callable[..., RuleStrategy],
+) -> None:
+    model = {f"layer{k}": np.zeros(100_000, dtype=np.float32) for k in range(10)}
+    size, rng, nodes = 4 * 1_000_000, np.random.default_rng(0), range(200)
+    sent = [
+        reply(0, {k: rng.standard_normal(v.size, dtype=np.float32) for k, v in model.items()})
+        for _ in range(3)
+    ]
+    replies: list[Any] = [  # mocks would remember their calls
+        SimpleNamespace(
+            metadata=SimpleNamespace(src_node_id=node),
+            content=sent[node % 3].content,
+            has_error=lambda: False,
+        )
+        for node in nodes
+    ]
+    strategy = make()
+    ask(strategy, nodes, model)
+    strategy.aggregate_train(1, replies)  # what is compiled or loaded once is no part of it
+    ask(strategy, nodes, model)
+    tracemalloc.start()
+    record, metrics = strategy.aggregate_train(1, replies)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert metrics is not None
+    assert (len(tensors(record)), metrics["fedcrf.kept-model"]) == (10, 0)
+    assert peak <= 1.2 * size, peak / size
+
+
 def test_a_model_that_is_not_made_of_numbers_is_refused() -> None:
     with pytest.raises(FedcrfError, match="the global model holds <U1 as 'name'"):
         ask(CRFAvg(), [1, 2], {"name": np.array("x")})

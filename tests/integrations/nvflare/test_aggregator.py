@@ -140,7 +140,7 @@ def test_a_site_whose_result_cannot_be_used_is_named(
         np.testing.assert_allclose(after.params[name], expected, rtol=1e-5)
     (run,) = recorded_runs(tmp_path / "fedcrf").values()
     (record,) = run.records()
-    assert record.nodes == ["site-1", "site-3"]
+    assert record.clients == ["site-1", "site-3"]
     excluded = {each.node: each.reason for each in record.excluded_nodes or ()}
     assert reason in excluded["site-2"]
     assert excluded["site-4"] == "did not reply"
@@ -177,8 +177,7 @@ def test_a_site_is_its_name_whatever_partition_it_gives(
     assert after.metrics == {"partition-id": pytest.approx(1.7, abs=0.2), "accuracy": 0.5}
     (run,) = recorded_runs(tmp_path / "fedcrf").values()
     first, second = run.records()
-    assert first.nodes == second.nodes == SITES
-    assert first.clients == second.clients
+    assert first.clients == second.clients == SITES
 
 
 @pytest.mark.parametrize("submitted_again", [False, True])
@@ -267,7 +266,6 @@ def test_the_example_in_the_simulator(tmp_path: Path) -> None:
     (run,) = recorded_runs(folder).values()
     last = run.records()[-1]
     assert last.round == 3
-    assert last.nodes is not None
-    weights = dict(zip(last.nodes, last.weight or (), strict=True))
+    weights = dict(zip(last.clients, last.weight, strict=True))
     assert weights["site-3"] < 0.01
     assert min(weight for site, weight in weights.items() if site != "site-3") > 0.1

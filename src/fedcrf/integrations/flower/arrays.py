@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from io import BytesIO
 from typing import Any
 
@@ -47,8 +46,9 @@ def view(array: Array) -> NDArray[Any]:
     if array.stype != SERIALISATION or version not in HEADERS:
         return array.numpy()
     shape, in_fortran_order, dtype = HEADERS[version](stream)
-    flat = np.frombuffer(array.data, dtype, math.prod(shape), stream.tell())
-    return flat.reshape(shape, order="F" if in_fortran_order else "C")
+    return np.ndarray(
+        shape, dtype, array.data, stream.tell(), order="F" if in_fortran_order else "C"
+    )
 
 
 def _as_tensor(name: str, array: Array) -> NDArray[Any]:
