@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, Protocol, TypeVar
@@ -244,6 +245,21 @@ def _sorted_out(
         except FedcrfError as error:
             excluded.append(Excluded.of(reply.node, error))
     return usable, excluded
+
+
+@contextmanager
+def about(whose: str) -> Iterator[None]:
+    """Within the context, an error about a model begins with whose model it is."""
+    try:
+        yield
+    except FedcrfError as error:
+        raise FedcrfError(f"{whose} {error}") from None
+
+
+def check_numbers(name: str, tensor: NDArray[Any]) -> None:
+    """Raise a `FedcrfError` unless a tensor holds real numbers."""
+    if tensor.dtype.kind not in "biuf" and not is_floating(tensor.dtype):
+        raise FedcrfError(f"holds {tensor.dtype} as '{name}': give real numbers")
 
 
 def usable_model(state: State, global_state: State) -> tuple[State, frozenset[str]]:

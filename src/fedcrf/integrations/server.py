@@ -269,6 +269,8 @@ class RuleServer:
     def finish(self, decision: Decision, model: State) -> None:
         """Record the round, and save it with the next global model, before its evaluation.
 
+        Where the rule keeps the present model, this is saved, whatever ``model`` is.
+
         Raises:
             FedcrfError: It is the second round in a row without a usable reply, or a file cannot be
                 written.
@@ -279,7 +281,8 @@ class RuleServer:
             self._recorder.trained(decision, losses, time.perf_counter())
         if self._checkpoint is not None:
             run = None if self._recorder is None else self._recorder.name
-            Checkpoint(number, model, self.memory, run).save(self._checkpoint)
+            after = model if decision.kept_reason is None else decision.round.state
+            Checkpoint(number, after, self.memory, run).save(self._checkpoint)
         asked = decision.replies or decision.excluded
         self._unusable = self._unusable + 1 if asked and not decision.usable else 0
         if self._unusable >= MOST_UNUSABLE:

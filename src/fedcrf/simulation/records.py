@@ -191,7 +191,8 @@ class RoundRecord(Record):
       numbers were finite, but too large to be squared.
     - ``evidence`` holds by name what the clients reported of themselves for the rule.
     - ``nodes`` and ``excluded_nodes`` are those of another framework's round; records of earlier
-      versions call the latter ``left_out``.
+      versions call the latter ``left_out``. Nodes with names, such as NVFlare's sites, are clients
+      of these names, and ``nodes`` is None.
     - ``attackers`` names the attackers of this round; it is missing without an attack on the run.
     - ``metrics`` has by set and name the task's other metrics.
     - ``kept_reason`` says why the model stayed as it was; it is missing if the model moved, and in

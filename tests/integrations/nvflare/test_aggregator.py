@@ -122,7 +122,7 @@ def test_a_sampled_site_that_never_fetches_the_model_is_named(tmp_path: Path) ->
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"params": {"w": MODEL["w"]}}, "b"),
     ({"params": {**MODEL, "w": np.zeros(3, dtype=np.float32)}}, "w"),
-    ({"params": {**MODEL, "w": "text"}}, "holds 'w', which is no array of real numbers"),
+    ({"params": {**MODEL, "w": "text"}}, "holds <U4 as 'w': give real numbers"),
     ({"params_type": ParamsType.DIFF, "params": {**MODEL, "w": np.zeros(3)}}, "w"),
     ({"meta": {"client_name": "site-2"}}, "gives no 'num-examples': let it send FLModel"),
     ({"meta": {"client_name": "site-2", "num-examples": -1}}, "must be above 0"),
@@ -144,6 +144,24 @@ def test_a_site_whose_result_cannot_be_used_is_named(
     excluded = {each.node: each.reason for each in record.excluded_nodes or ()}
     assert reason in excluded["site-2"]
     assert excluded["site-4"] == "did not reply"
+
+
+def test_changes_of_integers_are_added_and_no_fraction_is_cut_off(tmp_path: Path) -> None:
+    model = MODEL | {"steps": np.array(7), "mask": np.array([True, False])}
+    results = [
+        result(
+            site, params_type=ParamsType.DIFF,
+            params={**change(site), "steps": np.array(steps), "mask": np.array([-1, 0], np.int8)},
+        )
+        for site, steps in {"site-1": 2, "site-2": 0.5, "site-3": 2.0}.items()
+    ]  # fmt: skip
+    after = round_of(begun(tmp_path), results, model)
+    assert (after.params["steps"], after.params["steps"].dtype) == (9, np.int64)
+    assert after.params["mask"].tolist() == [False, False]
+    (run,) = recorded_runs(tmp_path / "fedcrf").values()
+    (record,) = run.records()
+    excluded = {each.node: each.reason for each in record.excluded_nodes or ()}
+    assert excluded["site-2"].startswith("reports 7.5 in 'steps', which is int64 in the global")
 
 
 def test_a_model_that_is_not_finite_gets_no_weight(tmp_path: Path) -> None:

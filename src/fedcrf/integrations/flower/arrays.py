@@ -11,6 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
+from fedcrf.integrations.replies import check_numbers
 
 SERIALISATION = "numpy.ndarray"
 """How Flower names an array in NumPy's own format."""
@@ -56,8 +57,7 @@ def _as_tensor(name: str, array: Array) -> NDArray[Any]:
         tensor = view(array)
     except Exception as error:  # whatever a client sent must not stop a round
         raise FedcrfError(f"holds a '{name}' that cannot be read: {error}") from None
-    if tensor.dtype.kind not in "biuf":
-        raise FedcrfError(f"holds {tensor.dtype} as '{name}': give real numbers")
+    check_numbers(name, tensor)
     return tensor
 
 

@@ -23,7 +23,7 @@ from fedcrf.checks import (
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.flower.arrays import as_record, as_state
 from fedcrf.integrations.flower.replies import FlowerReply, average_by_counts
-from fedcrf.integrations.replies import MetricNames
+from fedcrf.integrations.replies import MetricNames, about
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import CRF, Memory, Rule
 
@@ -223,10 +223,8 @@ class RuleStrategy(Settings, FedAvg):
                 model, or the records' folder cannot be made.
         """
         messages = list(messages)
-        try:
+        with about("the global model"):
             state = as_state(arrays)
-        except FedcrfError as error:
-            raise FedcrfError(f"the global model {error}") from None
         # Also where a run begins: strategies that wrap this one replace ``start``.
         asked = [message.metadata.dst_node_id for message in messages]
         self._server.begin_round(server_round, state, asked)
