@@ -25,7 +25,8 @@ from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
-from fedcrf.simulation.records import LARGEST_AFFINITY, RoundRecord
+from fedcrf.rules.crf import LARGEST_AFFINITY
+from fedcrf.simulation.records import RoundRecord
 
 CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
 

@@ -51,6 +51,9 @@ LABEL_DIVERGENCE = "label_divergence"
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Last parts of the names of tensors that are not trained, batch norm's."""
 
+SUM_TOLERANCE = 1e-5
+"""How far a sum of weights may be from 1: those of float32 are rounded."""
+
 
 @dataclass(frozen=True, eq=False)
 class ClientReport:
@@ -342,12 +345,21 @@ def weighted_result(
     Args:
         model: w_t.
         reports: The w_i.
-        weights: (m,) their shares.
+        weights: (m,) their shares, which sum to 1; all 0 keep the model.
         finite: (m,) bool; who may have weight.
         coefficients: As for `average_states`.
         memory: What the rule keeps; nothing by default.
         reason: Why the model stays, if some report is finite and no weight is above 0.
+
+    Raises:
+        FedcrfError: The weights do not sum to 1, and are not all 0.
     """
+    total = float(weights.sum())
+    if weights.any() and not abs(total - 1) <= SUM_TOLERANCE:
+        raise FedcrfError(
+            f"the weights sum to {total:g}, not to 1: divide them by their sum, or give 0 for all "
+            "to keep the model"
+        )
     kept = finite.any() and not weights.any()
     return AggregationResult(
         state=average_states(model, reports, weights, coefficients),
@@ -442,7 +454,8 @@ class Round:
     @cached_property
     def finite(self) -> NDArray[np.bool_]:
         """(m,) who may have weight; `geometry`, `products` and `norms` find it out themselves."""
-        return finite_clients(self.layers[0])
+        states = [report.state for report in self.reports]
+        return finite_clients([floating_layers(state, self.model) for state in states])
 
     @cached_property
     def geometry(self) -> UpdateGeometry:

@@ -21,15 +21,28 @@ from fedcrf.rules.base import (
 )
 from fedcrf.statistics import update_statistics
 
+LARGEST_AFFINITY = 100
+"""The most clients for which the affinity matrix is kept: 4,950 pairs."""
+
 
 @dataclass(frozen=True)
 class CRF(ClientCRF, Deciding):
-    """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s."""
+    """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s.
+
+    In rounds of more than `LARGEST_AFFINITY` clients a result's posterior has no affinities, but
+    those of ``neighbours``.
+    """
 
     def decide(self, given: Round) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average."""
+        return _result(given, self._posterior(given))
+
+    def _posterior(self, given: Round) -> Posterior:
+        """Return the weights and their causes; what else is (m, m) is freed before the average."""
         statistics = self.statistics(*given.layers)
-        return _result(given, self.infer_from_statistics(statistics, num_examples(given.reports)))
+        posterior = self.infer_from_statistics(statistics, num_examples(given.reports))
+        large = len(given.reports) > LARGEST_AFFINITY and isinstance(posterior.affinity, np.ndarray)
+        return replace(posterior, affinity=None) if large else posterior
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Return the rule with secret signs; see `Rule.with_secret_signs`."""

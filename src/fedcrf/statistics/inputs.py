@@ -178,7 +178,7 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
     _check_alike(shaped)
 
     def in_form(flat: Layers) -> Any:
-        layers = [_like(layer, each) for layer, each in zip(flat, given, strict=True)]
+        layers = [in_form_of(layer, each) for layer, each in zip(flat, given, strict=True)]
         return layers if layered else layers[0]
 
     return [[layer.reshape(-1) for layer in layers] for layers in shaped], in_form
@@ -225,7 +225,7 @@ def _is_layered(update: Any) -> bool:
     )
 
 
-def _like(layer: Any, given: Any) -> Any:
+def in_form_of(layer: Any, given: Any) -> Any:
     """Return a flat layer in the shape of a given one, as a tensor where that is one."""
     shaped = layer.reshape(tuple(np.shape(given)))
     if is_torch_tensor(shaped) or not is_torch_tensor(given):
