@@ -16,6 +16,7 @@ from fedcrf.rules.base import (
     Memory,
     Round,
     average_states,
+    models_of,
     num_examples,
     reported_evidence,
 )
@@ -39,7 +40,9 @@ class CRF(ClientCRF, Deciding):
 
     def _posterior(self, given: Round) -> Posterior:
         """Return the weights and their causes; what else is (m, m) is freed before the average."""
-        statistics = self.statistics(*given.layers)
+        statistics = self.statistics(
+            *models_of(given.model, given.reports)
+        )  # not kept with a round
         posterior = self.infer_from_statistics(statistics, num_examples(given.reports))
         large = len(given.reports) > LARGEST_AFFINITY and isinstance(posterior.affinity, np.ndarray)
         return replace(posterior, affinity=None) if large else posterior
