@@ -65,7 +65,8 @@ def medians_of_a_crowd(arrays):
     for where, columns in joined.columns(slice(0, joined.size)):
         sums = np.zeros(m + 1), np.zeros(m), np.zeros(m)
         room = kernels.room(m, joined.dtype, joined.dtype)
-        kernels.gather_crowd(*columns, *sums, *room, joined.whole, medians[where])
+        whole = np.empty(0, f"i{joined.dtype.itemsize}")
+        kernels.gather_crowd(*columns, *sums, *room, whole, medians[where])
     return medians
 
 

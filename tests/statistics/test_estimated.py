@@ -14,7 +14,7 @@ from fedcrf.statistics import (
     sketch,
     update_statistics,
 )
-from fedcrf.statistics.estimated import EstimatedCosines, principal_directions
+from fedcrf.statistics.crowds import EstimatedCosines, principal_directions
 from fedcrf.statistics.one_pass import finite_sums
 
 GENERATOR = np.random.default_rng

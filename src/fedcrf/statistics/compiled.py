@@ -145,9 +145,10 @@ def about_median(
     """
     m, joined = len(clients), Joined(clients, origin)
     gram, median = np.zeros((0, 0)), np.empty(0 if products else joined.size, joined.dtype)
+    whole = np.empty(0, f"i{joined.dtype.itemsize}")
     room = partial(kernels.room, dtype=joined.dtype, like=joined.dtype)
     if products:
-        steps, kept, rows = _network(m, (m - 1) // 2, m // 2 + 1)
+        steps, kept = _network(m, range((m - 1) // 2, m // 2 + 1), top=m + 1)
         side = m + 1 + kernels.TILE_ROWS
         squares, gram, squared_distance = _add_up(
             kernels.gather,
@@ -155,7 +156,7 @@ def about_median(
             _width(m),
             threads,
             sums=(m + 1, (side, side), m + 1),
-            room=partial(room, rows),
+            room=partial(room, 2 * m + 3),
             given=lambda _: (steps, kept),
         )
         inner = gram[:m, m].copy()
@@ -169,7 +170,7 @@ def about_median(
             threads,
             sums=(m + 1, m, m + 1),
             room=partial(room, m),
-            given=lambda where: (joined.whole, median[where]),
+            given=lambda where: (whole, median[where]),
         )
     sums = AboutMedian(squares[:m], gram, inner, squared_distance[:m], float(squares[m]), median)
     would_do = _are_not_numbers(clients, sums.finite) and (
@@ -251,10 +252,10 @@ def trimmed_mean(
 
     The mean of what the largest cut leaves is the median.
     """
-    steps, kept, rows = _network(len(clients), trim, len(clients) - trim)
-    dtype = Joined(clients).dtype
-    room = partial(kernels.room, rows, dtype, dtype)
-    return _filled(kernels.trimmed_mean, clients, threads, room, (steps, kept))
+    m, dtype = len(clients), Joined(clients).dtype
+    room = partial(kernels.room, m + 2, dtype, dtype)
+    network = _network(m, range(trim, m - trim))
+    return _filled(kernels.trimmed_mean, clients, threads, room, network)
 
 
 def _width(m: int) -> int:
@@ -263,37 +264,25 @@ def _width(m: int) -> int:
 
 
 @lru_cache(maxsize=8)  # for 10,000 clients one takes 12 MiB
-def _network(m: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Return a sorting network as compiled code takes it: steps, rows of the result, all rows.
+def _network(m: int, ranks: range, top: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a sorting network as compiled code takes it: steps, and the rows of the ranks wanted.
 
-    A step (a, b, lesser, greater) compares two rows. It writes to two rows that nobody needs any
-    more. Row m is left out, for the median.
+    A step (a, b, lesser, greater) compares two rows and writes to two others, which were compared
+    in the step before.
 
     Args:
         m: Rows to sort.
-        first: The first rank that is wanted.
-        last: One past the last.
+        ranks: Those that are wanted.
+        top: The first of the rows; two more follow the last.
     """
-    pairs = sorting_network(m, first, last)
-    needed, wanted = set(range(first, last)), []
-    for pair in reversed(pairs):
-        wanted.append([place in needed for place in pair])
-        needed.update(pair)
-    rows, count, steps = [*range(m)], m + 1, []
-    free: list[int] = []
-    for pair, outputs in zip(pairs, reversed(wanted), strict=True):
-        read, written = [rows[place] for place in pair], []
-        for place in pair:
-            if not free:
-                free.append(count)
-                count += 1
-            rows[place] = free.pop()
-            written.append(rows[place])
-        steps.append([*read, *written])
-        free += [row for row in read if row > m]  # the clients' own are read again
-        free += [row for row, is_wanted in zip(written, outputs, strict=True) if not is_wanted]
+    rows, steps = [*range(top, top + m)], []
+    spare = top + m, top + m + 1
+    for i, j in sorting_network(m, ranks.start, ranks.stop):
+        compared = rows[i], rows[j]
+        steps.append([*compared, *spare])
+        (rows[i], rows[j]), spare = spare, compared
     table = np.array(steps, np.int64).reshape(-1, 4)
-    return table, np.array(rows[first:last], np.int64), count
+    return table, np.array([rows[rank] for rank in ranks], np.int64)
 
 
 Columns = tuple[tuple[NDArray[Any], ...], int, int]
@@ -337,11 +326,6 @@ class Joined:
             np.cumsum([layer.size for layer in clients[0]]),
             np.empty(0, self.dtype),
         )
-
-    @property
-    def whole(self) -> NDArray[Any]:
-        """An empty array of integers of the dtype's size."""
-        return np.empty(0, f"i{self.dtype.itemsize}")
 
     def tasks(self, width: int) -> list[slice]:
         """Cut the columns into tasks of so many."""

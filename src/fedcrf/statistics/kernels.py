@@ -334,10 +334,10 @@ def gather(layers, start, stop, squares, gram, squared_distance, block, constant
         squares: (m + 1,) float64; added to, as the next two. The last is the median's.
         gram: (m + 5, m + 5); inner products above the diagonal, with the median in column m.
         squared_distance: (m + 1,).
-        block: With rows for the clients, the median and what the network writes to; see `room`.
+        block: Rows for the clients, the median, copies of the clients' and two more; see `room`.
         constants: As there.
-        steps: (s, 4) of a sorting network, as `_sort` takes them.
-        kept: The rows of the block that hold the median after them, or the two whose mean it is.
+        steps: Of a sorting network of the copies, as `_sort` takes them.
+        kept: The row that holds the median after them, or the two whose mean it is.
     """
     m, width, half = len(squares) - 1, block.shape[1] - PADDING, block.dtype.type(0.5)
     top = max(FEW - m, 0)
@@ -349,6 +349,10 @@ def gather(layers, start, stop, squares, gram, squared_distance, block, constant
         else:
             _read(layers, first, first + n, block, constants)
             for strip in range(0, n, STRIP):
+                for i in range(m):
+                    row, copy = _row(block, i), _row(block, m + 1 + i)
+                    for k in range(strip, strip + STRIP):
+                        copy[k] = row[k]
                 _sort(block, steps, strip)
             low, high = _row(block, kept[0]), _row(block, kept[-1])
             for k in range(n):
@@ -593,7 +597,10 @@ def average(layers, start, stop, weights, result):
 
 @compiled
 def trimmed_mean(layers, start, stop, block, constants, steps, kept, result):
-    """Fill the result with each column's mean of the values of some ranks; see `gather`."""
+    """Fill the result with each column's mean of the values of some ranks.
+
+    They are in the rows ``kept`` after the steps, which write to two rows beside the clients'.
+    """
     width = block.shape[1] - PADDING
     total = np.empty(width)
     for first in range(start, stop, width):
