@@ -46,7 +46,7 @@ from fedcrf.experiments.cell import (
     read_record,
 )
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.settings import differences, merge, read_run_file
+from fedcrf.experiments.settings import differences, merge, read_toml
 from fedcrf.experiments.spec import KINDS, CellKey, CellSpec, RunSpec, resolve
 from fedcrf.files import append_line, atomic_write, write_text
 from fedcrf.simulation.records import Client, Number, Record, RoundRecord
@@ -86,7 +86,7 @@ class Score(Record):
     Accuracies are means over the last ``last_rounds`` rounds. ``accuracy`` is on the examples of
     clients that are right; ``everyone`` and ``worst_client`` count the attackers' too, None of an
     older line. ``separation`` has for each round in which clients were wrong the area under the
-    curve, see `fedcrf.experiments.robustness.separation`; None where the rule infers no weights.
+    curve, see `analysis.conditions.separation`; None where the rule infers no weights.
     ``behaviour`` has by part the behaviour numbers that are not 1. ``description`` is the name
     under which the folder keeps what the cell was, but for its seed.
     """
@@ -139,7 +139,7 @@ class Store:
             names = ", ".join(store.path.name for store in self.runs_below())
             place = f"one of those in it: {names}" if names else "a run's folder"
             raise FedcrfError(f"{self.path} holds no run (no run.toml): name {place}")
-        return resolve(read_run_file(described), reading=True)
+        return resolve(read_toml(described), reading=True)
 
     def cell(self, cell: CellSpec) -> CellStore:
         """Return the folder of a cell."""
