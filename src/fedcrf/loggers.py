@@ -18,10 +18,10 @@ from typing import ClassVar, Protocol
 import tomli_w
 
 from fedcrf.errors import unknown_name
-from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
+from fedcrf.experiments.store import CellSummary
 from fedcrf.extras import check_installed
 from fedcrf.simulation.records import LARGEST_AFFINITY, RoundRecord
 

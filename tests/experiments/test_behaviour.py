@@ -23,7 +23,6 @@ from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.partition import ClientSplit
 from fedcrf.experiments import provenance
 from fedcrf.experiments.analysis.conditions import write_suite
-from fedcrf.experiments.cell import CellStore
 from fedcrf.experiments.grid import (
     CellStarted,
     Event,
@@ -34,7 +33,7 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.results import keys_of, read_results, suite_cells
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import CellStore, Store
 from fedcrf.experiments.study import Suite, read_suite
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain

@@ -139,12 +139,12 @@ def run(
     import tomli_w
 
     from fedcrf.experiments.settings import read_toml, setting
-    from fedcrf.experiments.spec import check_used, default_folder, resolve
+    from fedcrf.experiments.spec import default_folder
+    from fedcrf.experiments.study import Study
 
-    described = [] if run_file is None else [read_toml(run_file)]
-    chosen = [said, *(setting(text) for text in settings or [])]
-    spec = resolve(*described, *chosen)
-    check_used(chosen, [spec])
+    described = () if run_file is None else (read_toml(run_file),)
+    study = Study(described, settings=(said, *(setting(text) for text in settings or [])))
+    ((_, spec),) = study.points
     if describe:
         print(tomli_w.dumps(spec.describe()), end="")
         return
@@ -152,11 +152,11 @@ def run(
     from fedcrf.experiments.results import read_results, write_results
     from fedcrf.experiments.store import Store
 
-    store = Store(output or default_folder(spec))
-    failed, _ = _carry_out([(spec, store)], workplace, place.get("log"))
-    print_tables(read_results(store).tables())
+    folder = output or default_folder(spec)
+    failed, _ = _carry_out(study.runs(folder), workplace, place.get("log"))
+    print_tables(read_results(Store(folder)).tables())
     with _failing(failed):
-        list_files(write_results(store))
+        list_files(write_results(Store(folder)))
 
 
 @with_flags
@@ -519,13 +519,13 @@ def partition(
     from fedcrf.cli.display import counts_table, holdings_notices, partition_table
     from fedcrf.experiments.analysis.figures import partition_figure, save
     from fedcrf.experiments.grid import Workplace
-    from fedcrf.experiments.spec import check_used, clients_name, resolve
+    from fedcrf.experiments.spec import clients_name
     from fedcrf.experiments.store import partition_record
+    from fedcrf.experiments.study import Study
     from fedcrf.files import write_text
     from fedcrf.simulation.federation import client_splits
 
-    spec = resolve(said)
-    check_used([said], [spec])
+    ((_, spec),) = Study((), settings=(said,)).points
     images = Workplace(**source).load(spec.data)
     splits = client_splits(images.train.labels, spec.partition, seed)
     record = partition_record(seed, splits, images)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,12 +28,14 @@ from fedcrf.attacks import DataAttack
 from fedcrf.data import ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.conditions import separation
-from fedcrf.experiments.cell import Begun, CellStore, CellSummary
 from fedcrf.experiments.provenance import FIRST, provenance
 from fedcrf.experiments.results import AXES, keys_of, score_table
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
 from fedcrf.experiments.store import (
+    Begun,
+    CellStore,
+    CellSummary,
     PartitionRecord,
     Score,
     Store,
@@ -41,6 +43,7 @@ from fedcrf.experiments.store import (
     partition_record,
     unseeded,
 )
+from fedcrf.experiments.study import Suite
 from fedcrf.extras import check_installed, mend
 from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
@@ -48,9 +51,6 @@ from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import Client, RoundRecord, Rounds, reported_round, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
-
-if TYPE_CHECKING:
-    from fedcrf.experiments.study import Suite
 
 WORTH_PROCESSES = 10_000
 """Training images a round from which processes for the clients repay their start."""

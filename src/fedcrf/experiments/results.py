@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -25,19 +25,16 @@ from fedcrf.experiments.analysis.tables import (
     results_table,
     write_tables,
 )
-from fedcrf.experiments.cell import CellResult, CellSummary
 from fedcrf.experiments.provenance import changes
 from fedcrf.experiments.recorded import recorded_rows, recorded_runs
 from fedcrf.experiments.settings import differences, flat, is_method
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec, cell_of
-from fedcrf.experiments.store import DESCRIPTION, Score, Store
+from fedcrf.experiments.store import DESCRIPTION, CellResult, CellSummary, Score, Store
+from fedcrf.experiments.study import Study, Suite
 from fedcrf.extensions import short_name
 from fedcrf.simulation.records import Rounds, reported_round, rounds_of
 
 T = TypeVar("T")
-
-if TYPE_CHECKING:
-    from fedcrf.experiments.study import Study, Suite
 
 COLUMNS: Mapping[str, Any] = {
     "method": "",
@@ -190,11 +187,11 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         return frame(recorded_rows(recorded))
     runs = [(store, read_results(store)) for store in stores_in(folder).values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
-    shared = set.intersection(*({*each} for each in described))
     varied = [
         key
         for key in described[0]
-        if key in shared - {"methods", "seeds", "data.dataset"}
+        if key not in ("methods", "seeds", "data.dataset")
+        and all(key in each for each in described)
         and len({str(each[key]) for each in described}) > 1
     ]
     return frame(

@@ -106,7 +106,8 @@ class Axis:
 
 def setting_folder(at: Mapping[str, Any]) -> str:
     """Return the folder of a combination of settings, such as ``bandwidth=0.5,iterations=3``."""
-    return ",".join(f"{key.rpartition('.')[2]}={_exact_text(value)}" for key, value in at.items())
+    exact = ((last_part(key), value_text(value, repr)) for key, value in at.items())
+    return ",".join(f"{name}={text}" for name, text in exact)
 
 
 @dataclass(frozen=True)
@@ -229,11 +230,16 @@ def _current_key(key: str) -> str:
     return now
 
 
-def _exact_text(value: Any) -> str:
-    """Return a value as it stands in folder names: different for different values."""
-    if isinstance(value, tuple):
-        return "-".join(map(_exact_text, value))
-    return repr(value) if isinstance(value, float) else str(value)
+def value_text(value: Any, number: Callable[[float], str] = "{:g}".format) -> str:
+    """Return a setting's value as it stands in tables and figures; ``number`` writes floats."""
+    if isinstance(value, list | tuple):
+        return "-".join(value_text(each, number) for each in value)
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def last_part(key: str) -> str:
+    """Return what a setting is called within its section."""
+    return key.rpartition(".")[2]
 
 
 class Condition(BaseModel):

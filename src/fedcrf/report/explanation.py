@@ -20,10 +20,9 @@ from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.cell import Course
 from fedcrf.experiments.recorded import readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import Course, Store
 from fedcrf.report.effects import (
     CLIP,
     EXPECTED,

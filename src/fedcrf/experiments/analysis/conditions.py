@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
+from scipy.stats import mannwhitneyu
 
 from fedcrf.experiments.analysis.tables import (
     BASELINE,
@@ -34,10 +34,8 @@ from fedcrf.experiments.analysis.tables import (
     write_tables,
 )
 from fedcrf.experiments.settings import folder_name, method_title
+from fedcrf.experiments.study import Study, Suite, last_part, value_text
 from fedcrf.simulation.records import RoundRecord
-
-if TYPE_CHECKING:
-    from fedcrf.experiments.study import Study, Suite
 
 ALL_CLIENTS: Mapping[str, str] = {
     "everyone_accuracy": "none: all clients",
@@ -392,9 +390,8 @@ def separation(record: RoundRecord) -> float | None:
     wrong = np.isin(record.clients, record.attackers or [])
     if not wrong.any() or wrong.all() or not np.isfinite(shares).all():
         return None
-    ranks = rankdata(-shares)
-    few, others = int(wrong.sum()), int((~wrong).sum())
-    return float((ranks[wrong].sum() - few * (few + 1) / 2) / (few * others))
+    pairs = wrong.sum() * (~wrong).sum()
+    return float(mannwhitneyu(shares[~wrong], shares[wrong]).statistic / pairs)
 
 
 def sweep_table(study: Study, results: pd.DataFrame) -> Table:
@@ -441,15 +438,3 @@ def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]
             heat_map_figure(grid, title, default), folder / f"heat-map-{folder_name(method)}"
         )
     return paths
-
-
-def value_text(value: Any) -> str:
-    """Return a setting's value as it stands in tables and figures."""
-    if isinstance(value, list | tuple):
-        return "-".join(value_text(each) for each in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def last_part(key: str) -> str:
-    """Return what a setting is called within its section."""
-    return key.rpartition(".")[2]

@@ -32,9 +32,9 @@ from fedcrf.experiments.analysis.tables import (
     paired_difference,
     write_tables,
 )
-from fedcrf.experiments.cell import check_folder, check_free, stale_line
 from fedcrf.experiments.settings import folder_name, method_title
 from fedcrf.experiments.spec import RunSpec
+from fedcrf.experiments.store import check_folder, check_free, stale_line
 from fedcrf.experiments.study import Axis, Study, read_suite
 
 SETTINGS = ("noniid", "iid")
