@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,9 +27,7 @@ import torch
 from fedcrf.attacks import DataAttack
 from fedcrf.data import ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.conditions import separation
 from fedcrf.experiments.provenance import FIRST, provenance
-from fedcrf.experiments.results import AXES, keys_of, score_table
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
 from fedcrf.experiments.store import (
@@ -43,7 +41,6 @@ from fedcrf.experiments.store import (
     partition_record,
     unseeded,
 )
-from fedcrf.experiments.study import Suite
 from fedcrf.extras import check_installed, mend
 from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
@@ -51,6 +48,9 @@ from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import Client, RoundRecord, Rounds, reported_round, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
+
+if TYPE_CHECKING:
+    from fedcrf.experiments.study import Suite
 
 WORTH_PROCESSES = 10_000
 """Training images a round from which processes for the clients repay their start."""
@@ -484,6 +484,8 @@ def run_suite(
 
     ``observer_of`` returns, for the runs of all seeds, who is called with everything that happens.
     """
+    from fedcrf.experiments.results import keys_of, score_table  # tables, which no worker needs
+
     failed: list[CellFailed] = []
     cells = suite.cells  # what cannot be run is said before there is a folder
     store.check_suite()
@@ -537,6 +539,8 @@ def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Run
 
 
 def _score(suite: Suite, key: CellKey, finished: CellFinished, records: Rounds) -> Score:
+    from fedcrf.experiments.analysis.conditions import separation
+
     last, summary = records[-suite.last_rounds :], finished.summary
     everyone = [record.everyone or record.test for record in last]
     behaviour = {part: number for part, number in summary.behaviour.items() if number != FIRST}
@@ -550,7 +554,7 @@ def _score(suite: Suite, key: CellKey, finished: CellFinished, records: Rounds) 
         return None if None in found else float(np.mean(found))
 
     return Score(
-        **dict(zip(AXES, key, strict=True)),
+        **dict(zip(("partition", "condition", "method", "seed"), key, strict=True)),
         accuracy=mean(record.test.accuracy for record in last),
         everyone=mean(each.accuracy for each in everyone),
         worst_client=mean(each.worst_client for each in everyone),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import mannwhitneyu
+from scipy.stats import rankdata
 
 from fedcrf.experiments.analysis.tables import (
     BASELINE,
@@ -390,8 +390,9 @@ def separation(record: RoundRecord) -> float | None:
     wrong = np.isin(record.clients, record.attackers or [])
     if not wrong.any() or wrong.all() or not np.isfinite(shares).all():
         return None
-    pairs = wrong.sum() * (~wrong).sum()
-    return float(mannwhitneyu(shares[~wrong], shares[wrong]).statistic / pairs)
+    ranks = rankdata(-shares)
+    few, others = int(wrong.sum()), int((~wrong).sum())
+    return float((ranks[wrong].sum() - few * (few + 1) / 2) / (few * others))
 
 
 def sweep_table(study: Study, results: pd.DataFrame) -> Table:
