@@ -31,6 +31,7 @@ from fedcrf.experiments.provenance import FIRST, provenance
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
 from fedcrf.experiments.store import (
+    AXES,
     Begun,
     CellStore,
     CellSummary,
@@ -554,7 +555,7 @@ def _score(suite: Suite, key: CellKey, finished: CellFinished, records: Rounds) 
         return None if None in found else float(np.mean(found))
 
     return Score(
-        **dict(zip(("partition", "condition", "method", "seed"), key, strict=True)),
+        **dict(zip(AXES, key, strict=True)),
         accuracy=mean(record.test.accuracy for record in last),
         everyone=mean(each.accuracy for each in everyone),
         worst_client=mean(each.worst_client for each in everyone),

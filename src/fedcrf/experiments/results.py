@@ -29,7 +29,7 @@ from fedcrf.experiments.provenance import changes
 from fedcrf.experiments.recorded import recorded_rows, recorded_runs
 from fedcrf.experiments.settings import differences, flat, is_method
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec, cell_of
-from fedcrf.experiments.store import DESCRIPTION, CellResult, CellSummary, Score, Store
+from fedcrf.experiments.store import AXES, DESCRIPTION, CellResult, CellSummary, Score, Store
 from fedcrf.experiments.study import Study, Suite
 from fedcrf.extensions import short_name
 from fedcrf.simulation.records import Rounds, reported_round, rounds_of
@@ -73,9 +73,6 @@ the mean over its last ``last_rounds`` evaluated ones. ``attack_success`` is a b
 ``curve`` has the validation accuracy of each evaluated round of a run's finished cell. ``stale``
 says why a cell is stale, ``complete`` whether it has a result that counts.
 """
-
-AXES = ["partition", "condition", "method", "seed"]
-"""Columns that say of a suite's cell which it is."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +279,7 @@ def score_table(
         return found
     # Of the cells of one key that which counts comes last, else that which was kept last.
     last = found.sort_values("complete", kind="stable")
-    own = last[last["other"] == ""].drop_duplicates(AXES, keep="last").index
+    own = last[last["other"] == ""].drop_duplicates([*AXES], keep="last").index
     return found[(found["other"] != "") | found.index.isin(own)]
 
 
@@ -309,7 +306,7 @@ def suite_cells(suite: Suite, store: Store) -> pd.DataFrame:
 
 def keys_of(cells: pd.DataFrame) -> set[CellKey]:
     """Return which cells of a suite are complete."""
-    return set(cells[cells["complete"]][AXES].itertuples(index=False, name=None))
+    return set(cells[cells["complete"]][[*AXES]].itertuples(index=False, name=None))
 
 
 def held(complete: Suite, asked: Suite, store: Store) -> Suite:

@@ -462,6 +462,10 @@ class PartitionRecord(Record):
     clients: list[ClientHoldings]
 
 
+AXES = ("partition", "condition", "method", "seed")
+"""What says of a suite's cell which it is, in the order of its key."""
+
+
 class Score(Record):
     """The result of one cell of a suite.
 
@@ -492,7 +496,7 @@ class Score(Record):
     @property
     def key(self) -> CellKey:
         """The cell of the suite's study that it is of."""
-        return (self.partition, self.condition, self.method, self.seed)
+        return tuple(getattr(self, axis) for axis in AXES)
 
 
 @dataclass(frozen=True)

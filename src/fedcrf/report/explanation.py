@@ -1,7 +1,7 @@
 """Why a client got its weight, in words: the causes of one round, read off its record.
 
-The words themselves are data, `WORDS`. Which causes there are, and what they did to a weight, is
-`fedcrf.report.effects`; what follows for a client, `fedcrf.report.effects`.
+The words themselves are data, `WORDS`. Which causes there are, what they did to a weight, and what
+follows for a client, is `fedcrf.report.effects`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Methods under many conditions, such as attacks: worst cases, differences to FedAvg, tables.
+"""Methods under many conditions, such as attacks, or settings: worst cases, differences, tables.
 
-The functions take a suite, for what it calls things and in which order, and the table of its cells;
-most of them as a `Place`, one partition of it.
+The functions take a suite or a sweep, for what it calls things and in which order, and the table of
+its cells; those of a suite mostly as a `Place`, one partition of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The paper's numbers and claims, and ours beside them: a claim is held against paired seeds.
+"""The paper's tables: their study, their numbers beside ours, and claims against paired seeds.
 
-It is supported where the 95 % interval of its paired difference lies on the claimed side of zero,
-contradicted where it lies on the other, and undecided where it contains zero or the seeds are too
-few. Variances are compared by a test for paired samples at the same level. Rounds to an accuracy
-that some run never reached are compared by counting the seeds.
+A claim is supported where the 95 % interval of its paired difference lies on the claimed side of
+zero, contradicted where it lies on the other, and undecided where it contains zero or the seeds are
+too few. Variances are compared by a test for paired samples at the same level. Rounds to an
+accuracy that some run never reached are compared by counting the seeds.
 """
 
 from __future__ import annotations
