@@ -25,7 +25,11 @@ from examples.least_weights import least_weights  # noqa: E402
 
 from fedcrf.experiments.analysis.conditions import Place, groups_of  # noqa: E402
 from fedcrf.experiments.analysis.figures import heat_map_figure, save  # noqa: E402
-from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
+from fedcrf.experiments.analysis.paper import (  # noqa: E402
+    chosen_columns,
+    column_table,
+    paper_study,
+)
 from fedcrf.experiments.analysis.tables import (  # noqa: E402
     Estimate,
     Table,
@@ -35,12 +39,11 @@ from fedcrf.experiments.analysis.tables import (  # noqa: E402
     method_difference,
     of_method,
 )
-from fedcrf.experiments.reproduce import columns, paper_cells  # noqa: E402
+from fedcrf.experiments.results import held, suite_cells  # noqa: E402
 from fedcrf.experiments.results import table as results_of  # noqa: E402
-from fedcrf.experiments.robustness import held, suite_cells  # noqa: E402
 from fedcrf.experiments.settings import method_title  # noqa: E402
 from fedcrf.experiments.store import Store  # noqa: E402
-from fedcrf.experiments.suite import read_suite  # noqa: E402
+from fedcrf.experiments.study import read_suite  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402
 
 RESULTS = ROOT / "results"
@@ -146,10 +149,10 @@ def commands() -> str:
 
 def paper() -> str:
     """Return the paper's tables beside ours, and the ten fresh seeds."""
-    cells = paper_cells(RESULTS / "paper")
+    cells = results_of(RESULTS / "paper", paper_study(chosen_columns()))
     parts = [
         f"{column.title}:\n\n{column_table(cells, column).as_markdown()}"
-        for column in columns("all", ["mnist"])
+        for column in chosen_columns("all", ["mnist"])
     ]
     cells = results_of(FRESH)
     fresh = Table("", ("method, seeds 100 to 109", "n", "ours", "Δ to FedAvg [95 %]"), tuple(

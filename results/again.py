@@ -24,11 +24,10 @@ from typing import Any
 import numpy as np
 
 from fedcrf.data import ImageDataset
-from fedcrf.experiments.cell import CellStore, CellSummary
 from fedcrf.experiments.grid import Workplace, run_cell
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import cell_of
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import CellStore, CellSummary, Store
 from fedcrf.processes import one_thread
 
 COLUMNS = ("folder", "cell", "method", "attack", "commit", "cells", "accuracy", "now", "same")

@@ -14,11 +14,17 @@ import pytest
 from torch import nn
 
 import fedcrf
-from fedcrf.experiments.reproduce import cell_notices, paper_cells, write_tables
-from fedcrf.experiments.robustness import held, keys_of, suite_cells, write_suite
+from fedcrf.experiments.analysis.conditions import write_suite
+from fedcrf.experiments.analysis.paper import (
+    cell_notices,
+    chosen_columns,
+    paper_study,
+    write_paper,
+)
+from fedcrf.experiments.results import held, keys_of, suite_cells, table
 from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import Store
-from fedcrf.experiments.suite import read_suite
+from fedcrf.experiments.study import read_suite
 from fedcrf.rules import RULES
 
 ROOT = Path(__file__).parents[1]
@@ -139,9 +145,9 @@ def test_the_best_of_the_other_rules_is_shown() -> None:
 
 
 def test_the_published_tables_follow_from_the_records(tmp_path: Path) -> None:
-    cells = paper_cells(ROOT / "results" / "paper")
+    cells = table(ROOT / "results" / "paper", paper_study(chosen_columns()))
     assert cell_notices(cells) == []
-    write_tables(tmp_path, cells)
+    write_paper(tmp_path, cells)
     for path in tmp_path.iterdir():
         assert path.read_text() == (ROOT / "results" / "paper" / path.name).read_text()
 
@@ -203,5 +209,5 @@ def test_published_cells_say_what_made_them() -> None:
     for run in runs:
         for cell in run.read().cells():
             summary = run.cell(cell).summary()
-            assert summary is not None, (run.folder, cell)
-            assert re.fullmatch("[0-9a-f]{40}", summary.provenance.commit or ""), (run.folder, cell)
+            assert summary is not None, (run.path, cell)
+            assert re.fullmatch("[0-9a-f]{40}", summary.provenance.commit or ""), (run.path, cell)

@@ -23,7 +23,7 @@ import fedcrf
 from fedcrf.attacks import GaussianNoise, Schedule, SignFlip, Threat
 from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.cell import folder_lock
+from fedcrf.experiments.store import folder_lock
 from fedcrf.report.explanation import find_rounds
 from fedcrf.report.page import read_report
 from fedcrf.rules import FedAvg

@@ -21,10 +21,10 @@ from fedcrf.extras import check_installed, naming_extras
 with naming_extras():
     import tomli_w
 
-from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
+from fedcrf.experiments.store import CellSummary
 from fedcrf.rules.crf import LARGEST_AFFINITY
 from fedcrf.simulation.records import RoundRecord
 

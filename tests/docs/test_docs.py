@@ -20,7 +20,7 @@ from fedcrf.data import PartitionSettings, partition
 from fedcrf.experiments.grid import CellFinished, CellStarted, RoundFinished
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import Store
-from fedcrf.experiments.suite import read_suite
+from fedcrf.experiments.study import read_suite
 from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
 from fedcrf.rules import ClientReport
 from fedcrf.simulation.records import RoundRecord

@@ -12,12 +12,11 @@ from unittest.mock import MagicMock
 import pandas as pd
 import pytest
 
-from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.grid import Event, Workplace, run_grids
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.results import frame
 from fedcrf.experiments.spec import RunSpec, resolve
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import CellSummary, Store
 from fedcrf.simulation.records import ClientMetrics, Metrics, Reasons, RoundRecord, Seconds
 
 

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
 from fedcrf.cli import app
-from fedcrf.experiments.grid import CellFailed, CellStarted, RoundFinished, Workplace
-from fedcrf.experiments.results import read_results, table
-from fedcrf.experiments.robustness import keys_of, run_suite, suite_cells
+from fedcrf.experiments.grid import CellFailed, CellStarted, RoundFinished, Workplace, run_suite
+from fedcrf.experiments.results import keys_of, read_results, suite_cells, table
 from fedcrf.experiments.store import Store
-from fedcrf.experiments.suite import Suite, read_suite
+from fedcrf.experiments.study import Suite, read_suite
 from fedcrf.report.effects import effects_of
 from fedcrf.rules import CRFRobust
 from fedcrf.simulation.records import RoundRecord

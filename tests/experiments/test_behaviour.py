@@ -22,13 +22,19 @@ from fedcrf.cli import app
 from fedcrf.data import PARTITIONS, PartitionSettings
 from fedcrf.data.partition import ClientSplit
 from fedcrf.experiments import provenance
-from fedcrf.experiments.cell import CellStore
-from fedcrf.experiments.grid import CellStarted, Event, RoundFinished, Workplace, run_grids
-from fedcrf.experiments.results import read_results
-from fedcrf.experiments.robustness import keys_of, run_suite, suite_cells, write_suite
+from fedcrf.experiments.analysis.conditions import write_suite
+from fedcrf.experiments.grid import (
+    CellStarted,
+    Event,
+    RoundFinished,
+    Workplace,
+    run_grids,
+    run_suite,
+)
+from fedcrf.experiments.results import keys_of, read_results, suite_cells
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.store import Store
-from fedcrf.experiments.suite import Suite, read_suite
+from fedcrf.experiments.store import CellStore, Store
+from fedcrf.experiments.study import Suite, read_suite
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
 from fedcrf.report.page import read_report

@@ -5,18 +5,28 @@ from __future__ import annotations
 import csv
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from fedcrf.cli import app
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments import demo
-from fedcrf.experiments.demo import ATTACKED, HONEST, METHODS, SEEDS, Demonstration
+from fedcrf.experiments.demo import (
+    ATTACKED,
+    HONEST,
+    METHODS,
+    SEEDS,
+    WORST,
+    accuracies,
+    demo_table,
+    demonstration,
+    verdict,
+)
 from fedcrf.experiments.settings import method_title
-from fedcrf.experiments.suite import read_suite
+from fedcrf.experiments.study import read_suite
 
 ROOT = Path(__file__).parents[2]
 SUITE = read_suite(demo.SUITE, demo.DATASET)
@@ -43,13 +53,6 @@ def test_the_attacks_are_the_worst_for_each_rule() -> None:
     assert set(ATTACKED.values()) == worst
 
 
-def told(accuracies: Mapping[tuple[str, str], float]) -> Demonstration:
-    """Return a demonstration that came out so."""
-    shown = Demonstration(Path("nowhere"))
-    shown.__dict__["accuracies"] = dict(accuracies)
-    return shown
-
-
 @pytest.mark.parametrize(
     ("honest", "said"),
     [
@@ -59,18 +62,17 @@ def told(accuracies: Mapping[tuple[str, str], float]) -> Demonstration:
     ],
 )
 def test_the_sentence_follows_from_the_numbers(honest: float, said: str) -> None:
-    accuracies = {(HONEST, method): 0.96 for method in METHODS}
+    found = pd.DataFrame({HONEST: 0.96}, index=[*METHODS])
     for number, name in enumerate(ATTACKED):
-        accuracies |= {(name, method): 0.5 + 0.1 * number for method in METHODS}
-    accuracies[HONEST, "crf-robust"] = honest
-    accuracies["scaling", "fedavg"] = 0.1
-    shown = told(accuracies)
-    cost = 100 * (honest - 0.5)
-    assert shown.verdict() == (
+        found[name] = 0.5 + 0.1 * number
+    found.loc["crf-robust", HONEST] = honest
+    found.loc["fedavg", "scaling"] = 0.1
+    found[WORST] = [0.1, 0.5, 0.5]
+    assert verdict(found) == (
         f"At worst the three attackers cost FedAvg 86.0, Geom. median 46.0 and CRF-robust "
-        f"{cost:.1f} points of accuracy; where nobody attacks, {said}"
+        f"{100 * (honest - 0.5):.1f} points of accuracy; where nobody attacks, {said}"
     )
-    table = shown.table()
+    table = demo_table(found)
     assert table.header[-1] == "worst attack"
     assert [row[-1] for row in table.rows] == ["0.100", "0.500", "0.500"]
     assert len(table.header) == 2 + len(ATTACKED) + 1
@@ -86,12 +88,13 @@ def test_the_command(
     monkeypatch.setattr(demo, "SEEDS", (20,))
     monkeypatch.chdir(tmp_path)
     app(["demo", "--jobs", "1"], standalone_mode=False)
-    shown = Demonstration(Path("runs/demo"))
+    found = accuracies(Path("runs/demo"))
+    assert list(found[WORST]) == [min(row) for row in found[[*ATTACKED]].to_numpy()]
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "Who was trusted, and why: runs/demo/report.html"
-    assert lines[-2] == shown.verdict()
+    assert lines[-2] == verdict(found)
     assert all(
-        any(row[0] in line and row[-1] in line for line in lines) for row in shown.table().rows
+        any(row[0] in line and row[-1] in line for line in lines) for row in demo_table(found).rows
     )
     assert sum("ended after 5 rounds" in line for line in lines) == 4 * len(METHODS)
     assert any("scaling/crf-robust-seed-20: " in line for line in lines)
@@ -110,4 +113,4 @@ def test_the_command(
 
 def test_a_run_of_another_kind_is_left_alone(finished: Path) -> None:
     with pytest.raises(FedcrfError, match=r"holds a run.*--output"):
-        _ = Demonstration(finished).study
+        demonstration(finished)

@@ -15,29 +15,26 @@ from fedcrf.experiments.analysis.paper import (
     PUBLISHED,
     SETTINGS,
     Column,
-    column_run,
+    chosen_columns,
     column_table,
+    column_tables,
+    paper_study,
     paper_table,
     published_column,
+    write_paper,
 )
 from fedcrf.experiments.analysis.tables import mean_accuracy
-from fedcrf.experiments.reproduce import (
-    column_store,
-    column_tables,
-    columns,
-    paper_cells,
-    write_tables,
-)
+from fedcrf.experiments.results import table
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.suite import read_suite
+from fedcrf.experiments.study import read_suite
 
 MNIST = Column("mnist", "noniid")
 
 
 def filled(folder: Path, accuracies: dict[str, list[float]]) -> pd.DataFrame:
     """Put made-up finished cells of the first column where a run would, and read them."""
-    spec = column_run(MNIST, list(accuracies), range(len(next(iter(accuracies.values())))))
-    store = column_store(folder, MNIST)
+    seeds = range(len(next(iter(accuracies.values()))))
+    ((spec, store),) = paper_study([MNIST], list(accuracies), seeds).runs(folder)
     with store.locked():
         store.write(spec)
     for method, values in accuracies.items():
@@ -51,6 +48,10 @@ def filled(folder: Path, accuracies: dict[str, list[float]]) -> pd.DataFrame:
     return paper_cells(folder)
 
 
+def paper_cells(folder: Path) -> pd.DataFrame:
+    return table(folder, paper_study(chosen_columns()))
+
+
 @pytest.mark.parametrize(
     ("table", "datasets", "expected"),
     [
@@ -62,7 +63,8 @@ def filled(folder: Path, accuracies: dict[str, list[float]]) -> pd.DataFrame:
 def test_the_columns_come_cheapest_first(
     table: str, datasets: list[str] | None, expected: str
 ) -> None:
-    names = [column_store(Path("any"), each).path.name for each in columns(table, datasets)]
+    runs = paper_study(chosen_columns(table, datasets)).runs(Path("any"))
+    names = [store.path.name for _, store in runs]
     assert names == expected.split()
 
 
@@ -76,13 +78,13 @@ def test_the_columns_come_cheapest_first(
 )
 def test_what_is_no_column(table: str, datasets: list[str] | None, message: str) -> None:
     with pytest.raises(FedcrfError, match=message):
-        columns(table, datasets)
+        chosen_columns(table, datasets)
 
 
-@pytest.mark.parametrize("column", columns("all"), ids=lambda column: column.title)
+@pytest.mark.parametrize("column", chosen_columns(), ids=lambda column: column.title)
 def test_a_column_is_run_in_the_papers_setting(column: Column) -> None:
     assert read_suite("paper").methods == PAPER_METHODS
-    spec = column_run(column, PAPER_METHODS, [0])
+    ((_, spec),) = paper_study([column]).points
     assert set(PUBLISHED[column]) == set(PAPER_METHODS)
     assert published_column(spec) is PUBLISHED[column]  # what `fedcrf show` puts beside it
     model, rate = {
@@ -142,7 +144,7 @@ def test_differences_are_paired(tmp_path: Path) -> None:
 
 
 def test_the_tables_are_written(tmp_path: Path) -> None:
-    names = {path.name for path in write_tables(tmp_path, filled(tmp_path, {"fedavg": [0.9]}))}
+    names = {path.name for path in write_paper(tmp_path, filled(tmp_path, {"fedavg": [0.9]}))}
     assert names == {
         "tables.md", "table-noniid.tex", "table-noniid.csv", "table-iid.tex", "table-iid.csv",
     }  # fmt: skip
@@ -154,10 +156,10 @@ def test_the_tables_are_written(tmp_path: Path) -> None:
 
 
 def test_the_paper_s_tables_are_not_replaced_by_emptier_ones(tmp_path: Path) -> None:
-    write_tables(tmp_path, filled(tmp_path / "a", {"fedavg": [0.9]}))
+    write_paper(tmp_path, filled(tmp_path / "a", {"fedavg": [0.9]}))
     before = snapshot(tmp_path)
     with pytest.raises(FedcrfError, match="is kept as it is"):
-        write_tables(tmp_path, paper_cells(tmp_path / "b"))
+        write_paper(tmp_path, paper_cells(tmp_path / "b"))
     assert snapshot(tmp_path) == before
 
 
@@ -165,4 +167,5 @@ def test_the_estimate_of_a_column_is_over_its_seeds(tmp_path: Path) -> None:
     found = mean_accuracy(filled(tmp_path, {"fedavg": [0.8, 1.0]}), "fedavg")
     assert found is not None
     assert (found.mean, found.sd, found.seeds) == pytest.approx((0.9, 0.02**0.5, 2))
-    assert column_store(tmp_path, MNIST).read().methods == ("fedavg",)
+    ((_, store),) = paper_study([MNIST]).runs(tmp_path)
+    assert store.read().methods == ("fedavg",)

@@ -22,9 +22,12 @@ from fedcrf.experiments.analysis.conditions import (
     accuracy_table,
     difference_table,
     heat_map_grid,
+    other_notices,
     overview_table,
+    separation,
     separation_table,
     summary_table,
+    write_suite,
 )
 from fedcrf.experiments.analysis.tables import by_axes
 from fedcrf.experiments.grid import (
@@ -33,20 +36,12 @@ from fedcrf.experiments.grid import (
     Observer,
     RoundFinished,
     Workplace,
-)
-from fedcrf.experiments.robustness import (
-    held,
-    judged,
-    keys_of,
-    other_notices,
     run_suite,
-    separation,
-    suite_cells,
-    write_suite,
 )
+from fedcrf.experiments.results import held, keys_of, score_table, suite_cells
 from fedcrf.experiments.spec import CellKey, RunSpec, resolve
 from fedcrf.experiments.store import Score, Store, name_of, unseeded
-from fedcrf.experiments.suite import SUITES, Suite, default_folder, read_suite
+from fedcrf.experiments.study import SUITES, Suite, default_folder, read_suite
 from fedcrf.simulation.records import RoundRecord
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
@@ -224,7 +219,7 @@ def test_what_a_failed_cell_had_done_outlasts_the_seeds_after_it(
             store.path.mkdir(parents=True)
         return [CellFailed(spec.cells()[0], "no room") for spec, _ in runs if spec.seeds == (0,)]
 
-    monkeypatch.setattr("fedcrf.experiments.robustness.run_grids", failing)
+    monkeypatch.setattr("fedcrf.experiments.grid.run_grids", failing)
     store = Store(tmp_path)
     assert run_suite(small(), store, Workplace(device="cpu"), lambda _: nullcontext(log))
     assert store.under_way("iid", "ipm-2", 0).path.is_dir()
@@ -297,7 +292,7 @@ def test_where_nobody_attacks_all_clients_are_scored(tmp_path: Path, log: Log) -
         score.model_copy(update={"everyone": None, "worst_client": None})
         for score in Store(tmp_path).scores()
     ]
-    cells = judged(suite, older, Store(tmp_path).descriptions())
+    cells = score_table(older, Store(tmp_path).descriptions(), suite)
     assert "none: all clients" not in summary_table(Place(suite, cells, "iid")).header
 
 
@@ -344,7 +339,7 @@ def test_what_is_not_of_the_suite_is_named_and_replaces_no_table(tmp_path: Path,
             suite_cells(slower, store),
             " of other settings (training.learning_rate is 0.05, not 0.5)",
         ),
-        (one, judged(one, store.scores(), {}), ", means of the last 5 rounds, not of 1"),
+        (one, score_table(store.scores(), {}, one), ", means of the last 5 rounds, not of 1"),
     ):
         assert f"left out, not of this suite: 5 finished cells{why}" in other_notices(cells)
         with pytest.raises(FedcrfError, match=r"tables\.md is kept as it is.*\(5\).*\(0\)"):
@@ -395,10 +390,10 @@ def test_a_setting_that_is_new_since_has_its_default(tmp_path: Path, log: Log) -
     older = {name: dict(each) for name, each in Store(tmp_path).descriptions().items()}
     for each in older.values():
         each["rule"] = {k: v for k, v in each["rule"].items() if k != "update_consistency_share"}
-    assert keys_of(judged(suite, scores, older)) == keys_of(cells) != set()
+    assert keys_of(score_table(scores, older, suite)) == keys_of(cells) != set()
     for each in older.values():
         each["rule"] = {**each["rule"], "no_longer": 1.0}
-    assert not keys_of(judged(suite, scores, older))
+    assert not keys_of(score_table(scores, older, suite))
 
 
 def test_a_line_cut_off_by_a_kill_is_run_again_and_a_damaged_one_is_named(
@@ -528,7 +523,7 @@ def made_up(
                 }
             )  # fmt: skip
             described[str(len(described))] = cell.describe()
-    return suite, judged(suite, [Score.model_validate(each) for each in lines], described)
+    return suite, score_table([Score.model_validate(each) for each in lines], described, suite)
 
 
 PROVENANCE = {
@@ -618,7 +613,7 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
     text = (tmp_path / "tables.md").read_text()
     assert text.index(table.as_markdown()) < text.index("## iid")
     only_none = suite.chosen(conditions=[])
-    nothing = judged(only_none, [], {})
+    nothing = score_table([], {}, only_none)
     assert overview_table(only_none, nothing).rows == ()
     write_suite(only_none, nothing, tmp_path / "none")
     assert " n seeds.\n" in (tmp_path / "none" / "tables.md").read_text(), "by no machine"

@@ -21,7 +21,7 @@ from fedcrf.experiments.settings import (
     find_method,
     ignored,
     merge,
-    read_run_file,
+    read_toml,
     setting,
 )
 from fedcrf.experiments.spec import cell_of, default_folder, resolve
@@ -495,17 +495,17 @@ def test_a_run_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     with pytest.raises(FedcrfError, match=r"mine\.toml is not valid TOML"):
-        read_run_file(path)
+        read_toml(path)
 
 
 def test_a_run_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FedcrfError, match=r"mine\.toml cannot be read: No such file"):
-        read_run_file(tmp_path / "mine.toml")
+        read_toml(tmp_path / "mine.toml")
 
 
 def test_a_run_file_that_is_a_folder(tmp_path: Path) -> None:
     with pytest.raises(FedcrfError, match=r"is a folder: give a file, such as .*run\.toml"):
-        read_run_file(tmp_path)
+        read_toml(tmp_path)
 
 
 def test_an_attack_reaches_the_cells_and_comes_back_from_their_descriptions() -> None:

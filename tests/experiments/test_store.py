@@ -14,12 +14,11 @@ import torch
 from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.data import load_dataset
-from fedcrf.experiments.cell import LOCK_NAME, CellStore
 from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grids
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.results import read_results, table, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import LOCK_NAME, CellStore, Store
 from fedcrf.report.explanation import find_round, find_rounds
 from fedcrf.report.page import read_report, render
 from fedcrf.simulation.federation import build_federation, client_splits

@@ -9,10 +9,11 @@ import pytest
 
 from experiments.runs import Log, snapshot
 from fedcrf import FedcrfError
+from fedcrf.experiments.analysis.conditions import sweep_table, write_sweep
 from fedcrf.experiments.analysis.tables import UNDER_ATTACK
 from fedcrf.experiments.grid import Workplace, run_grids
 from fedcrf.experiments.results import table
-from fedcrf.experiments.study import Axis, Study, parse_axis, sweep_table, write_sweep
+from fedcrf.experiments.study import Axis, Study, parse_axis
 from fedcrf.rules import Adam
 
 SMALL = {

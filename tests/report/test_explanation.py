@@ -12,7 +12,7 @@ from experiments.runs import small_spec
 from fedcrf.crf import ClientCRF
 from fedcrf.crf.potentials import SCORE_TERMS, reliability
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.cell import Course
+from fedcrf.experiments.store import Course
 from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,

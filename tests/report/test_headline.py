@@ -9,9 +9,8 @@ import pytest
 
 from experiments.runs import carry_out, small_spec
 from fedcrf.experiments.analysis.tables import mean_accuracy, method_difference
-from fedcrf.experiments.cell import Course
 from fedcrf.experiments.results import read_results
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import Course, Store
 from fedcrf.report.effects import last_verdicts
 from fedcrf.report.explanation import find_rounds
 from fedcrf.report.headline import Headline, distrusted_tile, headline_of

@@ -138,13 +138,13 @@ def run(
     """Run methods × seeds on one data set and partition; go on where an earlier run stopped."""
     import tomli_w
 
-    from fedcrf.experiments.settings import read_run_file, setting
-    from fedcrf.experiments.spec import check_used, default_folder, resolve
+    from fedcrf.experiments.settings import read_toml, setting
+    from fedcrf.experiments.spec import default_folder
+    from fedcrf.experiments.study import Study
 
-    described = [] if run_file is None else [read_run_file(run_file)]
-    chosen = [said, *(setting(text) for text in settings or [])]
-    spec = resolve(*described, *chosen)
-    check_used(chosen, [spec])
+    described = () if run_file is None else (read_toml(run_file),)
+    study = Study(described, settings=(said, *(setting(text) for text in settings or [])))
+    ((_, spec),) = study.points
     if describe:
         print(tomli_w.dumps(spec.describe()), end="")
         return
@@ -152,27 +152,27 @@ def run(
     from fedcrf.experiments.results import read_results, write_results
     from fedcrf.experiments.store import Store
 
-    store = Store(output or default_folder(spec))
-    failed, _ = _carry_out([(spec, store)], workplace, place.get("log"))
-    print_tables(read_results(store).tables())
+    folder = output or default_folder(spec)
+    failed, _ = _carry_out(study.runs(folder), workplace, place.get("log"))
+    print_tables(read_results(Store(folder)).tables())
     with _failing(failed):
-        list_files(write_results(store))
+        list_files(write_results(Store(folder)))
 
 
 @with_flags
 def demo(*, output: FolderFlag = Path("runs/demo"), place: Annotated[Said, (JOBS,)]) -> None:
     """Show the point: three rules on the digits, with three attackers among ten and without."""
     workplace = _workplace({**place, "device": "cpu"})
-    from fedcrf.experiments.demo import Demonstration
+    from fedcrf.experiments.demo import accuracies, demo_table, demonstration, verdict
     from fedcrf.report.page import read_report, write_page
 
-    shown = Demonstration(output)
-    failed, _ = _carry_out(shown.study.runs(output), workplace, None, brief=True)
+    failed, _ = _carry_out(demonstration(output).runs(output), workplace, None, brief=True)
     with _failing(failed):
         page = output / "report.html"
         write_page(read_report([output]), page)
-        print_table(shown.table())
-        say(shown.verdict())
+        found = accuracies(output)
+        print_table(demo_table(found))
+        say(verdict(found))
         say(f"Who was trusted, and why: {shlex.quote(str(page))}")
 
 
@@ -193,18 +193,14 @@ def reproduce(
 ) -> None:
     """Make the paper's tables and figures: run what is missing, say which cells are not run."""
     workplace = _workplace(place)
-    from fedcrf.experiments import reproduce as paper
-    from fedcrf.experiments.analysis.paper import PAPER_METHODS, column_run
-    from fedcrf.experiments.results import write_results
+    from fedcrf.experiments.analysis import paper
+    from fedcrf.experiments.results import table, write_results
 
-    names = list(PAPER_METHODS) if methods is None else parse_names("--methods", methods)
+    names = paper.PAPER_METHODS if methods is None else parse_names("--methods", methods)
     datasets = None if dataset == "all" else parse_names("--dataset", dataset)
-    chosen = paper.columns(which, datasets)
+    chosen = paper.chosen_columns(which, datasets)
     paper.check_tables_folder(output)
-    runs = [
-        (column_run(column, names, parse_seeds(seeds)), paper.column_store(output, column))
-        for column in chosen
-    ]
+    runs = paper.paper_study(chosen, names, parse_seeds(seeds)).runs(output)
     failed: list[CellFailed] = []
     changed: list[Store] = []
     if run:
@@ -214,15 +210,14 @@ def reproduce(
             for spec, store in runs
             if display.ran(spec) or not (store.path / "results.md").exists()
         ]
-    cells = paper.paper_cells(output)
-    for table in paper.all_tables(cells):
-        print_table(table)
+    cells = table(output, paper.paper_study(paper.chosen_columns()))
+    print_tables(paper.all_tables(cells))
     for line in paper.cell_notices(cells):
         say(line)
     with _failing(failed):
         for store in changed:
             write_results(store)
-        list_files(paper.write_tables(output, cells))
+        list_files(paper.write_paper(output, cells))
 
 
 @with_flags
@@ -251,11 +246,12 @@ def sweep(
 ) -> None:
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
     workplace = _workplace(place)
+    from fedcrf.experiments.analysis.conditions import sweep_table, write_sweep
     from fedcrf.experiments.results import table
-    from fedcrf.experiments.settings import read_run_file, setting
-    from fedcrf.experiments.study import Study, parse_axis, sweep_table, write_sweep
+    from fedcrf.experiments.settings import read_toml, setting
+    from fedcrf.experiments.study import Study, parse_axis
 
-    described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_run_file(run_file)]
+    described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_toml(run_file)]
     chosen = tuple(setting(text) for text in settings or [])
     axes = tuple(parse_axis(text) for text in over)
     study = Study((*described, said), axes, chosen)
@@ -299,11 +295,18 @@ def robustness(
 ) -> None:
     """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
     workplace = _workplace(place)
-    from fedcrf.experiments import robustness as suites
-    from fedcrf.experiments.analysis.conditions import Place, summary_table
+    from fedcrf.experiments.analysis.conditions import (
+        Place,
+        other_notices,
+        stale_notices,
+        summary_table,
+        write_suite,
+    )
+    from fedcrf.experiments.grid import run_suite
+    from fedcrf.experiments.results import held, suite_cells
     from fedcrf.experiments.settings import setting
     from fedcrf.experiments.store import Store
-    from fedcrf.experiments.suite import default_folder, read_suite
+    from fedcrf.experiments.study import default_folder, read_suite
 
     whole = read_suite(suite, dataset)
     asked = whole.chosen(**chosen, settings=[setting(text) for text in settings or []], quick=quick)
@@ -312,19 +315,19 @@ def robustness(
     _loggers(place.get("log"))  # a name that is none is said before there is a folder
     failed: list[CellFailed] = []
     if run:
-        failed = suites.run_suite(
+        failed = run_suite(
             asked, store, workplace, lambda runs: _display(runs, place.get("log"), brief=True)
         )
     else:
         store.check_suite(begun=True)
-    shown = suites.held(whole, asked, store)
-    cells = suites.suite_cells(shown, store)
+    shown = held(whole, asked, store)
+    cells = suite_cells(shown, store)
     tables = [summary_table(Place(shown, cells, partition)) for partition in shown.partitions]
     print_tables(tables, "latex" if latex else "terminal")
-    for line in [*suites.other_notices(cells), *suites.stale_notices(cells)]:
+    for line in [*other_notices(cells), *stale_notices(cells)]:
         say(line)
     with _failing(failed):
-        list_files(suites.write_suite(shown, cells, store.path))
+        list_files(write_suite(shown, cells, store.path))
 
 
 def _carry_out(
@@ -516,13 +519,13 @@ def partition(
     from fedcrf.cli.display import counts_table, holdings_notices, partition_table
     from fedcrf.experiments.analysis.figures import partition_figure, save
     from fedcrf.experiments.grid import Workplace
-    from fedcrf.experiments.spec import check_used, clients_name, resolve
+    from fedcrf.experiments.spec import clients_name
     from fedcrf.experiments.store import partition_record
+    from fedcrf.experiments.study import Study
     from fedcrf.files import write_text
     from fedcrf.simulation.federation import client_splits
 
-    spec = resolve(said)
-    check_used([said], [spec])
+    ((_, spec),) = Study((), settings=(said,)).points
     images = Workplace(**source).load(spec.data)
     splits = client_splits(images.train.labels, spec.partition, seed)
     record = partition_record(seed, splits, images)

@@ -18,7 +18,6 @@ from rich.progress import (
 
 from fedcrf.errors import listed
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.grid import (
     CellFailed,
     CellFinished,
@@ -30,7 +29,7 @@ from fedcrf.experiments.grid import (
     Runs,
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import PartitionRecord
+from fedcrf.experiments.store import CellSummary, PartitionRecord
 from fedcrf.simulation.records import RoundRecord
 
 SMALL_CLIENT = 10

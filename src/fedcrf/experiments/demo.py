@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.settings import method_title
-from fedcrf.experiments.study import Axis, Study
-from fedcrf.experiments.suite import Suite, read_suite
+from fedcrf.experiments.study import Axis, Study, read_suite
 
 SUITE, DATASET, PARTITION = "attacks", "digits", "alpha-0.5"
 SEEDS = (20, 21, 22)
@@ -32,69 +28,70 @@ The rule and the attacks were chosen by the tables of ``results/robustness/attac
 """
 
 
-@dataclass(frozen=True)
-class Demonstration:
-    """Three rules on the digits, where nobody attacks and under three attacks."""
+WORST = "worst attack"
 
-    folder: Path  # has a run's folder for each of them
 
-    @cached_property
-    def study(self) -> Study:
-        """The rules where nobody attacks, and under each attack; not in the folder of a run."""
-        if (self.folder / "run.toml").exists():
-            raise FedcrfError(
-                f"{self.folder} holds a run, and the demonstration has several: choose another "
-                "folder with --output"
-            )
-        suite, asked = self._suite, {"methods": list(METHODS), "seeds": list(SEEDS)}
-        attacked = ((name, suite.layer(condition)) for name, condition in ATTACKED.items())
-        shared = {"partition": suite.partitions[PARTITION], **asked}
-        axis = Axis("condition", ((HONEST, {}), *attacked))
-        return Study((*suite.layers, shared), (axis,), folder_name=lambda at: at["condition"])
+def demonstration(folder: Path) -> Study:
+    """Return the study: the rules where nobody attacks, and under each attack; a run's folder each.
 
-    @cached_property
-    def accuracies(self) -> Mapping[tuple[str, str], float]:
-        """The mean test accuracy over the seeds and the last five rounds, by run and method."""
-        found: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for at, spec in self.study.points:
-            for cell in spec.cells():
-                rounds = self.study.store(self.folder, at).cell(cell).records()
-                last = [each.test.accuracy for each in rounds[-self._suite.last_rounds :]]
-                found[at["condition"], cell.method.name].append(float(np.mean(last)))
-        return {key: float(np.mean(values)) for key, values in found.items()}
-
-    def worst(self, method: str) -> float:
-        """Return a method's accuracy under the attack that is worst for it."""
-        return min(self.accuracies[name, method] for name in ATTACKED)
-
-    def table(self) -> Table:
-        """Return a row a method: nobody attacks, each attack, and the worst of them."""
-        titles = [self._suite.conditions[condition].title for condition in ATTACKED.values()]
-        rows = []
-        for method in METHODS:
-            values = [self.accuracies[name, method] for name in (HONEST, *ATTACKED)]
-            texts = (f"{value:.3f}" for value in (*values, self.worst(method)))
-            rows.append((method_title(method), *texts))
-        over = f"{len(SEEDS)} seeds and the last {self._suite.last_rounds} rounds"
-        title = f"Three attackers among ten clients: accuracy, mean of {over}"
-        return Table(title, ("rule", "nobody attacks", *titles, "worst attack"), tuple(rows))
-
-    def verdict(self) -> str:
-        """Return in one sentence what happened."""
-        honest = {method: 100 * self.accuracies[HONEST, method] for method in METHODS}
-        costs = [
-            f"{method_title(method)} {honest[method] - 100 * self.worst(method):.1f}"
-            for method in METHODS
-        ]
-        base, ours = METHODS[0], METHODS[-1]
-        gain = honest[ours] - honest[base]
-        beside = f"{abs(gain):.1f} points {'more' if gain > 0 else 'less'} accurate than"
-        return (
-            f"At worst the three attackers cost {', '.join(costs[:-1])} and {costs[-1]} points of "
-            f"accuracy; where nobody attacks, {method_title(ours)} is "
-            f"{beside if abs(gain) >= 0.05 else 'as accurate as'} {method_title(base)}."
+    Raises:
+        FedcrfError: The folder is that of a run.
+    """
+    if (folder / "run.toml").exists():
+        raise FedcrfError(
+            f"{folder} holds a run, and the demonstration has several: choose another folder with "
+            "--output"
         )
+    suite = read_suite(SUITE, DATASET)
+    asked = {"methods": list(METHODS), "seeds": list(SEEDS)}
+    attacked = ((name, suite.layer(condition)) for name, condition in ATTACKED.items())
+    axis = Axis("condition", ((HONEST, {}), *attacked))
+    base = (*suite.layers, {"partition": suite.partitions[PARTITION], **asked})
+    return Study(base, (axis,), folder_name=lambda at: at["condition"])
 
-    @property
-    def _suite(self) -> Suite:
-        return read_suite(SUITE, DATASET)
+
+def accuracies(folder: Path) -> pd.DataFrame:
+    """Return mean test accuracies over the seeds and the last rounds, a row a rule.
+
+    Behind the columns of the runs is that of the attack that is worst for each rule.
+    """
+    study, last_rounds = demonstration(folder), read_suite(SUITE, DATASET).last_rounds
+    means = pd.Series(
+        {
+            (cell.method.name, at["condition"], cell.seed): np.mean(
+                [each.test.accuracy for each in store.cell(cell).records()[-last_rounds:]]
+            )
+            for (at, spec), (_, store) in zip(study.points, study.runs(folder), strict=True)
+            for cell in spec.cells()
+        }
+    )
+    found = means.groupby(level=[0, 1]).mean().unstack().loc[[*METHODS], [HONEST, *ATTACKED]]
+    return found.assign(**{WORST: found[[*ATTACKED]].min(axis="columns")})
+
+
+def demo_table(found: pd.DataFrame) -> Table:
+    """Return a row a rule: nobody attacks, each attack, and the worst of them."""
+    suite = read_suite(SUITE, DATASET)
+    titles = [suite.conditions[condition].title for condition in ATTACKED.values()]
+    rows = [
+        (method_title(method), *(f"{value:.3f}" for value in values))
+        for method, *values in found.itertuples(name=None)
+    ]
+    over = f"{len(SEEDS)} seeds and the last {suite.last_rounds} rounds"
+    title = f"Three attackers among ten clients: accuracy, mean of {over}"
+    return Table(title, ("rule", "nobody attacks", *titles, WORST), tuple(rows))
+
+
+def verdict(found: pd.DataFrame) -> str:
+    """Return in one sentence what happened."""
+    honest = 100 * found[HONEST]
+    lost = honest - 100 * found[WORST]
+    *costs, last = (f"{method_title(method)} {lost[method]:.1f}" for method in METHODS)
+    base, ours = METHODS[0], METHODS[-1]
+    gain = honest[ours] - honest[base]
+    beside = f"{abs(gain):.1f} points {'more' if gain > 0 else 'less'} accurate than"
+    return (
+        f"At worst the three attackers cost {', '.join(costs)} and {last} points of accuracy; "
+        f"where nobody attacks, {method_title(ours)} is "
+        f"{beside if abs(gain) >= 0.05 else 'as accurate as'} {method_title(base)}."
+    )

@@ -12,24 +12,36 @@ import logging
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from fedcrf.attacks import DataAttack
 from fedcrf.data import ImageDataset, load_dataset
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.cell import Begun, CellStore, CellSummary
-from fedcrf.experiments.provenance import provenance
+from fedcrf.experiments.provenance import FIRST, provenance
 from fedcrf.experiments.settings import DataSettings
-from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import PartitionRecord, Store, partition_record
+from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
+from fedcrf.experiments.store import (
+    AXES,
+    Begun,
+    CellStore,
+    CellSummary,
+    PartitionRecord,
+    Score,
+    Store,
+    name_of,
+    partition_record,
+    unseeded,
+)
 from fedcrf.extras import check_installed, mend
 from fedcrf.models import check_outputs
 from fedcrf.processes import Child, in_child, one_thread
@@ -37,6 +49,9 @@ from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import Client, RoundRecord, Rounds, reported_round, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
+
+if TYPE_CHECKING:
+    from fedcrf.experiments.study import Suite
 
 WORTH_PROCESSES = 10_000
 """Training images a round from which processes for the clients repay their start."""
@@ -147,6 +162,10 @@ Observer = Callable[[Event], None]
 
 Runs = Sequence[tuple[RunSpec, Store]]
 """What is run, and where the results go."""
+
+
+ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
+"""Returns who is called with everything that happens in some runs."""
 
 
 @dataclass(frozen=True)
@@ -457,3 +476,95 @@ def _work(connection: Connection, workplace: Workplace) -> None:
                 _attempt(job, workplace, connection.send)
     except (EOFError, ConnectionError):
         os._exit(0)  # the parent is gone, or is going: nothing is left to say
+
+
+def run_suite(
+    suite: Suite, store: Store, workplace: Workplace, observer_of: ObserverOf
+) -> list[CellFailed]:
+    """Run every cell of a suite that is missing or stale, seed by seed; return those that failed.
+
+    ``observer_of`` returns, for the runs of all seeds, who is called with everything that happens.
+    """
+    from fedcrf.experiments.results import keys_of, score_table  # tables, which no worker needs
+
+    failed: list[CellFailed] = []
+    cells = suite.cells  # what cannot be run is said before there is a folder
+    store.check_suite()
+    with store.locked():
+        scores = store.scores()
+        known = score_table(scores, store.descriptions(scores), suite)
+        done = keys_of(known)
+        store.write_scores(scores[place] for place in known.index)  # no line that a kill cut off
+        store.pack(done)  # whose command was killed before it did
+        missing = [key for key in cells if key not in done]
+        if not missing:
+            return failed
+        cell = cells[missing[0]]  # all have the suite's data
+        store.check_scored_data(cell, workplace.load(cell.data).fingerprint)
+        store.describe(cells[key] for key in missing)
+        same: dict[CellSpec, list[CellKey]] = {}
+        for key in missing:  # with other settings, conditions may come to the same
+            same.setdefault(cells[key], []).append(key)
+        first = [keys[0] for keys in same.values()]
+        of_seeds = [_runs(suite, store, first, seed) for seed in dict.fromkeys(suite.seeds)]
+        every = [run for runs in of_seeds for run in runs]
+        stores = {cell: run for spec, run in every for cell in spec.cells()}
+        scored: list[CellKey] = []
+        with observer_of(every) as observer:
+
+            def keep(event: Event) -> None:
+                """Keep the score of a finished cell, and pass the event on."""
+                if isinstance(event, CellFinished):
+                    records = stores[event.cell].cell(event.cell).records()
+                    for key in same[event.cell]:
+                        store.append(_score(suite, key, event, records))
+                        scored.append(key)
+                observer(event)
+
+            for runs in filter(None, of_seeds):
+                failed += run_grids(runs, workplace, keep)
+                store.pack(scored, same.values())
+    return failed
+
+
+def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Runs:
+    """Return the runs of those cells that have a seed, and their working folders."""
+    wanted = set(keys)
+    runs = []
+    for at, spec in suite.study.points:
+        methods = [name for name in spec.methods if (*at.values(), name, seed) in wanted]
+        if methods:
+            chosen = replace(spec, methods=tuple(methods), seeds=(seed,))
+            runs.append((chosen, store.under_way(at["partition"], at["condition"], seed)))
+    return runs
+
+
+def _score(suite: Suite, key: CellKey, finished: CellFinished, records: Rounds) -> Score:
+    from fedcrf.experiments.analysis.conditions import separation
+
+    last, summary = records[-suite.last_rounds :], finished.summary
+    everyone = [record.everyone or record.test for record in last]
+    behaviour = {part: number for part, number in summary.behaviour.items() if number != FIRST}
+    separations = None
+    if any(record.reasons is not None for record in records):
+        areas = map(separation, records)
+        separations = [round(each, 4) for each in areas if each is not None]
+
+    def mean(values: Iterable[float | None]) -> Any:
+        found: list[Any] = list(values)
+        return None if None in found else float(np.mean(found))
+
+    return Score(
+        **dict(zip(AXES, key, strict=True)),
+        accuracy=mean(record.test.accuracy for record in last),
+        everyone=mean(each.accuracy for each in everyone),
+        worst_client=mean(each.worst_client for each in everyone),
+        held_out_accuracy=mean(each.held_out.accuracy if each.held_out else None for each in last),
+        attack_success=mean(record.attack_success for record in last),
+        last_rounds=suite.last_rounds,
+        separation=separations,
+        description=name_of(unseeded(finished.cell)),
+        behaviour=behaviour or None,
+        fingerprint=summary.fingerprint,
+        provenance=summary.provenance,
+    )

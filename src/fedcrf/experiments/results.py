@@ -7,12 +7,11 @@ such as ``rules.crf.bandwidth``. Strings are empty and numbers NaN where a cell 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -21,21 +20,21 @@ from fedcrf.experiments.analysis.paper import published_column
 from fedcrf.experiments.analysis.tables import (
     UNDER_ATTACK,
     Table,
+    counted,
     details_table,
     results_table,
     write_tables,
 )
-from fedcrf.experiments.cell import CellResult, CellSummary
 from fedcrf.experiments.provenance import changes
 from fedcrf.experiments.recorded import recorded_rows, recorded_runs
-from fedcrf.experiments.settings import flat
-from fedcrf.experiments.spec import CellSpec, RunSpec, cell_of
-from fedcrf.experiments.store import DESCRIPTION, Score, Store
+from fedcrf.experiments.settings import differences, flat, is_method
+from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec, cell_of
+from fedcrf.experiments.store import AXES, DESCRIPTION, CellResult, CellSummary, Score, Store
+from fedcrf.experiments.study import Study, Suite
 from fedcrf.extensions import short_name
 from fedcrf.simulation.records import Rounds, reported_round, rounds_of
 
-if TYPE_CHECKING:
-    from fedcrf.experiments.study import Study
+T = TypeVar("T")
 
 COLUMNS: Mapping[str, Any] = {
     "method": "",
@@ -167,28 +166,29 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
 
     Of several runs the settings in which they differ are columns, by their keys in a run file. Of
     runs that another framework carried out there is a row a run. Of a ``study`` only its own runs
-    are looked at, and its axes are the columns.
+    are looked at, as far as they were begun, and its axes are the columns.
     """
     if study is not None:
         return frame(
             row
             for at, _ in study.points
             for store in [study.store(folder, at)]
+            if (store.path / DESCRIPTION).exists()
             for row in run_rows(read_results(store), store.path, at)
         )
     if (suite := Store(folder)).is_suite:
         scores = suite.scores()
-        rows = suite_rows(scores, suite.descriptions(scores))
-        return frame({**row, "folder": str(folder)} for row, _ in rows)
+        found = score_table(scores, suite.descriptions(scores))
+        return found.assign(folder=str(folder))[[*COLUMNS]]
     if recorded := recorded_runs(folder):
         return frame(recorded_rows(recorded))
     runs = [(store, read_results(store)) for store in stores_in(folder).values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
-    shared = set.intersection(*({*each} for each in described))
     varied = [
         key
         for key in described[0]
-        if key in shared - {"methods", "seeds", "data.dataset"}
+        if key not in ("methods", "seeds", "data.dataset")
+        and all(key in each for each in described)
         and len({str(each[key]) for each in described}) > 1
     ]
     return frame(
@@ -234,44 +234,99 @@ def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[d
         yield {**row, **at}
 
 
-def suite_rows(
-    scores: Iterable[Score], descriptions: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[dict[str, Any], CellSpec | FedcrfError]]:
-    """Yield for each finished cell of a suite its row, and the cell; an error if there is none now.
+def score_table(
+    scores: Sequence[Score],
+    descriptions: Mapping[str, Mapping[str, Any]],
+    suite: Suite | None = None,
+) -> pd.DataFrame:
+    """Return the finished cells of a suite's folder; complete are those that count.
 
-    Settings that are new since it was run have their defaults.
+    Settings that are new since a cell was run have their defaults. The index is the place among the
+    scores. Behind the columns of every table is ``other``, which says why a cell is not of
+    ``suite``, and the ``machine`` and ``commits`` that made it. Of a ``suite`` there are no stale
+    cells that were run again.
     """
     cells: dict[str, CellSpec | FedcrfError] = {}
-    reasons: dict[tuple[str, str, str], str] = {}
+    rows = []
     for score in scores:
-        name, kept, device = score.description, score.behaviour or {}, score.provenance.device
-        description = descriptions.get(name, {})
-        if name not in cells:
+        description = descriptions.get(score.description, {})
+        if score.description not in cells:
             try:
-                cells[name] = cell_of({**description, "seed": 0})
+                cells[score.description] = cell_of({**description, "seed": 0})
             except FedcrfError as error:
-                cells[name] = error
-        cell, key = cells[name], (name, str(kept), device)
-        if not isinstance(cell, FedcrfError):
-            if key not in reasons:
-                reasons[key] = "; ".join(changes(cell, kept, device))
-            cell = replace(cell, seed=score.seed)
-        stale = reasons.get(key, "")
-        row = {
-            **score.model_dump(include=set(COLUMNS)),
-            "dataset": description.get("data", {}).get("dataset", ""),
-            "attack": description.get("attack", {}).get("name", ""),
-            "everyone_accuracy": score.everyone,
-            "commit": score.provenance.commit,
-            "stale": stale,
-            "complete": not stale,
-        }
-        yield row, cell
+                cells[score.description] = error
+        cell, made = cells[score.description], score.provenance
+        other = "" if suite is None else _not_of(suite, score, cell)
+        stale = ""
+        if not other and not isinstance(cell, FedcrfError):
+            stale = "; ".join(changes(cell, score.behaviour or {}, made.device))
+        rows.append(
+            {
+                **score.model_dump(include=set(COLUMNS)),
+                "dataset": description.get("data", {}).get("dataset", ""),
+                "attack": description.get("attack", {}).get("name", ""),
+                "everyone_accuracy": score.everyone,
+                "commit": made.commit,
+                "stale": stale,
+                "complete": not stale and not other,
+                "other": other,
+                "machine": f"{made.processor}, torch {made.torch}",
+                "commits": made.every_commit,
+            }
+        )
+    found = frame(rows, other="", machine="", commits=())
+    if suite is None:
+        return found
+    # Of the cells of one key that which counts comes last, else that which was kept last.
+    last = found.sort_values("complete", kind="stable")
+    own = last[last["other"] == ""].drop_duplicates([*AXES], keep="last").index
+    return found[(found["other"] != "") | found.index.isin(own)]
 
 
-def counted(column: pd.Series) -> dict[str, int]:
-    """Return how many cells have each text of a column, in the order of the cells."""
-    return dict(Counter(column[column != ""]))
+def _not_of(suite: Suite, score: Score, cell: CellSpec | FedcrfError) -> str:
+    """Return why a finished cell is none of a suite; empty where it is one."""
+    if (wanted := suite.cells.get(score.key)) is None:
+        return f" of {score.partition}/{score.condition}/{score.method}"
+    if score.last_rounds != suite.last_rounds:
+        return f", means of the last {score.last_rounds} rounds, not of {suite.last_rounds}"
+    if isinstance(cell, FedcrfError):
+        return f" of settings that there are no longer ({cell})"
+    if (own := replace(cell, seed=score.seed)) == wanted:
+        return ""
+    found = differences(wanted.describe(), own.describe())
+    said = "; ".join(f"{key} is {theirs}, not {ours}" for key, ours, theirs in found)
+    return f" of other settings ({said})"
+
+
+def suite_cells(suite: Suite, store: Store) -> pd.DataFrame:
+    """Return the table of a suite's finished cells in a folder; see `score_table`."""
+    scores = store.scores()
+    return score_table(scores, store.descriptions(scores), suite)
+
+
+def keys_of(cells: pd.DataFrame) -> set[CellKey]:
+    """Return which cells of a suite are complete."""
+    return set(cells[cells["complete"]][[*AXES]].itertuples(index=False, name=None))
+
+
+def held(complete: Suite, asked: Suite, store: Store) -> Suite:
+    """Return the suite of all that is asked for, and of all that a folder holds beside it.
+
+    ``complete`` has all partitions and conditions. Methods that are gone are left out.
+    """
+    scores, whole = store.scores(), asked.with_parts_of(complete)
+
+    def known(asked: Iterable[T], held: Iterable[T], among: Iterable[T] | None = None) -> list[T]:
+        names = dict.fromkeys([*asked, *held])
+        return [name for name in among or names if name in names]
+
+    methods = {score.method: None for score in scores if score.condition not in whole.ideals}
+    return whole.chosen(
+        methods=known(asked.methods, filter(is_method, methods)),
+        seeds=sorted(known(asked.seeds, (score.seed for score in scores))),
+        partitions=known(asked.partitions, (score.partition for score in scores), whole.partitions),
+        conditions=known(asked.conditions, (score.condition for score in scores), whole.conditions),
+    )
 
 
 def suite_notices(suite: Store) -> list[str]:

@@ -190,19 +190,19 @@ def without_name(options: Options) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key != "name"}
 
 
-def read_run_file(path: Path) -> dict[str, Any]:
-    """Read a run file."""
+def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
+    """Read a run file, or ``what`` else errors call it."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except IsADirectoryError:
         raise FedcrfError(
-            f"run file {path} is a folder: give a file, such as {path / 'run.toml'}"
+            f"{what} {path} is a folder: give a file, such as {path / 'run.toml'}"
         ) from None
     except OSError as error:
-        raise FedcrfError(f"run file {path} cannot be read: {error.strerror}") from None
+        raise FedcrfError(f"{what} {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FedcrfError(
-            f"run file {path} is not valid TOML ({error}): mend it, or move it away"
+            f"{what} {path} is not valid TOML ({error}): mend it, or move it away"
         ) from None
 
 

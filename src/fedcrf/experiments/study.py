@@ -1,39 +1,43 @@
-"""A study: a base run and named axes, whose values make its runs; and what settings do."""
+"""Studies: a base run and named axes; and suites, which are studies written down in a file."""
 
 from __future__ import annotations
 
 import itertools
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import pandas as pd
-
-from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.tables import (
-    UNDER_ATTACK,
-    Table,
-    by_axes,
-    difference_text,
-    estimate,
-    estimate_text,
-    mean_grid,
-    paired_difference,
-    write_tables,
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
 )
+from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic_core import ErrorDetails
+
+from fedcrf.checks import check_whole
+from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.experiments.analysis.tables import BASELINE
 from fedcrf.experiments.settings import (
     Options,
+    averaging_method,
     flat,
-    folder_name,
     hashable,
-    method_title,
+    read_toml,
     setting,
+    wanted,
 )
 from fedcrf.experiments.spec import (
+    NOBODY,
     CellKey,
     CellSpec,
     RunSpec,
@@ -42,6 +46,32 @@ from fedcrf.experiments.spec import (
     with_current_names,
 )
 from fedcrf.experiments.store import Store
+from fedcrf.extensions import short_name
+
+LAST_ROUNDS = 5
+"""A cell's score is the mean over so many rounds where the suite does not say it."""
+
+PROTOCOLS = ("byzfl", "karimireddy", "flpoison", "honest-sites", "hospitals")
+"""Suites of the field's protocols; each file names its source and its departures from it."""
+
+SUITES = ("attacks", "noise", *PROTOCOLS)
+"""The suites that come with the package; beside them is ``paper``, of the paper's tables."""
+
+NOT_IN_FILES = {"name", "dataset", "settings"}
+"""Fields of a suite that its file does not say."""
+
+FOLDER_NAME = re.compile(r"\w[\w.\-]{0,99}")
+"""What partitions and conditions may be called, as their cells have folders of these names."""
+
+SAID_ELSEWHERE = {
+    "methods": ("at the top of the file", "with --methods"),
+    "seeds": ("at the top of the file", "with --seeds"),
+    "attack": (
+        "in the [[conditions]] that have one, or it would reach all of them",
+        "with --conditions and --attackers, or in a suite of your own",
+    ),
+}
+"""What is no setting of all runs of a suite: where its file says it, and how it is chosen."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +106,8 @@ class Axis:
 
 def setting_folder(at: Mapping[str, Any]) -> str:
     """Return the folder of a combination of settings, such as ``bandwidth=0.5,iterations=3``."""
-    return ",".join(f"{last_part(key)}={_exact_text(value)}" for key, value in at.items())
-
-
-def last_part(key: str) -> str:
-    """Return what a setting is called within its section."""
-    return key.rpartition(".")[2]
+    exact = ((last_part(key), value_text(value, repr)) for key, value in at.items())
+    return ",".join(f"{name}={text}" for name, text in exact)
 
 
 @dataclass(frozen=True)
@@ -92,13 +118,15 @@ class Study:
         base: The layers that all runs share, as for `resolve`.
         axes: What varies, beside methods and seeds.
         settings: Further layers, whose settings no axis may vary.
-        folder_name: Returns the name of a combination's folder.
+        folder_name: Returns the name of a combination's folder; without axes it is the study's.
+        only: The combinations of the axes' values that there are; all where left out.
     """
 
     base: tuple[Options, ...]
     axes: tuple[Axis, ...] = ()
     settings: tuple[Options, ...] = ()
     folder_name: Callable[[Mapping[str, Any]], str] = setting_folder
+    only: Container[tuple[Any, ...]] | None = None
 
     @cached_property
     def points(self) -> list[tuple[dict[str, Any], RunSpec]]:
@@ -110,7 +138,11 @@ class Study:
                 raise FedcrfError(f"--over {key} is said twice: give all its values at once")
             if any(setting_at(layer, key) is not None for layer in fixed):
                 raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
-        points = [(at, self._resolved(at, layers)) for at, layers in product(self.axes)]
+        points = [
+            (at, self._resolved(at, layers))
+            for at, layers in product(self.axes)
+            if self.only is None or tuple(at.values()) in self.only
+        ]
         varied = [axis.layers[0][1] for axis in self.axes if axis.is_setting]
         check_used([*self.settings, *varied], [spec for _, spec in points])
         return points
@@ -198,61 +230,388 @@ def _current_key(key: str) -> str:
     return now
 
 
-def _exact_text(value: Any) -> str:
-    """Return a value as it stands in folder names: different for different values."""
-    if isinstance(value, tuple):
-        return "-".join(map(_exact_text, value))
-    return repr(value) if isinstance(value, float) else str(value)
-
-
-def sweep_table(study: Study, results: pd.DataFrame) -> Table:
-    """Return the test accuracy at every point, and its paired difference to the default's."""
-    names, defaults = [axis.name for axis in study.axes], list(study.default_values())
-    finished = results[results["complete"]]
-    of_run = by_axes(finished, "folder", "method")
-    methods = list(dict.fromkeys(finished["method"]))
-    named = len(methods) > 1
-    points = finished.drop_duplicates("folder").set_index("folder")[names]
-    values = {folder: at for folder, *at in points.itertuples(name=None)}
-    default_folder = next((folder for folder, at in values.items() if at == defaults), None)
-    rows = []
-    for folder, method in dict.fromkeys(zip(finished["folder"], finished["method"], strict=True)):
-        accuracy = of_run[folder, method]["accuracy"]
-        to_default = paired_difference(accuracy, of_run[default_folder, method]["accuracy"])
-        difference = "default" if folder == default_folder else difference_text(to_default)
-        at = [*([method_title(method)] if named else []), *map(value_text, values[folder])]
-        rows.append((*at, str(len(accuracy)), estimate_text(estimate(accuracy)), difference))
-    settings = [*(["method"] if named else []), *map(last_part, names)]
-    header = (*settings, "seeds", "test accuracy", "Δ to default [95 %]")
-    title = f"{', '.join(map(method_title, methods))} over {', '.join(names)}"
-    attacked = any(spec.threat is not None for _, spec in study.points)
-    return Table(title, header, tuple(rows), UNDER_ATTACK if attacked else "")
-
-
-def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the table, and of two settings a heat map a method; see `write_tables`."""
-    from fedcrf.experiments.analysis.figures import heat_map_figure, save
-
-    paths = write_tables(folder, sweep_table(study, results).files("sweep"), results)
-    if len(study.axes) != 2:
-        return paths
-    down, across = (axis.name for axis in study.axes)
-    rows, columns = ([value_text(value) for value in axis.values] for axis in study.axes)
-    default = tuple(map(value_text, study.default_values()))
-    written = results.assign(**{name: results[name].map(value_text) for name in (down, across)})
-    for method in dict.fromkeys(results[results["complete"]]["method"]):
-        grid = mean_grid(written[written["method"] == method], down, across)
-        grid = grid.reindex(index=rows, columns=columns)
-        grid = grid.rename_axis(index=last_part(down), columns=last_part(across))
-        title = f"{method_title(method)}: mean test accuracy"
-        paths += save(
-            heat_map_figure(grid, title, default), folder / f"heat-map-{folder_name(method)}"
-        )
-    return paths
-
-
-def value_text(value: Any) -> str:
-    """Return a setting's value as it stands in tables and figures."""
+def value_text(value: Any, number: Callable[[float], str] = "{:g}".format) -> str:
+    """Return a setting's value as it stands in tables and figures; ``number`` writes floats."""
     if isinstance(value, list | tuple):
-        return "-".join(value_text(each) for each in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return "-".join(value_text(each, number) for each in value)
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def last_part(key: str) -> str:
+    """Return what a setting is called within its section."""
+    return key.rpartition(".")[2]
+
+
+class Condition(BaseModel):
+    """What is wrong in a cell."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str  # how it is called in results and on the command line
+    title: str  # how tables call it
+    attack: dict[str, Any] = {}  # the section of a run file; empty where all clients are honest
+    attacks: dict[str, dict[str, Any]] = {}  # settings of the attack, likewise
+    # The condition without the wrong clients, in which oracles show what could be reached.
+    ideal: str | None = None
+
+
+class Quick(BaseModel):
+    """What a suite is, where nothing else is chosen, at a size of ten minutes on two cores."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: dict[str, Any] = {}  # what all runs share there, over the suite's own
+    methods: list[str] | None = None
+    seeds: list[int] | None = None
+    partitions: list[str] | None = None  # names of partitions
+    conditions: list[str] | None = None  # names of conditions, or titles of their groups
+
+
+def _by_name(conditions: Any) -> Any:
+    """Return a file's conditions by their names."""
+    if not isinstance(conditions, list):
+        return conditions
+    try:
+        found = TypeAdapter(list[Condition]).validate_python(conditions)
+    except ValidationError as error:
+        raise FedcrfError(_mend(error.errors()[0], "conditions.")) from None
+    if len({each.name for each in found}) < len(found) or not found:
+        raise FedcrfError(
+            " has no conditions or two of one name: give each a name of its own, the first to the "
+            "one in which nobody is wrong"
+        )
+    return {each.name: each for each in found}
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Suite:
+    """Methods × seeds × partitions × conditions on one data set.
+
+    Attributes:
+        title: What it shows.
+        dataset: Which of its data sets.
+        run: What all runs share, as for `resolve`; over it is what those of a data set share.
+        last_rounds: The score is the mean test accuracy of so many rounds, the last ones.
+        partitions: By name, the section of a run file.
+        conditions: By name; the first is the one in which nobody is wrong.
+        groups: By title, conditions whose worst case is shown.
+        attackers: How many clients attack under a condition that does not say it itself. Informed
+            rules expect as many where nobody attacks. So the tables show what being ready costs.
+        additional: Whether they come in addition to the clients that hold the data; see
+            `Schedule`. Where nobody attacks there are none.
+        quick: The suite at its small size; None if it has none.
+        settings: What was chosen of runs; it wins over the others.
+    """
+
+    name: str
+    dataset: str
+    title: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    run: dict[str, Any]
+    datasets: dict[str, dict[str, Any]]
+    partitions: dict[str, dict[str, Any]]
+    conditions: Annotated[dict[str, Condition], BeforeValidator(_by_name)]
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    last_rounds: PositiveInt = LAST_ROUNDS
+    attackers: PositiveInt | None = None
+    additional: bool | None = None
+    quick: Quick | None = None
+    told: Any = None  # of older files: rules are informed of how many attack anyway
+    settings: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def layers(self) -> tuple[Mapping[str, Any], ...]:
+        """What all runs share, as for `resolve`."""
+        return (self.run, self.datasets[self.dataset], *self.settings)
+
+    def with_parts_of(self, complete: Suite) -> Suite:
+        """Return what was chosen of a suite with all of its partitions and conditions."""
+        return replace(self, partitions=complete.partitions, conditions=complete.conditions)
+
+    @property
+    def quiet(self) -> str:
+        """The condition in which nobody is wrong."""
+        return next(iter(self.conditions))
+
+    @property
+    def ideals(self) -> set[str]:
+        """The conditions in which the wrong clients are left out."""
+        return {each.ideal for each in self.conditions.values() if each.ideal is not None}
+
+    @property
+    def oracles(self) -> tuple[str, ...]:
+        """The methods that are run without the wrong clients.
+
+        They average as FedAvg does, with the objective and the server optimizer of the others.
+        """
+        return tuple(dict.fromkeys(map(averaging_method, self.methods)))
+
+    @cached_property
+    def numbers(self) -> str:
+        """How many clients are wrong, of how many: ``"2 or 4 of 10 clients"``.
+
+        Conditions that cannot be, such as 4 attackers of 4 clients, do not count.
+        """
+        specs = []
+        one = {"methods": [BASELINE], "seeds": [0]}
+        for _, layers in product(self.study.axes):
+            with suppress(FedcrfError):  # `cells` says it of those that are to be run
+                specs.append(resolve(*self.layers, *layers, one))
+        attacked = [(spec.threat, spec.num_clients) for spec in specs if spec.threat is not None]
+        sizes = {size for _, size in attacked} or {spec.num_clients for spec in specs}
+        clients = f"{_either(sizes)} clients"
+        wrong = {threat.schedule.count(size) for threat, size in attacked}
+        return f"{_either(wrong)} of {clients}" if wrong else clients
+
+    @cached_property
+    def study(self) -> Study:
+        """The base run of methods × seeds on the data set, and the partitions and conditions."""
+        return Study(
+            (*self.layers, {"methods": list(self.methods), "seeds": list(self.seeds)}),
+            (
+                Axis("partition", tuple((k, {"partition": v}) for k, v in self.partitions.items())),
+                Axis("condition", tuple((name, self.layer(name)) for name in self.conditions)),
+            ),
+        )
+
+    def layer(self, condition: str) -> dict[str, Any]:
+        """Return what a condition says of a run.
+
+        Where it leaves the wrong clients out, only the oracles are asked.
+        """
+        chosen = self.conditions[condition]
+        shared = {} if self.attackers is None else {"attackers": self.attackers}
+        if self.additional is not None and chosen.attack:
+            shared["additional"] = self.additional
+        attack = {**shared, **(chosen.attack or {"name": NOBODY})}
+        asked = {"methods": list(self.oracles)} if condition in self.ideals else {}
+        return {"attack": attack, "attacks": chosen.attacks, **asked}
+
+    @cached_property
+    def cells(self) -> Mapping[CellKey, CellSpec]:
+        """The cells of the study: of each partition, condition, method and seed."""
+        cells = self.study.cells
+        for _, _, method, _ in cells:
+            if method not in (*self.methods, *self.oracles):
+                raise FedcrfError(
+                    f"suite {self.name} compares methods by name, and server.optimizer makes one "
+                    f"{method}: leave it out, and name that method"
+                )
+        return cells
+
+    def chosen(
+        self,
+        *,
+        methods: Sequence[str] | None = None,
+        seeds: Sequence[int] | None = None,
+        partitions: Sequence[str] | None = None,
+        conditions: Sequence[str] | None = None,
+        attackers: int | None = None,
+        clients: int | None = None,
+        settings: Sequence[Mapping[str, Any]] = (),
+        quick: bool = False,
+    ) -> Suite:
+        """Return the suite with some of its parts, and with your methods, seeds and settings.
+
+        Args:
+            methods: Any methods.
+            seeds: Any seeds.
+            partitions: Names of the suite's.
+            conditions: Names of the suite's, or titles of its groups, in any case. The quiet one
+                stays, and so do the ideals of those chosen.
+            attackers: How many attack under every condition with an attack, and rules know of.
+            clients: The number of clients.
+            settings: Layers for `resolve` that win over the suite's; none of `SAID_ELSEWHERE`, and
+                nothing that a chosen part says itself or no method or condition uses.
+            quick: Whether what is not chosen is that of the suite's small size.
+        """
+        if quick and self.quick is None:
+            raise FedcrfError(f"suite {self.name} has no small size: leave --quick out")
+        small = (self.quick if quick else None) or Quick()
+        methods = small.methods if methods is None else methods
+        seeds = small.seeds if seeds is None else seeds
+        partitions = small.partitions if partitions is None else partitions
+        conditions = small.conditions if conditions is None else conditions
+        chosen, kept = dict(self.partitions), dict(self.conditions)
+        if partitions is not None:
+            if not partitions:
+                raise FedcrfError(f"no partition is chosen: name one of suite {self.name} at least")
+            for name in partitions:
+                if name not in chosen:
+                    raise unknown_name(f"partition of suite {self.name}", name, self.partitions)
+            chosen = {name: each for name, each in chosen.items() if name in partitions}
+        if conditions is not None:
+            asked = [each for name in conditions for each in self._named(name)]
+            names = {self.quiet, *asked, *(self.conditions[name].ideal for name in asked)}
+            kept = {name: each for name, each in kept.items() if name in names}
+        numbers: dict[str, Any] = {}
+        if attackers is not None:
+            check_whole("attackers", attackers, least=1)
+            sections = {name: each.attack for name, each in kept.items()}
+            self._check_shared("attackers", "attackers", sections)
+        if clients is not None:
+            check_whole("clients", clients, least=2)
+            self._check_shared("clients", "num_clients", chosen)
+            numbers = {"partition": {"num_clients": clients}}
+        said = {f"partition {name}": {"partition": each} for name, each in chosen.items()}
+        said |= {f"condition {name}": {"attacks": each.attacks} for name, each in kept.items()}
+        said = {part: with_current_names(section) for part, section in said.items()}
+        settings = [with_current_names(layer) for layer in settings]
+        self._check_settings(settings, said)
+        suite = replace(
+            self,
+            name=f"{self.name}-quick" if quick else self.name,
+            methods=self.methods if methods is None else tuple(methods),
+            seeds=self.seeds if seeds is None else tuple(seeds),
+            partitions=chosen,
+            conditions=kept,
+            settings=(*self.settings, small.run, numbers, *settings),
+            attackers=self.attackers if attackers is None else attackers,
+        )
+        if settings:
+            check_used(settings, [spec for _, spec in replace(suite, seeds=(0,)).study.points])
+        return suite
+
+    def _named(self, name: str) -> Sequence[str]:
+        """Return the condition of a name, or those of the group of a title."""
+        if name in self.conditions:
+            return [name]
+        groups = {title.casefold(): names for title, names in self.groups.items()}
+        if name.casefold() not in groups:
+            known = [*self.conditions, *self.groups]
+            raise unknown_name(f"condition of suite {self.name}", name, known)
+        return groups[name.casefold()]
+
+    def _check_settings(
+        self, settings: Sequence[Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Raise a `FedcrfError` where a setting is chosen by a flag, or said by a part itself."""
+        for layer in settings:
+            for key, (_, how) in SAID_ELSEWHERE.items():
+                if key in layer:
+                    raise FedcrfError(f"{key} is no setting of a whole suite: choose it {how}")
+            for part, section in said.items():
+                for key in dict(flat(section)).keys() & dict(flat(layer)).keys():
+                    raise FedcrfError(
+                        f"{part} of suite {self.name} says {key} itself: leave it out, or give a "
+                        "suite of your own"
+                    )
+
+    def _check_shared(self, flag: str, key: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise a `FedcrfError` where some section has a number of its own."""
+        own = [name for name, section in sections.items() if key in section]
+        if own:
+            raise FedcrfError(
+                f"suite {self.name} says itself how many {flag} there are under {own[0]}: leave "
+                f"--{flag} out"
+            )
+
+
+def read_suite(name: str, dataset: str | None = None) -> Suite:
+    """Return a suite of the package, or of a TOML file, on one of its data sets, else the first."""
+    suite = _parsed(name)
+    _check_sections(name, suite)
+    if dataset is None:
+        dataset = next(iter(suite.datasets))
+    if dataset not in suite.datasets:
+        raise unknown_name(f"data set of suite {name}", dataset, suite.datasets)
+    _check_conditions(name, suite)
+    return replace(suite, dataset=dataset)
+
+
+def default_folder(suite: Suite, chosen: Suite) -> Path:
+    """Return the results folder of what is chosen of a suite.
+
+    There is one for each data set, and others for numbers of clients that are not the suite's.
+    """
+    name, numbers = f"{chosen.name}-{suite.dataset}", chosen.with_parts_of(suite).numbers
+    if numbers != suite.numbers:
+        name += f"-{numbers.replace(' ', '-')}"
+    return Path("runs") / "robustness" / name
+
+
+def _parsed(name: str) -> Suite:
+    """Return the content of a suite's file, over what all suites share."""
+    if name in (*SUITES, "paper"):
+        said = _packaged(name)
+    elif name.endswith(".toml"):
+        said = read_toml(Path(name), "suite")
+    else:
+        raise unknown_name("suite", name, SUITES)
+    for key in NOT_IN_FILES & said.keys():
+        raise FedcrfError(f"suite {name}: unknown key '{key}': leave it out")
+    whole = {**_packaged("shared"), **said, "name": Path(name).stem, "dataset": ""}
+    try:
+        return TypeAdapter(Suite).validate_python(whole)
+    except ValidationError as error:
+        raise FedcrfError(f"suite {name}{_mend(error.errors()[0])}") from None
+
+
+def _check_sections(name: str, file: Suite) -> None:
+    """Raise a `FedcrfError` where a section or a name cannot be one of a suite."""
+    shared_by_runs = {"run": file.run} | {f"datasets.{k}": v for k, v in file.datasets.items()}
+    if file.quick is not None:
+        shared_by_runs["quick.run"] = file.quick.run
+    for section, options in shared_by_runs.items():
+        for key, (place, _) in SAID_ELSEWHERE.items():
+            if key in options:
+                raise FedcrfError(f"suite {name}: leave {section}.{key} out, and say {key} {place}")
+    for kind, given in (("partitions.iid", file.partitions), ("datasets.digits", file.datasets)):
+        if not given:
+            sections = kind.partition(".")[0]
+            raise FedcrfError(f"suite {name} has no {sections}: name one, such as [{kind}]")
+    for each in (*file.partitions, *file.conditions):
+        if not FOLDER_NAME.fullmatch(each):
+            raise FedcrfError(
+                f"suite {name}: '{each}' is to name a folder: give at most 100 letters, "
+                "digits, dots, dashes and underscores, the first no dot"
+            )
+
+
+def _check_conditions(name: str, file: Suite) -> None:
+    """Raise a `FedcrfError` where conditions do not fit each other or the groups."""
+    conditions = file.conditions
+    for each in [name for names in file.groups.values() for name in names]:
+        if each not in conditions:
+            raise unknown_name(f"condition of suite {name}", each, conditions)
+    for condition in conditions.values():
+        ideal = condition.ideal
+        if ideal is None:
+            continue
+        if ideal not in conditions:
+            raise unknown_name(f"condition of suite {name}", ideal, conditions)
+        if ideal in (condition.name, file.quiet) or conditions[ideal].ideal is not None:
+            raise FedcrfError(
+                f"suite {name}: '{ideal}' cannot be what is ideal for '{condition.name}': give a "
+                "condition of its own, in which the wrong clients are left out"
+            )
+    for condition in conditions.values():
+        for attack in condition.attacks:
+            if short_name(attack) != short_name(condition.attack.get("name", "")):
+                raise FedcrfError(
+                    f"suite {name}: condition '{condition.name}' has settings of '{attack}', which "
+                    "is not its attack: leave them out"
+                )
+
+
+def _packaged(name: str) -> dict[str, Any]:
+    place = resources.files("fedcrf.experiments") / "suites" / f"{name}.toml"
+    return tomllib.loads(place.read_text(encoding="utf-8"))
+
+
+def _mend(error: ErrorDetails, within: str = "") -> str:
+    """Return in a line what is wrong with a suite's file, and what to give."""
+    place, kind = within + ".".join(map(str, error["loc"])), error["type"]
+    if isinstance(cause := error.get("ctx", {}).get("error"), FedcrfError):
+        return str(cause)
+    if kind == "missing":
+        return f": {place} is missing: give it"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        known = Condition.model_fields if "." in place else {each.name for each in fields(Suite)}
+        return f": {unknown_name('key', place, {*known} - NOT_IN_FILES)}"
+    return f": {place} is {error['input']!r}: give {wanted(error)}"
+
+
+def _either(numbers: set[int]) -> str:
+    return " or ".join(map(str, sorted(numbers)))

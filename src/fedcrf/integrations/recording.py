@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.cell import check_folder
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import (
     Description,
@@ -18,6 +17,7 @@ from fedcrf.experiments.recorded import (
     RecordedRun,
     rule_settings,
 )
+from fedcrf.experiments.store import check_folder
 from fedcrf.integrations.decision import Decision
 from fedcrf.integrations.replies import mean_of, small_numbers
 from fedcrf.rules import Rule

@@ -19,8 +19,8 @@ with naming_extras():
     from rich.console import Console
     from torch import Tensor
 
-from fedcrf.experiments.cell import Course
 from fedcrf.experiments.recorded import Description, RecordedRun
+from fedcrf.experiments.store import Course
 from fedcrf.report.effects import effects_of, verdicts_of
 from fedcrf.report.explanation import find_round, in_words, reason_in_words
 from fedcrf.simulation.records import RoundRecord, Rounds

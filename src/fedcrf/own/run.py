@@ -24,10 +24,10 @@ from fedcrf.attacks import Attack, DataAttack, Threat, find_attack
 from fedcrf.checks import check_whole, is_number
 from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError, in_a_line, listed, unknown_name
-from fedcrf.experiments.cell import CellStore, check_free, folder_lock
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.experiments.settings import find_method, method_title
+from fedcrf.experiments.store import CellStore, check_free, folder_lock
 from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_alike, federation_of, read_examples, read_sites

@@ -1,7 +1,7 @@
 """Why a client got its weight, in words: the causes of one round, read off its record.
 
-The words themselves are data, `WORDS`. Which causes there are, and what they did to a weight, is
-`fedcrf.report.effects`; what follows for a client, `fedcrf.report.effects`.
+The words themselves are data, `WORDS`. Which causes there are, what they did to a weight, and what
+follows for a client, is `fedcrf.report.effects`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.cell import Course
 from fedcrf.experiments.recorded import readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import Course, Store
 from fedcrf.report.effects import (
     CLIP,
     EXPECTED,

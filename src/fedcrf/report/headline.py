@@ -14,8 +14,8 @@ from fedcrf.experiments.analysis.tables import (
     mean_accuracy,
     method_difference,
 )
-from fedcrf.experiments.cell import Course
 from fedcrf.experiments.results import RunResults
+from fedcrf.experiments.store import Course
 from fedcrf.report.effects import last_verdicts
 from fedcrf.report.explanation import find_cell
 from fedcrf.simulation.records import Client, Rounds

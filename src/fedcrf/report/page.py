@@ -31,12 +31,11 @@ from fedcrf.experiments.analysis.tables import (
     comparison_table,
     mean_curve,
 )
-from fedcrf.experiments.cell import CellResult, Course
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_runs, recorded_table
 from fedcrf.experiments.results import RunResults, read_results, stores_in
 from fedcrf.experiments.settings import method_title
-from fedcrf.experiments.store import PartitionRecord, Store
+from fedcrf.experiments.store import CellResult, Course, PartitionRecord, Store
 from fedcrf.files import write_text
 from fedcrf.report.effects import Effects, Verdict, effects_of, scales_of, verdicts_of
 from fedcrf.report.explanation import WORDS

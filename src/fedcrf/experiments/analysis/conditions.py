@@ -1,7 +1,7 @@
-"""Methods under many conditions, such as attacks: worst cases, differences to FedAvg, tables.
+"""Methods under many conditions, such as attacks, or settings: worst cases, differences, tables.
 
-The functions take a suite, for what it calls things and in which order, and the table of its cells;
-most of them as a `Place`, one partition of it.
+The functions take a suite or a sweep, for what it calls things and in which order, and the table of
+its cells; those of a suite mostly as a `Place`, one partition of it.
 """
 
 from __future__ import annotations
@@ -9,28 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import rankdata
 
 from fedcrf.experiments.analysis.tables import (
     BASELINE,
     NO_NUMBER,
+    UNDER_ATTACK,
     Estimate,
     Table,
     by_axes,
+    counted,
     difference_text,
     estimate,
+    estimate_text,
     interval_text,
     mean_grid,
     paired_difference,
     worst_case,
+    write_tables,
 )
-from fedcrf.experiments.settings import method_title
-
-if TYPE_CHECKING:
-    from fedcrf.experiments.suite import Suite
+from fedcrf.experiments.settings import folder_name, method_title
+from fedcrf.experiments.study import Study, Suite, last_part, value_text
+from fedcrf.simulation.records import RoundRecord
 
 ALL_CLIENTS: Mapping[str, str] = {
     "everyone_accuracy": "none: all clients",
@@ -317,3 +322,120 @@ def _difference_text(found: Estimate | None, seeds: int) -> str:
 def fewer(found: Estimate, seeds: int) -> str:
     """Return the number of an estimate's seeds where they are fewer."""
     return f" (n = {found.seeds})" if found.seeds < seeds else ""
+
+
+def stale_notices(cells: pd.DataFrame) -> list[str]:
+    """Return a line for every reason why cells are stale, with their number."""
+    return [
+        f"{count} cells are stale and left out: {reason}; the suite's command runs them again"
+        for reason, count in counted(cells["stale"]).items()
+    ]
+
+
+def other_notices(cells: pd.DataFrame) -> list[str]:
+    """Return a line for every reason why cells are not of the suite, with their number."""
+    return [
+        f"left out, not of this suite: {count} finished cells{why}"
+        for why, count in counted(cells["other"]).items()
+    ]
+
+
+def made_with(suite: Suite, cells: pd.DataFrame) -> str:
+    """Return how many cells there are, by which machines and commits, in a line."""
+    complete = cells[cells["complete"]]
+    commits = sorted({commit or "–" for each in complete["commits"] for commit in each})
+    machines = sorted(set(complete["machine"]))
+    made = f" {'; '.join(machines)}; commit {', '.join(commits)}." if machines else ""
+    return (
+        f"{len(complete)} of {len(suite.cells)} cells; mean test accuracy of the last "
+        f"{suite.last_rounds} rounds on the examples of clients that are right; n seeds."
+        f"{made}{''.join(f' {line}.' for line in stale_notices(cells))}\n"
+    )
+
+
+def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
+    """Write the tables as Markdown and CSV, and heat maps, unless the tables there show more."""
+    from fedcrf.experiments.analysis.figures import heat_map_figure, save
+
+    sections = [f"# {suite.title}: {suite.dataset}\n", made_with(suite, cells)]
+    overview = overview_table(suite, cells)
+    if len(suite.partitions) > 1 and overview.rows:
+        sections.append(overview.as_markdown())
+    texts, places = {}, [Place(suite, cells, partition) for partition in suite.partitions]
+    for place in places:
+        sections.append(f"## {place.partition}\n")
+        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables_of(place)]
+        texts[f"accuracy-{place.partition}.csv"] = accuracy_table(place).as_csv()
+    texts["tables.md"] = "\n".join(sections)
+    paths = write_tables(folder, texts, cells)
+    for place in places:
+        title = f"{suite.title}: mean test accuracy\n{place.about}"
+        figure = heat_map_figure(heat_map_grid(place), title)
+        paths += save(figure, folder / f"heat-map-{place.partition}")
+    return paths
+
+
+def separation(record: RoundRecord) -> float | None:
+    """Return how well a round's weights tell its attackers from the others.
+
+    It is the area under the curve: the chance that an attacker has a smaller share of its FedAvg
+    weight than another client, ties counted half; None where nobody or everybody attacks.
+    """
+    shares = np.divide(
+        record.weight,
+        record.base_weight,
+        out=np.zeros(len(record.weight)),
+        where=np.asarray(record.base_weight) > 0,
+    )
+    wrong = np.isin(record.clients, record.attackers or [])
+    if not wrong.any() or wrong.all() or not np.isfinite(shares).all():
+        return None
+    ranks = rankdata(-shares)
+    few, others = int(wrong.sum()), int((~wrong).sum())
+    return float((ranks[wrong].sum() - few * (few + 1) / 2) / (few * others))
+
+
+def sweep_table(study: Study, results: pd.DataFrame) -> Table:
+    """Return the test accuracy at every point, and its paired difference to the default's."""
+    names, defaults = [axis.name for axis in study.axes], list(study.default_values())
+    finished = results[results["complete"]]
+    of_run = by_axes(finished, "folder", "method")
+    methods = list(dict.fromkeys(finished["method"]))
+    named = len(methods) > 1
+    points = finished.drop_duplicates("folder").set_index("folder")[names]
+    values = {folder: at for folder, *at in points.itertuples(name=None)}
+    default_folder = next((folder for folder, at in values.items() if at == defaults), None)
+    rows = []
+    for folder, method in dict.fromkeys(zip(finished["folder"], finished["method"], strict=True)):
+        accuracy = of_run[folder, method]["accuracy"]
+        to_default = paired_difference(accuracy, of_run[default_folder, method]["accuracy"])
+        difference = "default" if folder == default_folder else difference_text(to_default)
+        at = [*([method_title(method)] if named else []), *map(value_text, values[folder])]
+        rows.append((*at, str(len(accuracy)), estimate_text(estimate(accuracy)), difference))
+    settings = [*(["method"] if named else []), *map(last_part, names)]
+    header = (*settings, "seeds", "test accuracy", "Δ to default [95 %]")
+    title = f"{', '.join(map(method_title, methods))} over {', '.join(names)}"
+    attacked = any(spec.threat is not None for _, spec in study.points)
+    return Table(title, header, tuple(rows), UNDER_ATTACK if attacked else "")
+
+
+def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]:
+    """Write the table, and of two settings a heat map a method; see `write_tables`."""
+    from fedcrf.experiments.analysis.figures import heat_map_figure, save
+
+    paths = write_tables(folder, sweep_table(study, results).files("sweep"), results)
+    if len(study.axes) != 2:
+        return paths
+    down, across = (axis.name for axis in study.axes)
+    rows, columns = ([value_text(value) for value in axis.values] for axis in study.axes)
+    default = tuple(map(value_text, study.default_values()))
+    written = results.assign(**{name: results[name].map(value_text) for name in (down, across)})
+    for method in dict.fromkeys(results[results["complete"]]["method"]):
+        grid = mean_grid(written[written["method"] == method], down, across)
+        grid = grid.reindex(index=rows, columns=columns)
+        grid = grid.rename_axis(index=last_part(down), columns=last_part(across))
+        title = f"{method_title(method)}: mean test accuracy"
+        paths += save(
+            heat_map_figure(grid, title, default), folder / f"heat-map-{folder_name(method)}"
+        )
+    return paths

@@ -1,21 +1,23 @@
-"""The paper's numbers and claims, and ours beside them: a claim is held against paired seeds.
+"""The paper's tables: their study, their numbers beside ours, and claims against paired seeds.
 
-It is supported where the 95 % interval of its paired difference lies on the claimed side of zero,
-contradicted where it lies on the other, and undecided where it contains zero or the seeds are too
-few. Variances are compared by a test for paired samples at the same level. Rounds to an accuracy
-that some run never reached are compared by counting the seeds.
+A claim is supported where the 95 % interval of its paired difference lies on the claimed side of
+zero, contradicted where it lies on the other, and undecided where it contains zero or the seeds are
+too few. Variances are compared by a test for paired samples at the same level. Rounds to an
+accuracy that some run never reached are compared by counting the seeds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.analysis.tables import (
     CONFIDENCE,
     NO_NUMBER,
@@ -28,10 +30,12 @@ from fedcrf.experiments.analysis.tables import (
     mean_accuracy,
     method_difference,
     paired_difference,
+    write_tables,
 )
-from fedcrf.experiments.settings import method_title
+from fedcrf.experiments.settings import folder_name, method_title
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.suite import read_suite
+from fedcrf.experiments.store import check_folder, check_free, stale_line
+from fedcrf.experiments.study import Axis, Study, read_suite
 
 SETTINGS = ("noniid", "iid")
 """The paper's two settings, partitions of its study: table 1, and table 2 of the appendix."""
@@ -44,7 +48,7 @@ class Column(NamedTuple):
     """One column of the paper's tables: a data set in one of the two settings."""
 
     dataset: str
-    setting: str
+    setting: str  # one of `SETTINGS`
 
     @property
     def title(self) -> str:
@@ -91,21 +95,56 @@ PAIRS = (("crf-fedavg", "fedavg"), ("crf-fedprox", "fedprox"))
 NOT_RUN = "not run"
 
 
-def column_run(column: Column, methods: Sequence[str], seeds: Sequence[int]) -> RunSpec:
-    """Return the run that fills one column of the paper's tables, from ``suites/paper.toml``."""
-    paper = read_suite("paper", column.dataset)
-    chosen = paper.chosen(methods=methods, seeds=seeds, partitions=[column.setting])
-    ((_, spec),) = chosen.study.points
-    return spec
+def chosen_columns(table: str = "all", datasets: Sequence[str] | None = None) -> list[Column]:
+    """Return the columns of table ``noniid``, ``iid`` or ``all`` for data sets, cheapest first."""
+    if table not in (*SETTINGS, "all"):
+        raise unknown_name("table", table, (*SETTINGS, "all"))
+    for dataset in datasets or ():
+        if dataset not in TITLES:
+            raise unknown_name("data set of the paper", dataset, TITLES)
+    chosen = [
+        column
+        for column in PUBLISHED
+        if table in (column.setting, "all") and (datasets is None or column.dataset in datasets)
+    ]
+    if not chosen:
+        raise FedcrfError(f"table {table} has no column for {', '.join(datasets or ())}")
+    return sorted(chosen, key=lambda column: list(TITLES).index(column.dataset))
+
+
+def paper_study(
+    columns: Sequence[Column], methods: Sequence[str] = PAPER_METHODS, seeds: Sequence[int] = (0,)
+) -> Study:
+    """Return the study that fills columns of the paper's tables, from ``suites/paper.toml``."""
+    paper = read_suite("paper")
+    datasets, settings = (dict.fromkeys(names) for names in zip(*columns, strict=True))
+    asked = {"methods": list(methods), "seeds": list(seeds)}
+    return Study(
+        (paper.run, asked),
+        (
+            Axis("dataset", tuple((name, paper.datasets[name]) for name in datasets)),
+            Axis("partition", tuple((k, {"partition": paper.partitions[k]}) for k in settings)),
+        ),
+        folder_name=lambda at: f"{at['dataset']}-{at['partition']}",
+        only=frozenset(columns),
+    )
+
+
+def check_tables_folder(folder: Path) -> None:
+    """Raise a `FedcrfError` where a folder holds something, and neither a column nor the tables."""
+    check_folder(folder)
+    runs = [store.path for _, store in paper_study(chosen_columns()).runs(folder)]
+    if not any(path.exists() for path in (folder / "table-noniid.csv", *runs)):
+        check_free(folder, "tables.md", "tables of the paper")
 
 
 def published_column(spec: RunSpec) -> Mapping[str, Estimate]:
     """Return the paper's column for a run in just its setting; empty for any other run."""
-    for column, published in PUBLISHED.items():
-        if spec.data.dataset == column.dataset:
-            paper = column_run(column, spec.methods, spec.seeds)
+    columns = [column for column in PUBLISHED if column.dataset == spec.data.dataset]
+    if columns:
+        for at, paper in paper_study(columns, spec.methods, spec.seeds).points:
             if spec.describe() == paper.describe():
-                return published
+                return PUBLISHED[Column(at["dataset"], at["partition"])]
     return {}
 
 
@@ -281,3 +320,46 @@ def _variance(pair: str, own: NDArray[np.float64], base: NDArray[np.float64]) ->
         if found.pvalue < 1 - CONFIDENCE:
             verdict = SUPPORTED if found.statistic < 0 else CONTRADICTED
     return f"{pair}: less variance", "sd of test accuracy over seeds", value, verdict
+
+
+def column_tables(cells: pd.DataFrame, column: Column) -> list[Table]:
+    """Return the results beside the paper's, and differences and claims where there are any."""
+    own = of_column(cells, column)
+    more = (
+        differences_table(column.title, own),
+        claims_table(f"{column.title}: the claims", own, iid=column.setting == "iid"),
+    )
+    return [column_table(cells, column), *(table for table in more if table.rows)]
+
+
+def all_tables(cells: pd.DataFrame) -> list[Table]:
+    """Return the tables in the paper's layout, and behind them those of each column."""
+    of_columns = [each for column in chosen_columns() for each in column_tables(cells, column)]
+    return [*(paper_table(cells, setting) for setting in SETTINGS), *of_columns]
+
+
+def cell_notices(cells: pd.DataFrame) -> list[str]:
+    """Return a line for each cell whose files are damaged or do not belong here, or stale."""
+    lines = []
+    for column in chosen_columns():
+        own = of_column(cells, column)
+        for cell in own[(own["damage"] != "") | (own["stale"] != "")].itertuples():
+            name = f"{folder_name(cell.method)}-seed-{cell.seed}"
+            lines.append(f"{column.title}, {name}: {cell.damage or stale_line(cell.stale)}")
+    return lines
+
+
+def write_paper(folder: Path, cells: pd.DataFrame) -> list[Path]:
+    """Write the tables as Markdown, LaTeX and CSV, unless those there show more."""
+    texts, sections = {}, []
+    for setting in SETTINGS:
+        table = paper_table(cells, setting)
+        texts[f"table-{setting}.tex"] = table.as_latex()
+        texts[f"table-{setting}.csv"] = table.as_csv()
+        sections.append(f"## {table.title}\n\n{table.as_markdown()}")
+    for column in chosen_columns():
+        results, *others = column_tables(cells, column)
+        sections.append(f"## {results.title}\n\n{results.as_markdown()}")
+        sections += [table.as_markdown() for table in others]
+    texts["tables.md"] = "\n".join(sections)
+    return write_tables(folder, texts, cells)

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -79,6 +79,11 @@ def mean_grid(cells: pd.DataFrame, down: str, across: str) -> pd.DataFrame:
     """Return the mean accuracies of the complete cells over two axes, for a heat map."""
     complete = cells[cells["complete"]]
     return complete.pivot_table(values="accuracy", index=down, columns=across, aggfunc="mean")
+
+
+def counted(column: pd.Series) -> dict[str, int]:
+    """Return how many cells have each text of a column, in the order of the cells."""
+    return dict(Counter(column[column != ""]))
 
 
 def estimate(values: Sequence[float] | pd.Series) -> Estimate | None:
