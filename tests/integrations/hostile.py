@@ -198,6 +198,7 @@ def check_round(
     reason = decision.kept_reason or ""
     # The rule itself must not fail by an error that is not named, unless its memory was damaged.
     assert tampered or not re.match(r"the rule failed: \w+(Error|Exception): ", reason), reason
+    assert tampered or "the weights sum to" not in reason, server.rule  # of a user's rule alone
     if decision.kept_reason is not None:
         assert all(np.array_equal(after[name], array) for name, array in before.items())
     result = decision.result
