@@ -8,7 +8,7 @@ import numbers
 import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
 from types import UnionType
 from typing import (
@@ -60,6 +60,9 @@ class Settings(metaclass=_NamedSettings):
         behaviour: A number that is raised when what is made with the class changes; see the golden
             table.
         renamed: Settings by the names that they had in earlier versions, which are accepted.
+        free: The only settings that can be given, in a class that fixes all others that it has from
+            its base at their defaults; it is then the base's free settings and its own. Empty where
+            all can be given.
 
     Raises:
         KeywordError: A keyword that is no setting; the nearest one is named.
@@ -68,6 +71,17 @@ class Settings(metaclass=_NamedSettings):
 
     behaviour: ClassVar[int] = 1
     renamed: ClassVar[Mapping[str, str]] = {}
+    free: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "free" in vars(cls):
+            types = get_type_hints(cls.__base__, include_extras=True)
+            for each in fields(cls.__base__):  # type: ignore[arg-type]  # a dataclass
+                if each.name not in cls.free:
+                    default = vars(cls).get(each.name, each.default)
+                    setattr(cls, each.name, field(default=default, init=False))
+                    cls.__annotations__[each.name] = types[each.name]
 
     def __post_init__(self) -> None:
         for name, optional, check in _checks_of(type(self)):
@@ -234,6 +248,7 @@ def _of_fields(possible: Callable[[float], bool], mend: str) -> Callable[..., No
 
 check_not_negative = _of_fields(lambda value: value >= 0, "give 0 or more")
 check_positive = _of_fields(lambda value: value > 0, "give a number above 0")
+check_finite = _of_fields(lambda value: True, "give a finite number")
 check_share = _of_fields(lambda value: 0 <= value < 1, "give a number in [0, 1)")
 check_fraction = _of_fields(lambda value: 0 <= value <= 1, "give a number in [0, 1]")
 """Each raises a `FedcrfError` unless the fields of a part that are named are such numbers."""
@@ -262,6 +277,7 @@ def number(least: float = -math.inf, most: float = math.inf) -> Checked:
 Truth = Annotated[bool, _of_value(check_truth)]
 Natural = Annotated[int, whole(0)]
 Count = Annotated[int, whole(1)]
+Finite = Annotated[float, Checked(check_finite)]
 Positive = Annotated[float, Checked(check_positive)]
 NotNegative = Annotated[float, Checked(check_not_negative)]
 Share = Annotated[float, Checked(check_share)]

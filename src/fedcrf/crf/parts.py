@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings
+from fedcrf.checks import NotNegative, Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import CrowdStatistics, Statistics
 
@@ -155,20 +155,6 @@ class PairwisePart(Protocol):
         ...
 
 
-class TemporalPart(Protocol):
-    """How a client's label changes between rounds."""
-
-    def transition(self, prior: Matrix, before: Matrix) -> Matrix:
-        """Return the (m, L) prior of this round.
-
-        Args:
-            prior: (m, L) prior of a new client.
-            before: (m, L) marginals of the round in which a client last took part; NaN rows for new
-                clients.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class LinearPart(Settings):
     """Base of parts whose energy is evidence times the label: ψ(q) = slope·q·e_i.
@@ -185,7 +171,7 @@ class LinearPart(Settings):
     cause: ClassVar[str]
     evidence: ClassVar[str]
 
-    strength: float
+    strength: NotNegative
 
     @property
     def slope(self) -> float:

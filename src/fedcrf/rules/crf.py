@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from fedcrf.checks import check_not_negative
+from fedcrf.checks import Count, Fraction, NotNegative, check_not_negative, number
 from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF, base_weights
 from fedcrf.crf.evidence_crf import Evidence
 from fedcrf.crf.memory import sketch_seed_of
@@ -137,51 +137,36 @@ class CRFWindowed(CRFRobust):
 
     behaviour: ClassVar[int] = 3
 
-    tolerance: float = 1.0
-    longest_window: float | None = 10.0
-    counts: str | None = "claimed"
-    sketch_size: int = 512
+    free: ClassVar[frozenset[str]] = frozenset(
+        {
+            "prior_log_odds",
+            "persistence",
+            "longest_window",
+            "clip",
+            "counts",
+            "trust_floor",
+            "remember",
+            "sketch_size",
+            "sketch_seed",
+        }
+    )
 
-    # They follow from the tolerance.
-    opposition_tolerance: float = field(default=0.5, init=False)
-    norm_tolerance: float = field(default=1.0, init=False)
-    goal_tolerance: float | None = field(default=1.0, init=False)
-    spread: float = field(default=4.0, init=False)
-    curvature_response_share: float = field(default=0.25, init=False)
-    update_consistency_share: float = field(default=0.5, init=False)
+    tolerance: NotNegative = 1.0
+    longest_window: Annotated[float, number(1.0)] | None = 10.0
+    counts: Literal["claimed", "attested"] | None = "claimed"
+    sketch_size: Count = 512
 
-    # No world has needed others.
-    labels: tuple[float, ...] = field(default=RobustCRF.labels, init=False)
-    opposition_strength: float = field(default=RobustCRF.opposition_strength, init=False)
-    opposition_tolerance_growth: float = field(
-        default=RobustCRF.opposition_tolerance_growth, init=False
-    )
-    vote_power: float = field(default=RobustCRF.vote_power, init=False)
-    large_round: float = field(default=RobustCRF.large_round, init=False)
-    copy_power: float = field(default=RobustCRF.copy_power, init=False)
-    norm_strength: float = field(default=RobustCRF.norm_strength, init=False)
-    norm_exponent: float = field(default=RobustCRF.norm_exponent, init=False)
-    norm_tolerance_growth: float = field(default=1.0, init=False)
-    curvature_response_strength: float = field(
-        default=RobustCRF.curvature_response_strength, init=False
-    )
-    curvature_response_tolerance_growth: float = field(
-        default=RobustCRF.curvature_response_tolerance_growth, init=False
-    )
-    update_consistency_strength: float = field(
-        default=RobustCRF.update_consistency_strength, init=False
-    )
-    count_cap: float = field(default=RobustCRF.count_cap, init=False)
-    evidence: str = field(default=RobustCRF.evidence, init=False)
-    evidence_threshold: float = field(default=RobustCRF.evidence_threshold, init=False)
-    evidence_softening: float = field(default=RobustCRF.evidence_softening, init=False)
-    evidence_strength: float = field(default=RobustCRF.evidence_strength, init=False)
-    evidence_limit: float = field(default=RobustCRF.evidence_limit, init=False)
-    iterations: int = field(default=RobustCRF.iterations, init=False)
-    damping: float = field(default=RobustCRF.damping, init=False)
+    norm_tolerance_growth: Fraction = 1.0
+    # Those below are for a tolerance of 1, and follow from it.
+    opposition_tolerance: NotNegative = 0.5
+    norm_tolerance: NotNegative = 1.0
+    goal_tolerance: NotNegative | None = 1.0
+    spread: NotNegative = 4.0
+    curvature_response_share: Fraction = 0.25
+    update_consistency_share: Fraction = 0.5
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "tolerance")
+        check_not_negative(self, "tolerance")  # before others follow from it
         for name in ("opposition_tolerance", "norm_tolerance", "goal_tolerance", "spread"):
             object.__setattr__(self, name, self.tolerance * getattr(self, name))
         for name in ("curvature_response_share", "update_consistency_share"):
