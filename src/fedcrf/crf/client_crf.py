@@ -15,7 +15,7 @@ from fedcrf.crf.field import Field, checked_labels
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import Attraction, Reliability
-from fedcrf.crf.weights import base_weights, refined_weights
+from fedcrf.crf.weights import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
     NeighbourSearch,
@@ -178,19 +178,4 @@ class ClientCRF(Settings):
         finite = statistics.finite
         base = base_weights(num_examples, finite, by_examples=self.weight_by_examples)
         found = self.field.infer(Observation(statistics, base))
-        weights, fell_back = refined_weights(base, found.expected_label)
-        causes = dict(found.causes)
-        affinity = causes.pop("affinity")
-        return Posterior(
-            weights=weights,
-            base_weights=base,
-            trust=found.expected_label,
-            marginals=found.marginals,
-            unary=found.unary,
-            causes=causes,
-            clip=np.where(finite, 1.0, np.nan),
-            excluded=~finite,
-            overflowed=statistics.overflowed,
-            fell_back=fell_back,
-            affinity=affinity,
-        )
+        return Posterior.of(found, base, finite, statistics.overflowed)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MOST_NORM_DECAY = 2.0
 """The largest norm decay. One round of very long updates must not excuse everything after it."""
 
+SHARED = ("vote_power", "large_round", "spread")
+"""The settings that the robust CRF's potentials share."""
+
 
 @dataclass(frozen=True)
 class LogOddsPrior(Settings):
@@ -54,20 +57,18 @@ class RobustPart(LinearPart):
     """Base of the robust CRF's potentials."""
 
     @classmethod
-    def of(cls, crf: Any) -> Self | None:
-        """Return the potential with the settings of a robust CRF; None where the CRF has none.
+    def of(cls, crf: Any) -> tuple[Self, ...]:
+        """Return the potential with the settings of a robust CRF; nothing where the CRF has none.
 
-        A setting of the CRF has the potential's cause before its name, or has the same name where
-        potentials share it. One that the CRF lacks keeps its default.
+        A setting of the CRF has the potential's cause before its name, or the same name if it is
+        one of `SHARED`. One that the CRF lacks keeps its default.
         """
         given = {}
         for each in fields(cls):
-            own = f"{cls.cause}_{each.name}"
-            if hasattr(crf, own):
-                given[each.name] = getattr(crf, own)
-            elif each.name in ("spread", "large_round", "vote_power"):
-                given[each.name] = getattr(crf, each.name)
-        return cls(**given)
+            name = each.name if each.name in SHARED else f"{cls.cause}_{each.name}"
+            if hasattr(crf, name):
+                given[each.name] = getattr(crf, name)
+        return (cls(**given),)
 
 
 @dataclass(frozen=True)
@@ -271,9 +272,10 @@ class GoalEvidence(MeasuredEvidence):
     tolerance: NotNegative = 1.0
 
     @classmethod
-    def of(cls, crf: Any) -> Self | None:
+    def of(cls, crf: Any) -> tuple[Self, ...]:
         """Return the potential, as strong as that of the norm; see `RobustPart.of`."""
-        return None if crf.goal_tolerance is None else cls(crf.norm_strength, crf.goal_tolerance)
+        tolerance = crf.goal_tolerance
+        return () if tolerance is None else (cls(crf.norm_strength, tolerance),)
 
     def compare(self, averages: Averages) -> Vector:
         """Return g; see `MeasuredEvidence.compare`."""
@@ -359,14 +361,16 @@ class Opposition(RobustPart):
         return energy
 
 
-POTENTIALS: tuple[type[RobustPart], ...] = (
+EVIDENCE: tuple[type[MeasuredEvidence], ...] = (
     NormEvidence,
     ResponseEvidence,
     ConsistencyEvidence,
     GoalEvidence,
-    Opposition,
 )
-"""Those of the robust CRF."""
+"""The robust CRF's potentials of one client."""
+
+PAIRWISE = (Opposition,)
+"""Those between clients."""
 
 
 def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:

@@ -15,7 +15,7 @@ from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.parts import Observation, Prior, Vector
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import label_prior, median
-from fedcrf.crf.weights import base_weights, refined_weights
+from fedcrf.crf.weights import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import as_layers, as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY, check_filled, finite_clients, is_floating
@@ -137,19 +137,8 @@ class EvidenceCRF(Settings):
         """Infer as `infer` does, from whether each update is finite: (m,) bool."""
         base = base_weights(num_examples, finite)
         found = self.infer_reliability(finite, evidence)
-        weights, fell_back = refined_weights(base, found.expected_label)
-        return Posterior(
-            weights=weights,
-            base_weights=base,
-            trust=found.expected_label,
-            marginals=found.marginals,
-            unary=found.unary,
-            causes=found.causes,
-            clip=np.where(finite, 1.0, np.nan),
-            excluded=~finite,
-            overflowed=np.zeros_like(finite),  # lengths are not computed
-            fell_back=fell_back,
-        )
+        # Lengths are not computed.
+        return Posterior.of(found, base, finite, overflowed=np.zeros_like(finite))
 
     def infer_reliability(self, finite: NDArray[np.bool_], evidence: Evidence | None) -> Inference:
         """Return what is inferred from the evidence alone.

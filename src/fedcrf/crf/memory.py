@@ -7,6 +7,7 @@ import numbers
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -216,7 +217,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         """Return the number of plain arrays."""
         return len(ARRAYS)
 
-    @property
+    @cached_property
     def _lengths(self) -> dict[str, int]:
         """The lengths of the axes that do not depend on how many clients are remembered."""
         size = len(self.expected)
@@ -377,7 +378,7 @@ def _of_version_0_1(memory: Arrays) -> Arrays:
 
 def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
     """Return whether plain arrays have the dtypes and axes of `ARRAYS`."""
-    lengths = like._lengths
+    lengths = dict(like._lengths)
     for name, (dtype, axes, _) in ARRAYS.items():
         array = arrays[name]
         kinds = "iu" if dtype is np.int64 else "iuf"

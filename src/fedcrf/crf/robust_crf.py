@@ -23,10 +23,10 @@ from fedcrf.checks import (
     number,
 )
 from fedcrf.crf.evidence import (
-    POTENTIALS,
+    EVIDENCE,
+    PAIRWISE,
     LogOddsPrior,
     MeasuredEvidence,
-    Opposition,
     ResponseEvidence,
     clip_factors,
     norm_decay,
@@ -215,12 +215,11 @@ class RobustCRF(Settings):
     @cached_property
     def field(self) -> Field:
         """The field of these settings."""
-        parts = [part for each in POTENTIALS if (part := each.of(self)) is not None]
         return Field(
             self.labels,
             LogOddsPrior(self.prior_log_odds),
-            evidence=tuple(part for part in parts if isinstance(part, MeasuredEvidence)),
-            pairwise=tuple(part for part in parts if isinstance(part, Opposition)),
+            evidence=tuple(part for kind in EVIDENCE for part in kind.of(self)),
+            pairwise=tuple(part for kind in PAIRWISE for part in kind.of(self)),
             persistence=self.persistence,
             iterations=self.iterations,
             damping=self.damping,
@@ -244,10 +243,6 @@ class RobustCRF(Settings):
         """p₀, the expected label of a new client."""
         labels = np.asarray(self.labels)
         return float(LogOddsPrior(self.prior_log_odds).probabilities(labels) @ labels)
-
-    @property
-    def _seed(self) -> int:
-        return 0 if self.sketch_seed is None else self.sketch_seed
 
     @cached_property
     def reported(self) -> EvidenceCRF:
@@ -313,7 +308,7 @@ class RobustCRF(Settings):
 
     def sketches(self, clients: Sequence[Layers]) -> NDArray[np.float64]:
         """Return (m, sketch_size) sketches of vectors, of updates or of models."""
-        return sketch(clients, self.sketch_size, self._seed)
+        return sketch(clients, self.sketch_size, self.sketch_seed or 0)
 
     def infer_from_statistics(
         self,
@@ -340,7 +335,8 @@ class RobustCRF(Settings):
         finite = statistics.finite
         claimed = base_weights(num_examples, finite)
         who = identities(clients, len(finite))
-        layout = (statistics.dimension, self.sketch_size, self._seed, position is not None)
+        seed, given = self.sketch_seed or 0, position is not None
+        layout = (statistics.dimension, self.sketch_size, seed, given)
         known = ClientMemory.of(memory, layout, self.labels, averaged=self._windowed)
         position = known.expected if position is None else position
         # Rounded, so that a repeated update has not changed.

@@ -19,7 +19,7 @@ two averages: the response to the model's steps is that of single updates, witho
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -68,7 +68,7 @@ class Window:
     @property
     def numbers(self) -> NDArray[np.float64]:
         """(5,) the attributes in their order, as a memory keeps them."""
-        return np.array([self.length, self.rounds, self.mean, self.variance, self.scatter])
+        return np.array(astuple(self))
 
     @property
     def signal(self) -> float:
@@ -153,6 +153,11 @@ class Averages:
             length: k; where nothing is averaged, 1.
         """
         counts = self.counts + 1
+        if length == 1.0:  # U is the update itself, and V the one before
+            positions = np.repeat(position[None], len(counts), axis=0)
+            return type(self)(
+                sketches, self.updates, positions, self.positions, counts, self.rounds
+            )
         share = 1.0 / np.minimum(length, counts)
         before = 1.0 / np.minimum(length, np.maximum(counts - 1, 1))
         return type(self)(
@@ -187,7 +192,5 @@ class Averages:
 
 def _towards(mean: Matrix, value: Matrix, share: Vector) -> Matrix:
     """Return mean + share · (value − mean), row by row; the value itself where its share is 1."""
-    if (share == 1.0).all():
-        return np.broadcast_to(value, (len(mean), value.shape[-1]))
     parts = share[:, None]
     return np.where(parts == 1.0, value, mean + parts * (value - mean))
