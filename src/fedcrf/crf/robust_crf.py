@@ -47,6 +47,34 @@ from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statis
 from fedcrf.statistics.inputs import Layers, num_numbers
 
 
+@dataclass(frozen=True, eq=False)
+class _Recalled:
+    """What is remembered of a round's m clients, and what the round adds to it.
+
+    Attributes:
+        memory: The memory before the round.
+        clients: (m,) identities.
+        beliefs: (m, L) marginals when the clients last took part; NaN rows for new clients.
+        window: This round's.
+        sketches: (m, s) of the updates; NaN rows for those that are not finite.
+        position: (s,) sketch of the global model.
+        averages: The averages after the round.
+    """
+
+    memory: ClientMemory
+    clients: NDArray[np.int64]
+    beliefs: NDArray[np.float64]
+    window: Window
+    sketches: NDArray[np.float64]
+    position: NDArray[np.float64]
+    averages: Averages
+
+    @cached_property
+    def trust(self) -> NDArray[np.float64]:
+        """(m,) expected labels when the clients last took part; NaN for new clients."""
+        return self.beliefs @ self.memory.labels
+
+
 @dataclass(frozen=True)
 class RobustCRF(Settings):
     """A CRF against attackers; it is not informed who they are, nor how many.
@@ -334,21 +362,11 @@ class RobustCRF(Settings):
         """
         finite = statistics.finite
         claimed = base_weights(num_examples, finite)
-        who = identities(clients, len(finite))
-        seed, given = self.sketch_seed or 0, position is not None
-        layout = (statistics.dimension, self.sketch_size, seed, given)
-        known = ClientMemory.of(memory, layout, self.labels, averaged=self._windowed)
-        position = known.expected if position is None else position
-        # Rounded, so that a repeated update has not changed.
-        sketches = as_remembered(sketches).astype(np.float64)
-        sketches[~finite] = np.nan
-        beliefs, past = known.gather(who)
-        window = Window.of(known.window)
-        averages = past.after(sketches, position, window.length)
-
+        past = self._recalled(statistics, sketches, position, clients, memory)
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = np.ones(len(finite)) if reported is None else reported.expected_label
-        seen = self._observed(statistics, claimed, averages, known, beliefs, credit)
+
+        seen = self._observed(statistics, claimed, past, credit)
         found = self.field.infer(seen)
 
         trust = found.expected_label * credit
@@ -358,15 +376,9 @@ class RobustCRF(Settings):
         longest = self.clip * median_norm(statistics.norms, finite)
         longest *= math.exp(self.norm_tolerance_growth * seen.norm_decay)
         clip = clip_factors(statistics.norms, finite, longest)
-
-        if decided.kept_reason is None:
-            learnt = found.marginals
-        else:
-            learnt = self._learnt_while_kept(known, who, beliefs, found)
-        present = slice(None) if finite.all() else finite  # all rows, without a copy
-        moved = (decided.weights * clip)[present] @ sketches[present]
-        if self.longest_window is not None:
-            window = window.after(averages.response, self.longest_window)
+        learnt = found.marginals
+        if decided.kept_reason is not None:
+            learnt = self._learnt_while_kept(past, found)
         return Posterior(
             weights=decided.weights,
             base_weights=base,
@@ -376,7 +388,7 @@ class RobustCRF(Settings):
             causes={
                 # A part has a number for an excluded client too, of which it measured nothing.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
-                "remembered": beliefs @ known.labels,
+                "remembered": past.trust,
                 "clip": clip,
                 "copies": copies,
                 **({"window": np.where(finite, seen.window, np.nan)} if self._windowed else {}),
@@ -387,15 +399,7 @@ class RobustCRF(Settings):
             excluded=~finite,
             overflowed=statistics.overflowed,
             fell_back=decided.fell_back,
-            memory=known.scatter(
-                who[present],
-                learnt[present],
-                averages.of_clients(present),
-                expected=position + moved,
-                median_norm=median_norm(seen.statistics.norms, finite),
-                window=window.numbers,
-                most=self.remember,
-            ),
+            memory=self._remembered(past, seen, learnt, decided.weights * clip),
             trusted_share=decided.share,
             kept_reason=decided.kept_reason,
         )
@@ -404,18 +408,38 @@ class RobustCRF(Settings):
     def _windowed(self) -> bool:
         return self.longest_window is not None
 
+    def _recalled(
+        self,
+        statistics: UpdateStatistics,
+        sketches: NDArray[np.float64],
+        position: NDArray[np.float64] | None,
+        clients: Sequence[int | str] | None,
+        memory: Arrays | None,
+    ) -> _Recalled:
+        """Return what is known of the round's clients, and where the round takes their averages."""
+        who = identities(clients, len(statistics.finite))
+        seed, given = self.sketch_seed or 0, position is not None
+        layout = (statistics.dimension, self.sketch_size, seed, given)
+        known = ClientMemory.of(memory, layout, self.labels, averaged=self._windowed)
+        position = known.expected if position is None else position
+        # Rounded, so that a repeated update has not changed.
+        sketches = as_remembered(sketches).astype(np.float64)
+        sketches[~statistics.finite] = np.nan
+        beliefs, averages = known.gather(who)
+        window = Window.of(known.window)
+        averages = averages.after(sketches, position, window.length)
+        return _Recalled(known, who, beliefs, window, sketches, position, averages)
+
     def _observed(
         self,
         statistics: UpdateStatistics,
         claimed: NDArray[np.float64],
-        averages: Averages,
-        memory: ClientMemory,
-        beliefs: NDArray[np.float64],
+        past: _Recalled,
         credit: NDArray[np.float64],
     ) -> Observation:
         """Return what the field sees of a round: its updates' averages, and how they compare."""
-        finite, window = statistics.finite, float(memory.window[0])
-        if window > 1.0:
+        finite, averages = statistics.finite, past.averages
+        if past.window.length > 1.0:
             statistics = replace(statistics, gram=averages.updates @ averages.updates.T)
         measured = {
             part.cause: compared
@@ -428,34 +452,52 @@ class RobustCRF(Settings):
             # Nobody responds yet; a longer window will show who does.
             response = measured[ResponseEvidence.cause] = np.full_like(response, np.nan)
         counted, sizes = self._counted(claimed, statistics.norms, response)
+        longest = float(past.memory.longest[0])
         return Observation(
             statistics,
             num_examples=counted,
             measured=measured,
-            before=beliefs,
+            before=past.beliefs,
             credit=credit,
-            trust_ratio=trust_ratio(beliefs @ memory.labels, self.unknown_label),
-            norm_decay=norm_decay(median_norm(statistics.norms, finite), float(memory.longest[0])),
+            trust_ratio=trust_ratio(past.trust, self.unknown_label),
+            norm_decay=norm_decay(median_norm(statistics.norms, finite), longest),
             sizes=sizes,
-            window=window,
+            window=past.window.length,
         )
 
-    def _learnt_while_kept(
-        self,
-        memory: ClientMemory,
-        clients: NDArray[np.int64],
-        beliefs: NDArray[np.float64],
-        found: Inference,
-    ) -> NDArray[np.float64]:
-        """Return what is to be remembered of a round whose clients do not move the model.
+    def _learnt_while_kept(self, past: _Recalled, found: Inference) -> NDArray[np.float64]:
+        """Return the marginals to be remembered of a round whose clients do not move the model.
 
         While the model stays, nobody is tested: trust may fall, but it does not rise, if there is
         anybody else to wait for.
         """
-        if not memory.trusts_absent(clients, self.trust_floor * self.unknown_label):
+        enough = self.trust_floor * self.unknown_label
+        if not past.memory.trusts_absent(past.clients, enough):
             return found.marginals
-        risen = found.expected_label > beliefs @ memory.labels
-        return np.where(risen[:, None], beliefs, found.marginals)
+        risen = found.expected_label > past.trust
+        return np.where(risen[:, None], past.beliefs, found.marginals)
+
+    def _remembered(
+        self,
+        past: _Recalled,
+        seen: Observation,
+        learnt: NDArray[np.float64],
+        coefficients: NDArray[np.float64],
+    ) -> ClientMemory:
+        """Return the memory after a round, in which the updates had these (m,) coefficients."""
+        present = slice(None) if seen.finite.all() else seen.finite  # all rows, without a copy
+        window = past.window
+        if self.longest_window is not None:
+            window = window.after(past.averages.response, self.longest_window)
+        return past.memory.scatter(
+            past.clients[present],
+            learnt[present],
+            past.averages.of_clients(present),
+            expected=past.position + coefficients[present] @ past.sketches[present],
+            median_norm=median_norm(seen.statistics.norms, seen.finite),
+            window=window.numbers,
+            most=self.remember,
+        )
 
     def _counted(
         self,

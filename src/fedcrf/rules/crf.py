@@ -10,7 +10,6 @@ import numpy as np
 
 from fedcrf.checks import Count, Fraction, NotNegative, check_not_negative, number
 from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF, base_weights
-from fedcrf.crf.evidence_crf import Evidence
 from fedcrf.crf.memory import sketch_seed_of
 from fedcrf.rules.base import (
     AggregationResult,
@@ -75,9 +74,7 @@ class CRFRobust(RobustCRF, Rule):
     """
 
     remembers: ClassVar[bool] = True
-    ignores: ClassVar[frozenset[str]] = frozenset(
-        each.name for each in fields(RobustCRF) if each.name.startswith("evidence")
-    )
+    ignores: ClassVar[frozenset[str]] = frozenset(each.name for each in fields(EvidenceCRF))
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
@@ -95,7 +92,7 @@ class CRFRobust(RobustCRF, Rule):
             position=sketches[0],
             clients=[report.client for report in reports],
             memory=memory,
-            evidence=self._evidence(reports),
+            evidence=reported_evidence(reports, self.wanted_evidence),
         )
         return _result(model, reports, posterior)
 
@@ -105,9 +102,6 @@ class CRFRobust(RobustCRF, Rule):
             return self
         remembered = sketch_seed_of(memory)
         return replace(self, sketch_seed=seed if remembered is None else remembered)
-
-    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence | None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -193,9 +187,6 @@ class CRFRobustEvidence(CRFRobust):
     def wanted_evidence(self) -> frozenset[str]:
         """What clients are asked for."""
         return frozenset({self.evidence})
-
-    def _evidence(self, reports: Sequence[ClientReport]) -> Evidence | None:
-        return reported_evidence(reports, self.wanted_evidence)
 
 
 def _result(
