@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,11 @@ from fedcrf.crf import (
     ResponseEvidence,
     RobustCRF,
     mean_field,
+    robust_crf,
 )
+from fedcrf.crf.evidence import EVIDENCE, MeasuredEvidence
 from fedcrf.crf.field import transition
+from fedcrf.crf.window import Averages
 from fedcrf.statistics import as_layers, update_statistics
 
 LABELS = np.array([0.0, 0.25, 1.0])
@@ -309,6 +312,44 @@ BAD: dict[str, Any] = {
 def test_settings_out_of_range(make, message):
     with pytest.raises(FedcrfError, match=message):
         make()
+
+
+@dataclass(frozen=True)
+class Moving(MeasuredEvidence):
+    """A robust potential that the package lacks: an update that is not the last one's length."""
+
+    cause, evidence, limit = "moved", "moving", 0.3
+
+    strength: float = 3.0
+    tolerance: float = 0.1
+    spread: float = 1.0
+
+    def compare(self, averages: Averages) -> np.ndarray:
+        return np.log(np.linalg.norm(averages.updates, axis=1)) - np.log(
+            np.linalg.norm(averages.before, axis=1)
+        )
+
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
+        return middle + max(self.tolerance, self.spread * deviation)
+
+
+@dataclass(frozen=True)
+class WithMoving(RobustCRF):
+    moved_tolerance: float = 0.2
+
+
+def test_a_robust_potential_is_one_class_in_a_table(monkeypatch):
+    monkeypatch.setattr(robust_crf, "EVIDENCE", (*EVIDENCE, Moving))
+    assert RobustCRF().field.evidence[-1] == Moving(spread=4.0)
+    crf, rows = WithMoving(spread=0.0, sketch_size=24), updates(5)
+    assert crf.field.evidence[-1] == Moving(tolerance=0.2, spread=0.0)
+    first = crf.infer(rows, model=np.zeros(24))
+    assert np.isnan(first.causes["moved"]).all()
+    grown = np.array([1.0, 1.2, 1.5, 2.0, 1.0])[:, None] * rows
+    found = crf.infer(grown, memory=first.memory, model=np.ones(24))
+    assert_allclose(found.causes["moved"], np.log([1.0, 1.2, 1.5, 2.0, 1.0]), atol=1e-6)
+    evidence = [0.0, 0.0, math.log(1.5) - math.log(1.2) - 0.2, 0.3, 0.0]
+    assert_allclose(found.causes["moving"], np.maximum(0.0, evidence), atol=1e-6)
 
 
 @pytest.mark.parametrize("share", [0, 1])

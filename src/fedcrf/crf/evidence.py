@@ -240,8 +240,8 @@ class ConsistencyEvidence(MeasuredEvidence):
     large_round: Positive = 10.0
 
     def compare(self, averages: Averages) -> Vector:
-        """Return c; see `MeasuredEvidence.compare`."""
-        return update_consistency(averages.updates, averages.before)
+        """Return c, 0 where an update is zero; see `MeasuredEvidence.compare`."""
+        return _row_cosines(averages.updates, averages.before)
 
     def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
         """Return −t, since x = −c; see `MeasuredEvidence.threshold`."""
@@ -499,19 +499,6 @@ def curvature_response(change: Matrix, movement: Matrix) -> Vector:
         the client is new.
     """
     return np.where(movement.any(axis=1), _row_cosines(change, movement), np.nan)
-
-
-def update_consistency(update: Matrix, last_update: Matrix) -> Vector:
-    """Return c_i = cos(u_i(t), u_i(t')), t' being when client i last took part.
-
-    Args:
-        update: (m, k) sketches of u_i(t).
-        last_update: (m, k) sketches of u_i(t'); NaN rows for new clients.
-
-    Returns:
-        (m,) cosines; 0 where one of the two is zero, NaN where the client is new.
-    """
-    return _row_cosines(update, last_update)
 
 
 def goal_distance(update: Matrix, change: Matrix, movement: Matrix) -> Vector:

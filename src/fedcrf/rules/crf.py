@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from fedcrf.checks import Count, Fraction, NotNegative, check_not_negative, number
+from fedcrf.checks import Count, NotNegative, number
 from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF, base_weights
 from fedcrf.crf.memory import sketch_seed_of
 from fedcrf.rules.base import (
@@ -150,23 +150,22 @@ class CRFWindowed(CRFRobust):
     counts: Literal["claimed", "attested"] | None = "claimed"
     sketch_size: Count = 512
 
-    norm_tolerance_growth: Fraction = 1.0
+    norm_tolerance_growth: float = 1.0
     # Those below are for a tolerance of 1, and follow from it.
-    opposition_tolerance: NotNegative = 0.5
-    norm_tolerance: NotNegative = 1.0
-    goal_tolerance: NotNegative | None = 1.0
-    spread: NotNegative = 4.0
-    curvature_response_share: Fraction = 0.25
-    update_consistency_share: Fraction = 0.5
+    opposition_tolerance: float = 0.5
+    norm_tolerance: float = 1.0
+    goal_tolerance: float | None = 1.0
+    spread: float = 4.0
+    curvature_response_share: float = 0.25
+    update_consistency_share: float = 0.5
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "tolerance")  # before others follow from it
+        super().__post_init__()
         for name in ("opposition_tolerance", "norm_tolerance", "goal_tolerance", "spread"):
             object.__setattr__(self, name, self.tolerance * getattr(self, name))
         for name in ("curvature_response_share", "update_consistency_share"):
             missing = self.tolerance * (1.0 - getattr(self, name))
             object.__setattr__(self, name, max(0.0, 1.0 - missing))
-        super().__post_init__()
 
 
 @dataclass(frozen=True)
