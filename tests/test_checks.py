@@ -157,13 +157,7 @@ class Narrow(Typed):
 
 def test_a_class_leaves_some_settings_free_and_fixes_the_others() -> None:
     given = Narrow(steps=2, size=4)
-    assert (given.kind, given.steps, given.share, given.rate, given.size) == (
-        "one",
-        2,
-        0.75,
-        1.0,
-        4,
-    )
+    assert asdict(given) == {"kind": "one", "steps": 2, "share": 0.75, "rate": 1.0, "size": 4}
     assert replace(given, steps=5).size == 4
     for name, value in {"kind": "two", "share": 0.5, "rate": 2.0}.items():
         with pytest.raises(KeywordError, match=f"setting of Narrow '{name}': choose from size, st"):
