@@ -623,6 +623,10 @@ BAD: dict[str, tuple[Any, str]] = {
         SMALL.infer(np.eye(3, D), model=np.zeros(D)).memory,
         "model given 1, here 0",
     ),
+    "a window without averages": (
+        {**FIRST, "window": np.array([2.0, 1.0, -1.0, 0.0, 0.0])},
+        "memory is damaged",
+    ),
     "complex sketches": ({**FIRST, "sketches": 1j * FIRST["sketches"]}, "memory is damaged"),
 }
 

@@ -408,6 +408,7 @@ def _hold_values(arrays: Arrays) -> bool:
             and (beliefs >= 0).all()
         )
         and bool(window[0] >= 1 and (np.delete(window, 2) >= 0).all())
+        and bool(window[0] == 1 or arrays["before"].shape[1] > 0)
         and not np.isinf(arrays["before"]).any()
         and not np.isinf(arrays["earlier"]).any()
         and np.allclose(beliefs.sum(axis=1), 1.0)
