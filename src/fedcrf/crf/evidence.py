@@ -206,8 +206,7 @@ class ResponseEvidence(MeasuredEvidence):
         typical = min(0.0, middle)
         spread = self.spread * large_round_share(seen.finite, self.large_round)
         expected = max(self.share * typical, typical + spread * deviation)
-        trusted = 1.0 if seen.trust_ratio is None else seen.trust_ratio
-        return expected + self.tolerance_growth * seen.norm_decay * trusted
+        return expected + self.tolerance_growth * seen.norm_decay * seen.trust_ratio
 
 
 @dataclass(frozen=True)
@@ -336,11 +335,10 @@ class Opposition(RobustPart):
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
-        credit = np.ones(seen.num_clients) if seen.credit is None else seen.credit
         counted = votes(seen.cosines, self.vote_power)
-        judges = np.flatnonzero(seen.finite & (credit >= 0.5))
+        judges = np.flatnonzero(seen.finite & (seen.credit >= 0.5))
         large = large_round_share(seen.finite, self.large_round)
-        conflicts = conflict(seen.cosines, large) * ((1.0 - large) * credit * counted)
+        conflicts = conflict(seen.cosines, large) * ((1.0 - large) * seen.credit * counted)
         tolerance: float | Vector = (1.0 - large) * (
             self.tolerance + self.tolerance_growth * seen.norm_decay
         )

@@ -364,7 +364,7 @@ class RobustCRF(Settings):
         claimed = base_weights(num_examples, finite)
         past = self._recalled(statistics, sketches, position, clients, memory)
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
-        credit = np.ones(len(finite)) if reported is None else reported.expected_label
+        credit = 1.0 if reported is None else reported.expected_label
 
         seen = self._observed(statistics, claimed, past, credit)
         found = self.field.infer(seen)
@@ -435,7 +435,7 @@ class RobustCRF(Settings):
         statistics: UpdateStatistics,
         claimed: NDArray[np.float64],
         past: _Recalled,
-        credit: NDArray[np.float64],
+        credit: NDArray[np.float64] | float,
     ) -> Observation:
         """Return what the field sees of a round: its updates' averages, and how they compare."""
         finite, averages = statistics.finite, past.averages
