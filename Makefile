@@ -24,7 +24,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
 NUMERIC := tests/statistics tests/crf tests/paper tests/rules tests/attacks tests/simulation
 
-.PHONY: help install demo test test-all test-processors lint docs tables bench clean
+.PHONY: help install demo test test-all test-processors lint docs tables bench release clean
 
 help:
 	@echo "make demo             three attackers among ten clients (half a minute)"
@@ -34,7 +34,8 @@ help:
 	@echo "make lint             check format, lint and types"
 	@echo "make docs             build the documentation into site/"
 	@echo "make tables           write the tables of README.md and the pages anew from results/"
-	@echo "make bench            measure rounds and rules beside the peers' (an idle machine, ten minutes)"
+	@echo "make bench            measure rounds and rules beside the peers' (an idle machine, ten minutes; SECTIONS=all takes half an hour)"
+	@echo "make release          build the packages, and try them on every Python that is supported"
 	@echo "make clean            remove the environment and what was built"
 
 install: $(READY)
@@ -81,6 +82,10 @@ $(BENCH)/.ready: pyproject.toml constraints.txt benchmarks/constraints.txt
 	$(BENCH)/bin/python -m pip install --quiet --constraint constraints.txt \
 		--constraint benchmarks/constraints.txt --editable ".[bench]"
 	@touch $@
+
+# Publishes nothing; docs/release.md has the steps around it.
+release:
+	bash .ci/release
 
 clean:
 	rm -rf $(VENV) $(BENCH) build dist site

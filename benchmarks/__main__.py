@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def section(name: str, peaks: dict[str, Any]) -> Any:
     if name == "flower-load":
         return [flower.flower(cores, say, flower.MANY) for cores in CORES]
     return {
-        str(cores): rounds.compare(name, cores, peaks["product"][str(cores)]) for cores in CORES
+        str(cores): rounds.compare(name, cores, peaks["product"][str(cores)], say)
+        for cores in CORES
     }
 
 
@@ -54,20 +56,29 @@ SECTIONS = [
 ]
 
 
+DEFAULT = [name for name in SECTIONS if name in report.SHORT]
+"""What the page shows."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; else all")
+    parser.add_argument(
+        "sections",
+        nargs="*",
+        help=f"of {', '.join(SECTIONS)}, or all; else {', '.join(DEFAULT)}, ten minutes",
+    )
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args(arguments)
-    chosen = given.sections or SECTIONS
+    chosen = SECTIONS if given.sections == ["all"] else given.sections or DEFAULT
     for name in chosen:
         if name not in SECTIONS:
-            parser.error(f"unknown section '{name}': choose from {', '.join(SECTIONS)}")
+            parser.error(f"unknown section '{name}': choose from {', '.join(SECTIONS)}, or all")
     given.output.mkdir(parents=True, exist_ok=True)
     path = given.output / "benchmarks.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for name in chosen:
         say(f"\n# {name}")
+        begun = time.perf_counter()
         peaks = {
             "product": {str(cores): machine.product_peak(cores) for cores in CORES},
             "bandwidth": {str(cores): machine.memory_bandwidth(cores) for cores in CORES},
@@ -78,6 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "peaks": peaks,
             "result": section(name, peaks),
         }
+        found[name]["seconds"] = round(time.perf_counter() - begun)
+        say(f"{name} took {found[name]['seconds']} s")
         _write(path, json.dumps(found, indent=1) + "\n")
     text = report.tables(found)
     _write(given.output / "tables.md", text)

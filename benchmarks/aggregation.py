@@ -24,7 +24,7 @@ from fedcrf.statistics import update_statistics, weighted_average
 Rows = list[NDArray[np.float32]]
 WEIGHTED_MEAN, OURS, FLOWER = "weighted mean", "fedcrf CRF", "Flower FedAvg"
 
-CASES = ((10, 1_000_000), (10, 11_000_000), (100, 1_000_000), (1000, 100_000))
+CASES = ((10, 80_000), (10, 1_000_000), (10, 11_000_000), (100, 1_000_000), (1000, 100_000))
 OVER_CLIENTS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 OVER_NUMBERS = (100_000, 1_000_000, 10_000_000, 100_000_000)
 FEW = 20_000_000  # numbers up to which a turn is short, and there are more of them
@@ -36,6 +36,8 @@ RULES_SHOWN = (
     "rfa",
     "krum",
     "crf",
+    "crf-robust",
+    "crf-windowed",
 )
 
 
@@ -163,7 +165,9 @@ def _our_rules(
     reports = [ClientReport(i, {"w": row}, i + 1) for i, row in enumerate(rows)]
     for name in RULES_SHOWN:
         rule = RULES[name]()
-        yield f"fedcrf rule {name}", partial(rule.aggregate, rule.begin(), {"w": origin}, reports)
+        # What remembers its clients does more in later rounds.
+        first = rule.aggregate(rule.begin(), {"w": origin}, reports)
+        yield f"fedcrf rule {name}", partial(rule.aggregate, first.memory, first.state, reports)
 
 
 def _peers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,9 @@ from benchmarks.timing import seconds, take_turns
 from benchmarks.workload import WORKLOADS
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
-from fedcrf.simulation.engine import Engine, engine_for
+from fedcrf.simulation.engine import Engine, Work, engine_for, state_of
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.local_training import LocalTraining, epochs, trainer
-from fedcrf.simulation.worker import Work, state_of
 
 OURS, CRF, BFLOAT16, SLICES = "fedcrf", "fedcrf, CRF rule", "fedcrf, bfloat16", "tensor slices"
 ours, crf = Entry(OURS, "ours"), Entry(CRF, "ours", options={"rule": "crf"})
@@ -37,7 +37,7 @@ FIELDS: dict[str, list[Entry]] = {
 }
 
 
-def compare(name: str, cores: int, peak: float) -> dict[str, Any]:
+def compare(name: str, cores: int, peak: float, say: Callable[[str], None]) -> dict[str, Any]:
     """Time a round of each contender on so many cores; ``peak`` is their matrix-product peak."""
     workload, running, missing = WORKLOADS[name], {}, {}
     for entry in FIELDS[name]:
@@ -45,8 +45,10 @@ def compare(name: str, cores: int, peak: float) -> dict[str, Any]:
             if entry.package is not None and version(entry.package) is None:
                 raise MissingError(f"{entry.package} is not installed")
             running[entry.name] = Contender(entry, name, cores)
+            say(f"{cores} core(s): {entry.name} is ready")
         except MissingError as reason:
             missing[entry.name] = str(reason)
+    say(f"{cores} core(s): {workload.repeats + 1} rounds of each, in turns")
     try:
         works = {name: contender.seconds for name, contender in running.items()}
         timings = take_turns(works, workload.repeats)

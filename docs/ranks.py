@@ -50,6 +50,27 @@ def rank_tables(places: Sequence[Place]) -> list[Table]:
     return [Table("", header, rows), *tables]
 
 
+def means(places: Sequence[Place], column: str | None) -> pd.DataFrame:
+    """Return a method's mean in each place, methods by places, the best of the first place first.
+
+    It is the worst case, or by how much a column exceeds FedAvg's where nobody is wrong; see
+    `RANKED`. NaN where a method is not run.
+    """
+    methods = list(dict.fromkeys(method for place in places for method in place.suite.methods))
+    found = pd.DataFrame(
+        {
+            place.title: {
+                method_title(method): math.nan if each is None else each.mean
+                for method in methods
+                for each in [_compared(place, method, column)]
+            }
+            for place in places
+        }
+    )
+    order = found.rank(ascending=False).mean(axis="columns").sort_values().index
+    return found.loc[order].rename_axis(index="", columns="")
+
+
 def _ranked(
     title: str, places: Sequence[Place], column: str | None
 ) -> tuple[Table, Mapping[str, float]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,12 @@ import pandas as pd
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from docs.ranks import rank_tables  # noqa: E402
+from docs.ranks import means, rank_tables  # noqa: E402
 from examples.frameworks import OWN, runs_of  # noqa: E402
 from examples.least_weights import least_weights  # noqa: E402
 
 from fedcrf.experiments.analysis.conditions import Place, groups_of  # noqa: E402
+from fedcrf.experiments.analysis.figures import heat_map_figure, save  # noqa: E402
 from fedcrf.experiments.analysis.paper import column_table  # noqa: E402
 from fedcrf.experiments.analysis.tables import (  # noqa: E402
     Estimate,
@@ -43,6 +45,7 @@ from fedcrf.files import write_text  # noqa: E402
 
 RESULTS = ROOT / "results"
 LIMITS = RESULTS / "limits"
+IMAGES = ROOT / "docs" / "images"
 SUITES = {
     "MNIST": "attacks-mnist",
     "MNIST, 6,000 images": "attacks-mnist-6000",
@@ -128,6 +131,17 @@ def suites() -> str:
         title = f"MNIST, 6,000 images, wrong labels, {PARTITIONS[partition]}; differences to FedAvg"
         parts.append(f"{title}:\n\n{chosen.as_markdown()}")
     return "\n".join(parts)
+
+
+def commands() -> str:
+    """Return which command made which folder of results."""
+    made_by = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8"))
+    rows = []
+    for folder, how in made_by.items():
+        parts = [f"`{command}`" for command in how.get("commands", [])]
+        parts += [how["note"]] if "note" in how else []
+        rows.append((f"`{folder}/`", "; ".join(parts)))
+    return Table("", ("folder", "command"), tuple(rows)).as_markdown()
 
 
 def paper() -> str:
@@ -292,13 +306,31 @@ def places_of(folder: Path, suite: str, dataset: str, quick: bool) -> list[Place
     ]
 
 
-def protocols() -> str:
-    """Return the rules of all protocols, by worst case and by cost where nobody is wrong."""
+def protocol_places() -> list[Place]:
+    """Return the places of all protocols."""
     places = []
     for folder in sorted(PROTOCOLS.glob("*-quick*")):
         name, _, dataset = folder.name.partition("-quick-")
         places += places_of(folder, name, dataset, quick=True)
-    return "\n".join(table.as_markdown() for table in rank_tables(places))
+    return places
+
+
+def protocols() -> str:
+    """Return the rules of all protocols, by worst case and by cost where nobody is wrong."""
+    return "\n".join(table.as_markdown() for table in rank_tables(protocol_places()))
+
+
+def draw_protocols() -> None:
+    """Draw rules by protocols, their worst case and what they cost where nobody is wrong."""
+    places = protocol_places()
+    attacked = [place for place in places if groups_of(place.suite)]
+    for name, title, chosen, column in (
+        ("worst", "Accuracy under the worst attack", attacked, None),
+        ("cost", "Accuracy less FedAvg's, nobody wrong", places, "accuracy"),
+    ):
+        figure = heat_map_figure(means(chosen, column), title)
+        _, raster = save(figure, IMAGES / f"protocols-{name}")
+        raster.unlink()  # the pages show the vectors
 
 
 WINDOWED = ("crf-robust", "crf-windowed")
@@ -438,9 +470,11 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/attacks.md", "suites"): suites,
     ("docs/flower.md", "frameworks"): partial(frameworks, "flower"),
     ("docs/nvflare.md", "frameworks"): partial(frameworks, "nvflare"),
+    ("docs/results.md", "gain"): gain,
     ("docs/protocols.md", "protocols"): protocols,
     ("docs/protocols.md", "source"): source,
     ("docs/what-was-tried.md", "windows"): windows,
+    ("results/README.md", "commands"): commands,
     ("results/README.md", "paper"): paper,
     ("results/limits/README.md", "limits"): limits,
 }
@@ -463,6 +497,8 @@ def main() -> None:
         path = ROOT / page
         write_text(path, with_block(path.read_text(encoding="utf-8"), name, block()))
         print(f"wrote {name} of {page}")
+    draw_protocols()
+    print(f"drew the protocols in {IMAGES}")
 
 
 if __name__ == "__main__":

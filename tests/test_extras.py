@@ -13,14 +13,20 @@ from fedcrf.extras import mend
 
 WITHOUT = """
 import sys
-from importlib.abc import MetaPathFinder
 
-class Without(MetaPathFinder):
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in {*sys.stdlib_module_names, "fedcrf", *NAMES}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            return None
+        return self.finder.find_spec(name, path, target)
 
-sys.meta_path.insert(0, Without())
+sys.meta_path[:] = map(Without, sys.meta_path)
 """
 
 
@@ -67,3 +73,20 @@ def test_a_command_names_the_extra_that_it_needs() -> None:
     done = run_without(program, "numpy")
     said = "fedcrf: error: typer is not installed: pip install 'fedcrf[simulation]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [
+        ("fedcrf.data", "PIL"),
+        ("fedcrf.loggers", "tomli_w"),
+        ("fedcrf.models", "torch"),
+        ("fedcrf.objectives", "torch"),
+        ("fedcrf.own.result", "pandas"),
+        ("fedcrf.simulation.rounds", "pydantic"),
+    ],
+)
+def test_a_module_names_the_extra_that_it_needs(module: str, package: str) -> None:
+    done = run_without(f"import {module}", "numpy")
+    said = f"ModuleNotFoundError: {package} is not installed: pip install 'fedcrf[simulation]'"
+    assert done.stderr.splitlines()[-1] == said

@@ -16,7 +16,7 @@ from fedcrf.rules import ClientReport
 from fedcrf.statistics import as_layers, update_statistics
 
 ARRAYS = re.compile(r"\b(NDArray|Layers|State|Memory|Vector|Matrix|Causes|Pairs)\b")
-RUN_ELSEWHERE = "fedcrf.statistics.kernels", "fedcrf.statistics.on_gpu"
+RUN_ELSEWHERE = ("fedcrf.statistics.kernels",)
 
 
 def values_with_arrays() -> list[type]:

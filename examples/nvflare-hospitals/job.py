@@ -24,13 +24,19 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 from hospital import HOSPITALS, accuracy, dealt  # noqa: E402
 
+PATIENCE = 3.0
+"""Seconds that a round waits for a site that the server has removed."""
+
+WAITS = ("dead_client_grace_period", "dead_client_check_lead_time")
+"""NVFlare's settings of it: in the round in which a site is lost, 60 by default; later, 30."""
+
 
 def recipe(
     rule: str, seed: int, hostile: str, rounds: int, state: str, least: int
 ) -> NumpyFedAvgRecipe:
     """Return the job; ``average`` is NVFlare's own averaging."""
     paths = {"checkpoint_to": str(Path(state).absolute())} if state else {}
-    return NumpyFedAvgRecipe(
+    job = NumpyFedAvgRecipe(
         name="hospitals",
         model=[0.0] * 31,
         min_clients=least,
@@ -39,6 +45,9 @@ def recipe(
         train_args=f"--seed {seed}" + (f" --hostile {hostile}" if hostile else ""),
         aggregator=None if rule == "average" else RuleAggregator(rule, **paths),
     )
+    if least < HOSPITALS:  # a site may be lost: the others need not wait for it for long
+        job.add_server_config(dict.fromkeys(WAITS, PATIENCE))
+    return job
 
 
 def main() -> None:

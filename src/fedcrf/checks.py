@@ -10,7 +10,9 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from types import UnionType
+from pathlib import Path
+from textwrap import shorten
+from types import SimpleNamespace, UnionType
 from typing import (
     Annotated,
     Any,
@@ -104,6 +106,18 @@ class Checked:
     by: Check
 
 
+def check_given(given: Mapping[str, Any], kind: type) -> None:
+    """Check what is given by name against the types of a class, such as a ``TypedDict``.
+
+    Raises:
+        FedcrfError: A value that its type excludes, as for `Settings`.
+    """
+    part = SimpleNamespace(**given)
+    for name, optional, check in _checks_of(kind):
+        if name in given and not (optional and given[name] is None):
+            check(part, name)
+
+
 @cache
 def _checks_of(kind: type) -> list[tuple[str, bool, Check]]:
     """Return the checks of a class's settings, each with its name and whether it allows None."""
@@ -190,6 +204,24 @@ def check_truth(name: str, value: object) -> None:
         raise FedcrfError(f"{name} {value!r}: give True or False")
 
 
+def check_text(name: str, value: object) -> None:
+    """Raise a `FedcrfError` unless ``value`` is a text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise FedcrfError(f"{name} is {shorten(repr(value), 60)}: give a text")
+
+
+def check_path(name: str, value: object) -> None:
+    """Raise a `FedcrfError` unless ``value`` is the path of a file or folder."""
+    if not isinstance(value, str | Path) or not str(value):
+        raise FedcrfError(f"{name} is {shorten(repr(value), 60)}: give a path")
+
+
+def check_function(name: str, value: object) -> None:
+    """Raise a `FedcrfError` unless ``value`` can be called."""
+    if not callable(value):
+        raise FedcrfError(f"{name} is {shorten(repr(value), 60)}: give a function")
+
+
 def check_whole(name: str, value: object, least: int) -> None:
     """Raise a `FedcrfError` unless ``value`` is a whole number of at least ``least``."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
@@ -264,11 +296,17 @@ def whole(least: int) -> Checked:
     return _of_value(check_whole, least=least)
 
 
+def function() -> Checked:
+    """Return the mark of a function."""
+    return _of_value(check_function)
+
+
 def number(least: float = -math.inf, most: float = math.inf) -> Checked:
     """Return the mark of a finite number between the two."""
     return _of_value(check_number, least=least, most=most)
 
 
+Text = Annotated[str, _of_value(check_text)]
 Truth = Annotated[bool, _of_value(check_truth)]
 Natural = Annotated[int, whole(0)]
 Count = Annotated[int, whole(1)]

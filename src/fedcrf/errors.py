@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 
 class FedcrfError(ValueError):
@@ -25,6 +26,17 @@ class EarlierNameWarning(FutureWarning):
 def in_a_line(error: Exception) -> str:
     """Return the kind of an error that is none of ours, and what it says, in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+@contextmanager
+def failing(line: str) -> Iterator[None]:
+    """Turn whatever code of others raises into a `FedcrfError`, said in place of ``{}``."""
+    try:
+        yield
+    except FedcrfError:
+        raise
+    except Exception as error:
+        raise FedcrfError(line.replace("{}", in_a_line(error))) from error
 
 
 def listed(things: Sequence[object], most: int = 20) -> str:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
@@ -79,20 +78,6 @@ def installed(what: str) -> dict[str, EntryPoint]:
 def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Return a group's entry points of what is installed along a path."""
     return {each.name: each for each in entry_points(group=group)}
-
-
-@contextmanager
-def failing(what: str, name: str, when: str = "") -> Iterator[None]:
-    """Turn an exception in code from outside into a `FedcrfError` that names that code.
-
-    ``when`` says when it failed, such as ``" in round 3"``.
-    """
-    try:
-        yield
-    except FedcrfError:
-        raise
-    except Exception as error:  # whatever it raises
-        raise FedcrfError(f"{what} '{name}' failed{when} ({in_a_line(error)})") from error
 
 
 def check_class(what: str, name: str, found: object, base: type) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import requires
 from importlib.util import find_spec
 
@@ -22,6 +24,17 @@ def check_installed(package: str, wanted_by: str = "") -> None:
     """Raise a `FedcrfError` where a package is not installed; ``wanted_by`` begins its message."""
     if find_spec(package) is None:
         raise FedcrfError(f"{wanted_by}{mend(ModuleNotFoundError(name=package))}")
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Let an import that fails for want of a package name the extra that has it."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "fedcrf":
+            raise
+        raise ModuleNotFoundError(mend(missing), name=missing.name) from None
 
 
 def mend(missing: ModuleNotFoundError) -> str:

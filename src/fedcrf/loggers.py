@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-import tomli_w
-
 from fedcrf.errors import unknown_name
+from fedcrf.extras import check_installed, naming_extras
+
+with naming_extras():
+    import tomli_w
+
 from fedcrf.experiments.cell import CellSummary
 from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
-from fedcrf.extras import check_installed
-from fedcrf.simulation.records import LARGEST_AFFINITY, RoundRecord
+from fedcrf.rules.crf import LARGEST_AFFINITY
+from fedcrf.simulation.records import RoundRecord
 
 CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
 

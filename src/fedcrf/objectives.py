@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
 from fedcrf.checks import NotNegative, Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.extensions import check_settings, find
+from fedcrf.extras import naming_extras
+
+with naming_extras():
+    import torch
+    from torch import Tensor
 
 
 class Objective(Protocol):

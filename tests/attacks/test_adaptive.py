@@ -32,8 +32,15 @@ from fedcrf.attacks import (
     Sleeper,
     Stealthy,
 )
-from fedcrf.attacks.response import Recollection, least_steps, sketches_of
-from fedcrf.attacks.search import FAMILIES, Aim, asked, harm
+from fedcrf.attacks.adaptive import (
+    FAMILIES,
+    Aim,
+    Recollection,
+    asked,
+    harm,
+    least_steps,
+    sketches_of,
+)
 from fedcrf.rules import (
     CRF,
     RULES,

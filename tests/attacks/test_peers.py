@@ -26,8 +26,8 @@ from fedcrf.attacks import (
     OptimalInnerProductManipulation,
     SignFlip,
 )
+from fedcrf.attacks.adaptive import asked, distance
 from fedcrf.attacks.base import Attack
-from fedcrf.attacks.search import asked, distance
 from fedcrf.rules import CoordinateMedian, Rule, Uniform, find_rule
 
 

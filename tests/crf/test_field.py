@@ -302,7 +302,7 @@ BAD: dict[str, Any] = {
         lambda: ResponseEvidence(share=2),
         r"share 2: give a number in \[0, 1\]",
     ),
-    "evidence's name": (lambda: EvidenceCRF(""), "evidence '': give its name"),
+    "evidence's name": (lambda: EvidenceCRF(""), "evidence is '': give a text"),
     "chain": (lambda: Field(LABELS, Reliability(), persistence=1.0), "persistence 1.0"),
     "reported": (lambda: EvidenceCRF(evidence_softening=0), "evidence_softening 0"),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from fedcrf import ClientCRF, EvidenceCRF, FedcrfError
 from fedcrf.crf import (
@@ -22,7 +22,8 @@ from fedcrf.crf import (
 from fedcrf.crf.potentials import label_distance
 from fedcrf.experiments.spec import resolve
 from fedcrf.rules import CRF, Adam, ClientReport, CRFEvidence, FedAvg, Optimized
-from fedcrf.simulation.records import LARGEST_AFFINITY, reasons_of
+from fedcrf.rules.crf import LARGEST_AFFINITY
+from fedcrf.simulation.records import reasons_of
 from fedcrf.statistics import NeighbourSearch, as_layers, crowd_statistics
 
 FIELDS = ("weights", "base_weights", "reliability", "marginals", "expected_label", "cosine",
@@ -160,6 +161,20 @@ def test_the_rule_weighs_updates_and_no_models():
     found = CRF(**settings).aggregate({}, {"w": origin}, reports(rows + origin))
     expected = ClientCRF(**settings).infer(rows, [10 + i for i in range(12)])
     assert_allclose(found.weights, expected.weights, rtol=1e-6)
+
+
+@pytest.mark.parametrize("neighbours", [None, 2])
+def test_a_rule_keeps_the_affinities_of_few_clients_or_few_neighbours(
+    neighbours: int | None,
+) -> None:
+    rule, model = CRF(neighbours=neighbours), {"w": np.zeros(24)}
+    for many in (LARGEST_AFFINITY, LARGEST_AFFINITY + 1):
+        clients = updates(many)
+        result = rule.aggregate({}, model, reports(clients))
+        plain = rule.infer(clients, [10 + i for i in range(many)])
+        assert_array_equal(result.weights, plain.weights)
+        kept = many <= LARGEST_AFFINITY or neighbours is not None
+        assert (result.posterior.affinity is not None) == kept
 
 
 def test_records_hold_the_graph_of_few_clients_and_never_that_of_many():

@@ -697,7 +697,7 @@ def test_calls_that_cannot_be(given, message):
             {"curvature_response_share": 5},
             r"^curvature_response_share 5: give a number in \[0, 1\]",
         ),
-        ({"evidence": 3}, "^evidence 3: give its name"),
+        ({"evidence": 3}, "^evidence is 3: give a text"),
         ({"goal_tolerance": -1}, "^goal_tolerance -1"),
         ({"update_consistency_strength": -1}, "^update_consistency_strength -1"),
         ({"update_consistency_share": math.nan}, "^update_consistency_share nan"),

@@ -27,6 +27,7 @@ from fedcrf.simulation.records import RoundRecord
 from integration.command_line import CommandLine
 
 DOCS = Path(__file__).parents[2] / "docs"
+RESULTS = DOCS.parent / "results"
 FILE = re.compile(r'^```python title="([^"]*)"\n(.*?)^```', flags=re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(sh|python|toml)[^\n]*\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
@@ -121,6 +122,27 @@ def test_commands_are_such(page: str, capsys: pytest.CaptureFixture[str]) -> Non
             app(["run", *arguments, "--describe"], standalone_mode=False)
             spec = resolve(tomllib.loads(capsys.readouterr().out))
             assert spec.cells()
+
+
+MADE_BY = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("folder", MADE_BY)
+def test_what_made_the_results_is_a_command(folder: str) -> None:
+    assert (RESULTS / folder).is_dir()
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for command in MADE_BY[folder].get("commands", []):
+        program, name, *arguments = shlex.split(command)
+        if program == "fedcrf":
+            known[name].make_context(name, list(arguments))
+            assert name == "reproduce" or arguments[-2:] == ["-o", f"results/{folder}"]
+
+
+def test_all_results_say_what_made_them() -> None:
+    made = {path.parent for name in ("run.toml", "cells.jsonl") for path in RESULTS.rglob(name)}
+    for folder in made:
+        above = [folder, *folder.parents]
+        assert any((RESULTS / name) in above for name in MADE_BY), folder
 
 
 def test_the_run_files() -> None:

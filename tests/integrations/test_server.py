@@ -114,7 +114,7 @@ def test_nodes_with_names_are_the_same_clients_after_a_restart(tmp_path: Path) -
     second.go_on(saved, MODEL)
     assert named_round(second, 1) == before
     (run,) = recorded_runs(tmp_path).values()
-    assert [record.nodes for record in run.records()] == [["Aarau", "Chur"]] * 2
+    assert [record.clients for record in run.records()] == [["Aarau", "Chur"]] * 2
     assert [record.round for record in run.records()] == [1, 2]
 
 

@@ -184,7 +184,7 @@ def signguard(
     order = sorted(range(len(rows)), key=lambda i: tuple(rows[i][::-1]))
     bandwidth = estimate_bandwidth(rows[order], quantile=0.5, n_samples=50)
     cluster = [True] * len(rows)
-    if bandwidth > 0:
+    if bandwidth > 1e-7:  # what rounding makes of equal rows is none
         shift = MeanShift(bandwidth=bandwidth, bin_seeding=True, cluster_all=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that each point is a bin

@@ -418,9 +418,14 @@ def equal_buckets(rule: CenteredClipping, round_: Round) -> list[float]:
     return [float(share) for share in clipped_step(whole, round_, list(each))]
 
 
+def first_draws(rule: DnC | SignGuard) -> np.random.Generator:
+    """The generator of the first round."""
+    return np.random.default_rng(np.random.SeedSequence([rule.seed or 0, 0]))
+
+
 def columns_of(rule: DnC, vectors: Sequence[slow.Vector]) -> list[np.ndarray]:
     """The coordinates of each iteration in the first round."""
-    draws, d = rule.generator({})[0], len(vectors[0])
+    draws, d = first_draws(rule), len(vectors[0])
     size = max(1, int(rule.sampled * d))
     return [drawn_columns(draws, d, size) for _ in range(rule.iterations)]
 
@@ -429,7 +434,7 @@ def drawn_window(rule: SignGuard, vectors: Sequence[slow.Vector]) -> tuple[int, 
     """Start and size of the run of coordinates in the first round."""
     d = len(vectors[0])
     size = max(1, int(rule.sampled * d))
-    return int(rule.generator({})[0].integers(0, d - size + 1)), size
+    return int(first_draws(rule).integers(0, d - size + 1)), size
 
 
 def slow_robust(

@@ -20,6 +20,7 @@ from fedcrf.rules import (
     State,
     aggregate_or_keep,
 )
+from fedcrf.rules.base import weighted_result
 
 MODEL = {"w": np.zeros(3, np.float32)}
 
@@ -112,6 +113,40 @@ def test_reports_that_no_rule_takes_keep_the_model(some: list[ClientReport], rea
     assert result.state is MODEL
     assert len(result.weights) == len(result.base_weights) == len(result.excluded) == len(some)
     assert not result.weights.any()
+
+
+@dataclass(frozen=True)
+class Weighing(Rule):
+    """A rule of given weights."""
+
+    weights: tuple[float, ...]
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        return weighted_result(model, reports, np.array(self.weights), np.ones(2, bool))
+
+
+@pytest.mark.parametrize(
+    ("weights", "total"),
+    [((15.0, 5.0), "20"), ((0.2, 0.3), "0.5"), ((1.0, -1.0), "0"), ((np.nan, 1.0), "nan")],
+)
+def test_weights_that_do_not_sum_to_1_are_refused(weights: tuple[float, ...], total: str) -> None:
+    said = (
+        f"the weights sum to {total}, not to 1: divide them by their sum, or give 0 for all to "
+        "keep the model"
+    )
+    with pytest.raises(FedcrfError) as caught:
+        Weighing(weights).aggregate({}, MODEL, reports(1, 1))
+    assert str(caught.value) == said
+    kept = aggregate_or_keep(Weighing(weights), {}, MODEL, reports(1, 1))
+    assert (kept.state, kept.kept_reason) == (MODEL, f"the rule failed: {said}")
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (1.5, -0.5), (0.1, np.float32(0.9))])
+def test_weights_that_sum_to_1_or_are_all_0_are_taken(weights: tuple[float, ...]) -> None:
+    result = Weighing(weights).aggregate({}, MODEL, reports(1, 1))
+    assert_array_equal(result.weights, weights)
 
 
 def test_what_is_no_error_of_the_rule_goes_on() -> None:

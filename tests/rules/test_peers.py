@@ -36,8 +36,8 @@ from fedcrf.rules import (
     Uniform,
     Yogi,
 )
+from fedcrf.rules.base import Round
 from fedcrf.rules.krum import krum_scores
-from fedcrf.rules.round import Round
 
 FLOAT32 = 3e-7  # a few roundings of float32, relative to the largest number
 

@@ -27,7 +27,7 @@ from fedcrf.rules.dnc import drawn_columns
 from fedcrf.rules.foolsgold import foolsgold_weights
 from fedcrf.rules.signguard import largest_cluster
 from fedcrf.statistics import model_geometry
-from fedcrf.statistics.one_pass import update_norms
+from fedcrf.statistics.sums import update_norms
 from paper import baselines as slow
 from paper import rivals
 from rules.rounds import Round, assert_same, name_of, sample, spoilt, states

@@ -286,7 +286,7 @@ def test_beside_the_honest_clients_all_are_scored(start_round: int) -> None:
         for name, value in expected.model_dump().items():
             assert getattr(record.everyone, name) == alike(value)
         honest = ~torch.isin(whole.test.owners, torch.tensor(attackers))
-        right = score(network, whole.test, 256).correct[honest]
+        right = score(network, whole.test, 256)["accuracy"][honest]
         assert record.test.accuracy == alike(float(right.mean()))
         assert record.everyone.worst_client <= record.test.worst_client
     assert all(record.everyone is None for record in run(simulation())[1]), "test is of all of them"

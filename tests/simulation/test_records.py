@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from fedcrf.rules import CRF, ClientReport, CRFEvidence, CRFRobust, FedAvg
+from fedcrf.rules.crf import LARGEST_AFFINITY
 from fedcrf.simulation.records import (
-    LARGEST_AFFINITY,
     ClientMetrics,
     ExcludedNode,
     Metrics,

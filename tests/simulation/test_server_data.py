@@ -16,11 +16,10 @@ import torch
 from fedcrf.attacks import ATTACKS, Schedule, Threat
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import Adam, FedAvg, FedDisco, FLTrust, Optimized
-from fedcrf.simulation.engine import engine_for
+from fedcrf.simulation.engine import engine_for, label_divergence
 from fedcrf.simulation.federation import Examples, Federation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.task import Task
-from fedcrf.simulation.worker import label_divergence
 from simulation import small
 from simulation.small import NormedPlan, assert_resumes, federation, run
 

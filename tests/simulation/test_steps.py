@@ -22,12 +22,12 @@ from fedcrf.attacks.base import Images, Labels
 from fedcrf.models import MLP, ImageShape
 from fedcrf.objectives import Proximal
 from fedcrf.rules import CRFRobust, FedAvg
+from fedcrf.simulation.engine import MOMENTUM
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import Batches, LocalTraining
 from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import RoundRecord, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation
-from fedcrf.simulation.worker import MOMENTUM
 from simulation.small import (
     BatchNormPlan,
     DropoutPlan,

@@ -27,6 +27,7 @@ from fedcrf.statistics import (
     weighted_average,
 )
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
+from fedcrf.statistics.sums import AboutMean, AboutMedian
 
 pytest.importorskip("numba", reason="the compiled passes need fedcrf[fast]")
 
@@ -52,7 +53,7 @@ def small_rounds_too() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_silent_way_out(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fail a test in which the compiled code failed and the plain one answered for it."""
-    compiled.WARNED.clear()
+    compiled.GIVEN_UP.clear()
     yield
     assert not [text for text in caplog.messages if "plain pass" in text]
 
@@ -88,8 +89,8 @@ def draw_clients(generator, m, sizes, dtype, kind="normal", strided=False):
 
 
 def plain_sums(clients, origin=None):
-    finite, sums = one_pass._sum_over_blocks(clients, origin)
-    assert finite.all()
+    sums = AboutMedian.plain(clients, origin)
+    assert sums.finite.all()
     return sums
 
 
@@ -132,7 +133,7 @@ def test_statistics_equal_the_plain_pass(m, sizes, dtype, kind, with_origin, str
     sizes = [*sizes, 3]
     clients = draw_clients(generator, m, sizes, dtype, kind, strided)
     origin = draw_clients(generator, 1, sizes, dtype)[0] if with_origin else None
-    assert compiled.sum_columns(clients, origin, None) is not None or kind != "normal"
+    assert compiled.about_median(clients, origin, None) is not None or kind != "normal"
     assert_same_statistics(clients, origin)
 
 
@@ -150,11 +151,11 @@ def test_the_geometry_about_the_mean_equals_the_plain_one(m, sizes, dtype, kind,
     sizes = [*sizes, 3]
     clients = draw_clients(generator, m, sizes, dtype, kind)
     origin = draw_clients(generator, 1, sizes, dtype)[0] if with_origin else None
-    finite, gram = one_pass._centre_blocks(clients, origin)
-    assert finite.all()
-    assert compiled.sum_centred(clients, origin, None) is not None
-    size = np.sqrt(np.diagonal(gram))
-    error = np.abs(centred_geometry(clients, origin).gram - gram)
+    plain = AboutMean.plain(clients, origin)
+    assert plain.finite.all()
+    assert compiled.about_mean(clients, origin, None) is not None
+    size = np.sqrt(np.diagonal(plain.gram))
+    error = np.abs(centred_geometry(clients, origin).gram - plain.gram)
     assert (error <= 1e-12 * np.outer(size, size) + 1e-300).all()
 
 
@@ -243,17 +244,15 @@ def test_what_float32_cannot_square_goes_the_plain_way(special):
     clients[1][0][:] = special
     origin = [np.full(700, -special if special == 3e38 else 0.0, np.float32)]
     statistics = update_statistics(clients, origin)
-    finite, sums = one_pass.excluding(
-        3, lambda used: one_pass._sum_over_blocks([clients[i] for i in used], origin)
-    )
-    assert finite.tolist() == [True, bool(np.isfinite(special)), True]
+    finite = np.array([True, bool(np.isfinite(special)), True])
+    sums = plain_sums([clients[i] for i in np.flatnonzero(finite)], origin)
     assert statistics.finite.tolist() == finite.tolist()
     kept = np.ix_(finite, finite)
     assert_allclose(statistics.gram[kept], sums.gram, rtol=1e-6)
     assert_allclose(statistics.median_distance[finite], np.sqrt(sums.squared_distance), rtol=1e-6)
     assert centred_geometry(clients, origin).finite.tolist() == finite.tolist()
     if np.isfinite(special):
-        assert compiled.sum_columns(clients, origin, None) is None
+        assert compiled.about_median(clients, origin, None) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -266,12 +265,12 @@ def test_updates_that_are_zero_keep_no_round_from_the_compiled_pass(dtype, zeros
     origin = draw_clients(generator, 1, [700, 5], dtype)[0] if with_origin else None
     still = [np.zeros_like(layer) for layer in clients[0]] if origin is None else origin
     clients[:zeros] = [[layer.copy() for layer in still] for _ in range(zeros)]
-    found = compiled.sum_columns(clients, origin, None)
+    found = compiled.about_median(clients, origin, None)
     assert found is not None
-    assert found[0].all()
-    assert not found[1].gram[:zeros].any()
-    assert not found[1].squares[:zeros].any()
-    assert not found[1].inner[:zeros].any()
+    assert found.finite.all()
+    assert not found.gram[:zeros].any()
+    assert not found.squares[:zeros].any()
+    assert not found.inner[:zeros].any()
     assert_same_statistics(clients, origin)
 
 
@@ -280,13 +279,13 @@ def test_updates_whose_squares_alone_are_zero_go_the_plain_way():
     generator = np.random.default_rng(0)
     tiny = draw_clients(generator, 3, [700], np.float64)
     tiny[1][0] *= 1e-170
-    assert compiled.sum_columns(tiny, None, None) is None
+    assert compiled.about_median(tiny, None, None) is None
     origin = [np.ones(700)]
     near = draw_clients(generator, 3, [700], np.float32)
     near[1][0][:] = 1.0
-    assert compiled.sum_columns(near, origin, None) is not None
+    assert compiled.about_median(near, origin, None) is not None
     origin[0] += 1e-10
-    assert compiled.sum_columns(near, origin, None) is None
+    assert compiled.about_median(near, origin, None) is None
     assert_allclose(update_statistics(near, origin).norms[1], 1e-10 * np.sqrt(700), rtol=1e-6)
 
 
@@ -346,12 +345,13 @@ def test_rows_that_may_not_be_written_or_lie_askew_are_read_all_the_same():
 
 def test_a_second_process_need_not_compile() -> None:
     clients = [[np.arange(5, dtype=np.float32)]] * 3
-    assert compiled.sum_columns(clients, None, None) is not None
+    assert compiled.about_median(clients, None, None) is not None
     program = (
         "import numpy as np\n"
         "from fedcrf.statistics import compiled\n"
+        "compiled.FEWEST_NUMBERS = 0\n"
         "clients = [[np.arange(5, dtype=np.float32)]] * 3\n"
-        "print(compiled.sum_columns(clients, None, None) is not None)"
+        "print(compiled.about_median(clients, None, None) is not None)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
@@ -411,7 +411,7 @@ def test_without_compiled_code_the_plain_pass_answers_and_says_why_once(
             squares = np.diagonal(update_statistics(several).gram)
             assert squares.tolist() == [5.0 * each[0][0] for each in several]
     compiled._kernels.cache_clear()
-    compiled.FAILED.clear()
+    compiled.GIVEN_UP.clear()
     said = [text for text in caplog.messages if "plain pass" in text]
     assert len(said) == 1
     assert re.search(rf"slower, plain pass \({reason}.*\): .*{mend}", said[0], re.DOTALL)

@@ -15,10 +15,7 @@ from fedcrf.statistics import (
     centred_geometry,
     inputs,
     median_of,
-    on_gpu,
-    one_pass,
     sketch,
-    sketches,
     trimmed_mean_of,
     update_statistics,
     weighted_average,
@@ -36,8 +33,8 @@ from fedcrf.statistics import (
 )
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Give a device whose tensors go the way of the GPU's, in blocks of a few columns."""
-    monkeypatch.setattr(on_gpu, "BLOCK_NUMBERS", 3000)
-    for module in (inputs, one_pass, average, sketches, posterior):
+    monkeypatch.setattr(inputs, "GPU_NUMBERS", 3000)
+    for module in (inputs, average, posterior):
         monkeypatch.setattr(module, "is_on_gpu", inputs.is_torch_tensor)
     return request.param
 

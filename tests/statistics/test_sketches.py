@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from fedcrf.errors import FedcrfError
-from fedcrf.statistics import as_layers, one_pass, sketch
+from fedcrf.statistics import as_layers, inputs, sketch
 
 
 def vectors(d: int, kind: str) -> np.ndarray:
@@ -67,7 +67,7 @@ def test_it_is_linear():
 def test_neither_layers_nor_blocks_change_a_bit(cuts, block_numbers, monkeypatch):
     updates = vectors(500, "spread")
     whole = sketch(as_layers(updates), 64, seed=1)
-    monkeypatch.setattr(one_pass, "BLOCK_NUMBERS", block_numbers)
+    monkeypatch.setattr(inputs, "BLOCK_NUMBERS", block_numbers)
     layers = [np.split(update, cuts) for update in updates]
     assert_array_equal(sketch(as_layers(layers), 64, seed=1), whole)
 

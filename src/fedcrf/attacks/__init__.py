@@ -16,7 +16,7 @@ from fedcrf.attacks.adaptive import (
     Sleeper,
     Stealthy,
 )
-from fedcrf.attacks.base import Attack, DataAttack, Forgery, Scene
+from fedcrf.attacks.base import Attack, DataAttack, Forgery, Scene, Schedule, Threat
 from fedcrf.attacks.data import (
     Backdoor,
     BadNets,
@@ -47,7 +47,6 @@ from fedcrf.attacks.statistical import (
     MinSum,
     Opposed,
 )
-from fedcrf.attacks.threat import Schedule, Threat
 from fedcrf.extensions import check_class, find
 
 ATTACKS: Mapping[str, type[Attack]] = {

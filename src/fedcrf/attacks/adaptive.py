@@ -1,44 +1,172 @@
 """Attackers that know the rule and its memory, and search for the most harmful update.
 
-Some of them earn trust before they strike.
+What they vary and the value of an outcome to them come first, then the attacks: some earn trust
+before they strike. At the end stands how they fake the curvature response of honest updates, for
+rules that use it, as `fedcrf.crf.RobustCRF` does: local training descends a loss, so an honest
+update changes against the step that the model made meanwhile.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, unit
-from fedcrf.attacks.response import Recollection, responding
-from fedcrf.attacks.search import (
-    FAMILIES,
-    Aim,
-    Family,
-    FamilyName,
-    Trial,
-    asked,
-    attackers_weight,
-    best,
-    distance,
-    expansion,
-    line_search,
-    share_of,
-)
+from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, norms, unit
+from fedcrf.attacks.simple import SignFlip
+from fedcrf.attacks.statistical import ALIE, InnerProductManipulation, Opposed
 from fedcrf.checks import Count, Positive, Truth, number, whole
-from fedcrf.rules import ClientReport, Memory
+from fedcrf.crf import RobustCRF
+from fedcrf.crf.evidence import curvature_response
+from fedcrf.rules import AggregationResult, ClientReport, Memory, plain_rule
+
+
+@dataclass(frozen=True)
+class Family:
+    """Attacks of one kind that differ in their strength, and its range, above 0, to search."""
+
+    at: Callable[[float], Attack]
+    least: float
+    greatest: float
+
+
+FAMILIES: Mapping[str, Family] = {
+    "sign-flip": Family(SignFlip, 0.05, 20.0),
+    "ipm": Family(InnerProductManipulation, 0.05, 20.0),
+    "hidden-ipm": Family(lambda epsilon: InnerProductManipulation(epsilon, 1.0), 0.05, 20.0),
+    "alie": Family(ALIE, 0.05, 20.0),
+    "opposed": Family(Opposed, 0.02, 1.0),
+}
+
+FamilyName = Literal["all", "sign-flip", "ipm", "hidden-ipm", "alie", "opposed"]
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What attackers want of a round: harm, and trust kept for later rounds.
+
+    The value of a forgery is harm + patience · min(1, kept). The harm is −⟨s, g⟩/‖g‖², where s is
+    the rule's step and g the mean of the honest updates: −1 if the step is the honest one, above 0
+    if it goes the other way. Kept is the weight that the rule would give the attackers, as a share
+    of the weight for honest reports. It is 1 if the rule gives no weights, or weight 0 to honest
+    reports too.
+
+    Attributes:
+        scene: The round.
+        patience: The worth of all their trust to them, as harm in honest steps; with 0 they would
+            lose it for a little more harm in this round.
+        least_kept: A forgery that keeps less than this share of the weight has value −∞.
+    """
+
+    scene: Scene
+    patience: float = 0.0
+    least_kept: float = 0.0
+
+    def value(self, forged: Sequence[ClientReport]) -> float:
+        """Return the value of reports; −∞ if they keep too little weight."""
+        result = asked(self.scene, forged)
+        if not self.patience and not self.least_kept:
+            return harm(self.scene, result)
+        share = share_of(attackers_weight(self.scene, result), self._honest_weight)
+        kept = 1.0 if math.isnan(share) else share
+        if kept < self.least_kept:
+            return -math.inf
+        return harm(self.scene, result) + self.patience * min(1.0, kept)
+
+    @cached_property
+    def _honest_weight(self) -> float:
+        return attackers_weight(self.scene, asked(self.scene, self.scene.own))
+
+
+def asked(scene: Scene, forged: Sequence[ClientReport]) -> AggregationResult:
+    """Return what the rule would decide on a round with these reports."""
+    reports = scene.round_with(forged)
+    return scene.rule.aggregate(scene.rule_memory, scene.global_state, reports)
+
+
+def attackers_weight(scene: Scene, result: AggregationResult) -> float:
+    """Return the sum of the weights that a rule gives the attackers' reports."""
+    own = {report.client for report in scene.own}
+    theirs = [report.client in own for report in scene.round_with(scene.own)]
+    return float(result.weights[theirs].sum())
+
+
+def share_of(weight: float, whole: float) -> float:
+    """Return weight over whole; NaN if the whole is 0."""
+    return weight / whole if whole else math.nan
+
+
+def harm(scene: Scene, result: AggregationResult) -> float:
+    """Return −⟨s, g⟩/‖g‖² of the step s that a rule decided on; see `Aim`."""
+    mean = scene.honest_mean
+    return -float(scene.update_of(result.state) @ mean) / max(float(mean @ mean), 1e-300)
+
+
+def distance(scene: Scene, result: AggregationResult) -> float:
+    """Return ‖s − g‖ of the step s that a rule decided on and the mean g of the honest updates."""
+    return float(np.linalg.norm(scene.update_of(result.state) - scene.honest_mean))
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A trial of the search: its value to the attackers, and (f, d) updates in the reports."""
+
+    value: float
+    updates: Vector
+    reports: Sequence[ClientReport]
+
+
+def best(trials: Iterable[Trial]) -> Trial:
+    """Return the trial of the greatest value, the first of them."""
+    return max(trials, key=lambda trial: trial.value)
+
+
+def line_search(
+    tried: Callable[[float], Trial], least: float, greatest: float, evaluations: int
+) -> Trial:
+    """Return the best trial of a number between ``least``, above 0, and ``greatest``.
+
+    Half of the evaluations are spread over the range, by equal factors, half of them lie between
+    the best one's neighbours.
+    """
+    coarse = np.geomspace(least, greatest, evaluations - evaluations // 2)
+    trials = [tried(float(number)) for number in coarse]
+    place = int(np.argmax([trial.value for trial in trials]))
+    low, high = coarse[max(place - 1, 0)], coarse[min(place + 1, len(coarse) - 1)]
+    between = np.geomspace(low, high, evaluations // 2 + 2)[1:-1]
+    return best([*trials, *(tried(float(number)) for number in between)])
+
+
+def expansion(
+    tried: Callable[[float], Trial], start: float, step: float, ratio: float, evaluations: int
+) -> Trial:
+    """Return the best trial of a number that grows from ``start``, as in ByzFL's optimal attacks.
+
+    The number goes up by the step. While that finds more, the step is doubled; from the first time
+    that it does not, every step is ``ratio`` times the last, from 0 to 1.
+    """
+    number, found, expanding = start, tried(start), True
+    for _ in range(evaluations - 1):
+        trial = tried(number + step)
+        better = trial.value > found.value
+        if better:
+            number, found = number + step, trial
+        expanding = expanding and better
+        step *= 2.0 if expanding else ratio
+    return found
 
 
 @dataclass(frozen=True)
 class Optimal(Attack, ABC):
     """Searches the factor τ of an attack that takes the rule's step farthest from the honest mean.
 
-    τ begins at ``start`` and goes up as in `fedcrf.attacks.search.expansion`. It is tried on the
+    τ begins at ``start`` and goes up as in `fedcrf.attacks.adaptive.expansion`. It is tried on the
     rule itself, with all that it remembers. Source: ByzFL's attacks of that name (LPD-EPFL/byzfl),
     with their settings; Allouah et al., "Fixing by mixing", AISTATS 2023.
 
@@ -102,7 +230,7 @@ class Adaptive(Attack):
     """Tries attacks of rising strength on the rule itself and sends the most valuable.
 
     The value of a forgery is the harm of the rule's step; for patient attackers kept trust adds to
-    it (`fedcrf.attacks.search.Aim`). Honest reports are tried too.
+    it (`fedcrf.attacks.adaptive.Aim`). Honest reports are tried too.
 
     Attributes:
         family: The kind of attack, or ``all`` of them.
@@ -114,7 +242,7 @@ class Adaptive(Attack):
         patience: The worth of all their trust to them, as harm in honest steps.
         faked_response: Share of the median honest client's curvature response that they fake, by a
             step against the model's that is added to each trial; 0 for none. See
-            `fedcrf.attacks.response.responding`.
+            `fedcrf.attacks.adaptive.responding`.
         sketched: Whether they fake it in the rule's sketches, if the rule makes some.
     """
 
@@ -303,3 +431,122 @@ def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
     """Return the attackers' weight as a share of that without the memory; NaN without weights."""
     scenes = (scene, replace(scene, rule_memory={}))
     return share_of(*(attackers_weight(each, asked(each, forged)) for each in scenes))
+
+
+STRONGEST_RESPONSE = -0.99
+"""With a cosine of −1 the update would be the response alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recollection:
+    """What each client sent when it last took part, and the model it started from.
+
+    Attributes:
+        clients: (k,) identities.
+        updates: (k, d) float32; what they sent.
+        rounds: (k,) the row of ``models`` that they started from.
+        models: (T, d) float32; the global models that some client last started from.
+    """
+
+    clients: NDArray[np.int64]
+    updates: NDArray[np.float32]
+    rounds: NDArray[np.int64]
+    models: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, scene: Scene) -> Recollection:
+        """Return what the attackers recollect in a round; nothing in the first."""
+        memory = scene.memory
+        if "updates" not in memory:
+            nothing = np.zeros((0, len(scene.position)), dtype=np.float32)
+            nobody = np.zeros(0, dtype=np.int64)
+            return cls(nobody, nothing, nobody, nothing)
+        return cls(*(memory[name] for name in ("clients", "updates", "rounds", "models")))
+
+    def after(self, scene: Scene, sent: Sequence[ClientReport]) -> Memory:
+        """Return the memory after a round in which the attackers sent these reports."""
+        reports = [*scene.finite_honest, *sent]
+        here = np.array([report.client for report in reports], dtype=np.int64)
+        absent = ~np.isin(self.clients, here)
+        rounds = np.concatenate([self.rounds[absent], np.full(len(here), len(self.models))])
+        needed, rounds = np.unique(rounds, return_inverse=True)
+        updates = np.concatenate([self.updates[absent], scene.updates_of(reports)])
+        models = np.concatenate([self.models, scene.position[None]])
+        return {
+            "clients": np.concatenate([self.clients[absent], here]),
+            "updates": updates.astype(np.float32),
+            "rounds": rounds,
+            "models": models[needed].astype(np.float32),
+        }
+
+    def change(
+        self, scene: Scene, reports: Sequence[ClientReport], updates: Vector
+    ) -> tuple[Vector, Vector]:
+        """Return how updates changed and the model moved since their clients last took part.
+
+        They are (k, d) u_i(t) − u_i(t') and w_t − w_t', of the (k, d) updates that the clients of k
+        reports would send; rows of NaN for a client not seen before.
+        """
+        places = {client: place for place, client in enumerate(self.clients.tolist())}
+        changed, moved = np.full_like(updates, np.nan), np.full_like(updates, np.nan)
+        for row, report in enumerate(reports):
+            if report.client in places:
+                place = places[report.client]
+                changed[row] = updates[row] - self.updates[place]
+                moved[row] = scene.position - self.models[self.rounds[place]]
+        return changed, moved
+
+
+def honest_response(scene: Scene, past: Recollection, view: Callable[[Vector], Vector]) -> float:
+    """Return the median honest client's response to the model's step, 0 at most or if unknown.
+
+    ``view`` returns the vectors themselves, or sketches of them.
+    """
+    changed, moved = past.change(scene, scene.finite_honest, scene.honest_updates)
+    responses = curvature_response(view(changed), view(moved))
+    known = responses[np.isfinite(responses)]
+    return min(0.0, float(np.median(known))) if len(known) else 0.0
+
+
+def responding(scene: Scene, share: float, sketched: bool) -> Callable[[Vector], Vector]:
+    """Return a function that makes (f, d) malicious updates respond as honest ones do.
+
+    Let p be an attacker's update. When it last took part, it sent u' and the model was w_t'. It now
+    sends u = p − c·(w_t − w_t') with the least c ≥ 0 at which the response cos(u − u', w_t − w_t')
+    is ``share`` of the median honest client's, or stronger. The cosines are those of the rule's
+    sketches if ``sketched``, and if the rule makes some.
+    """
+    past, view = Recollection.of(scene), sketches_of(scene) if sketched else _itself
+    wanted = max(share * honest_response(scene, past, view), STRONGEST_RESPONSE)
+
+    def respond(updates: Vector) -> Vector:
+        changed, moved = past.change(scene, scene.own, updates)
+        steps = least_steps(view(changed), view(moved), wanted)
+        return updates - steps[:, None] * np.nan_to_num(moved)
+
+    return respond
+
+
+def least_steps(changed: Vector, moved: Vector, response: float) -> Vector:
+    """Return the least c ≥ 0 with cos(x − c·y, y) ≤ ``response``, for every row of (k, n) x and y.
+
+    It is 0 where x is NaN (unknown) or y is 0. The response is above −1 and at most 0.
+    """
+    direction, length = unit(moved), norms(moved)[:, 0]
+    along = np.einsum("ij,ij->i", changed, direction)
+    across = norms(changed - along[:, None] * direction)[:, 0]
+    missing = np.maximum(0.0, along - across * response / math.sqrt(1.0 - response**2))
+    steps: Vector = np.divide(missing, length, out=np.zeros_like(length), where=length > 0.0)
+    return steps
+
+
+def sketches_of(scene: Scene) -> Callable[[Vector], Vector]:
+    """Return the rule's sketching of (k, d) vectors; the identity if it makes no sketches."""
+    rule = plain_rule(scene.rule)
+    if not isinstance(rule, RobustCRF):
+        return _itself
+    return lambda rows: rule.sketches([[row] for row in rows])
+
+
+def _itself(rows: Vector) -> Vector:
+    return rows

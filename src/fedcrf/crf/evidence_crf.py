@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Checked, NotNegative, Positive, Settings
+from fedcrf.checks import NotNegative, Positive, Settings, Text
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.parts import Observation, Prior, Vector
 from fedcrf.crf.posterior import Posterior
@@ -28,15 +28,6 @@ REPORTED = "reported"
 
 LARGEST_REPORTED = 1e300
 """Larger numbers count as this one, since the sum of two would not be finite."""
-
-
-def _check_name(settings: object, name: str) -> None:
-    given = getattr(settings, name)
-    if not isinstance(given, str) or not given:
-        raise FedcrfError(f"{name} {given!r}: give its name, such as 'residual_loss'")
-
-
-EvidenceName = Annotated[str, Checked(_check_name)]
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,7 @@ class EvidenceCRF(Settings):
         [0.333, 0.333, 0.001, 0.333]
     """
 
-    evidence: EvidenceName = "residual_loss"
+    evidence: Text = "residual_loss"
     evidence_threshold: NotNegative = 1.0
     evidence_softening: Positive = 0.55
     evidence_strength: Positive = 6.0

@@ -20,6 +20,7 @@ from fedcrf.checks import (
     Positive,
     Settings,
     Share,
+    Text,
     number,
 )
 from fedcrf.crf.evidence import (
@@ -34,7 +35,7 @@ from fedcrf.crf.evidence import (
     trust_ratio,
     votes,
 )
-from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF, EvidenceName
+from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field, Inference, checked_labels, transition
 from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
 from fedcrf.crf.parts import Observation
@@ -219,7 +220,7 @@ class RobustCRF(Settings):
     clip: Positive = 2.0
     counts: Literal["claimed", "attested"] | None = None
     count_cap: Positive = 3.0
-    evidence: EvidenceName = "residual_loss"
+    evidence: Text = "residual_loss"
     evidence_threshold: NotNegative = 1.0
     evidence_softening: Positive = 0.55
     evidence_strength: Positive = 6.0

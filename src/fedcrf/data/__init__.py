@@ -1,5 +1,10 @@
 """Data sets, their partition over clients, and each client's split."""
 
+from fedcrf.extras import naming_extras
+
+with naming_extras():
+    import PIL  # noqa: F401
+
 from fedcrf.data.dataset import ImageDataset, LabelledImages, Normalisation
 from fedcrf.data.partition import (
     PARTITIONS,

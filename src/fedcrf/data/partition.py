@@ -12,8 +12,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings
-from fedcrf.errors import FedcrfError
-from fedcrf.extensions import AbsentError, failing, find, is_outside, short_name
+from fedcrf.errors import FedcrfError, failing
+from fedcrf.extensions import AbsentError, find, is_outside, short_name
 
 Labels = NDArray[np.int64]
 Indices = NDArray[np.int64]
@@ -164,7 +164,7 @@ def partition(
             "--min-examples (partition.min_examples), or raise --limit (data.limit) if it is given."
         )
     scheme = find_partition(settings.scheme)
-    with failing("partition", settings.scheme):
+    with failing(f"partition '{settings.scheme}' failed ({{}})"):
         parts = scheme.assign(np.asarray(labels, dtype=np.int64), settings, generator)
     if is_outside(settings.scheme):
         parts = _checked(parts, settings, len(labels))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.errors import FedcrfError, in_a_line
+from fedcrf.errors import FedcrfError, failing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,12 +57,8 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
         for file in files:
             if file.stem in held:
                 raise FedcrfError(f"{path}: site '{file.stem}' is there twice: keep one file of it")
-            try:
+            with failing(f"{file} cannot be read ({{}})"):
                 held[file.stem] = _one_site(file, label_column, columns)
-            except FedcrfError:
-                raise
-            except Exception as error:  # whatever a reader of files raises
-                raise FedcrfError(f"{file} cannot be read ({in_a_line(error)})") from error
     elif path.suffix.lower() == ".npz" and path.is_file():
         held = _all_sites(path)
     else:
@@ -94,11 +90,8 @@ def _all_sites(path: Path) -> dict[str, Pair]:
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except Exception as error:  # a damaged archive raises what it likes
-        raise FedcrfError(f"{path} cannot be read ({in_a_line(error)})") from error
+    with failing(f"{path} cannot be read ({{}})"), np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
 
 
 def _one_site(path: Path, label_column: str | None, columns: list[str]) -> Pair:

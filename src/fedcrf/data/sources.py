@@ -18,8 +18,8 @@ from PIL import Image
 from fedcrf.data.dataset import ImageDataset, LabelledImages, cached_dataset
 from fedcrf.data.site_files import read_site_files
 from fedcrf.data.tables import RawTable, ReadOptions, decode_splits, image_block, join_blocks
-from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.extensions import failing, find, installed, is_outside
+from fedcrf.errors import FedcrfError, failing, unknown_name
+from fedcrf.extensions import find, installed, is_outside
 
 DATA_VARIABLE = "FEDCRF_DATA"
 
@@ -256,7 +256,7 @@ def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
         raise FedcrfError(
             f"data set '{name}' is no data set: give a function that returns images and labels"
         )
-    with failing("data set", name):
+    with failing(f"data set '{name}' failed ({{}})"):
         made = found()
     return made if isinstance(made, ImageDataset) else _dataset_of(name, made, options)
 

@@ -32,7 +32,7 @@ from fedcrf.experiments.settings import build
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
-from fedcrf.rules.optimized import BEHIND
+from fedcrf.rules.wrappers import BEHIND
 from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, Rounds, reported_round
 
 T = TypeVar("T")

@@ -35,9 +35,9 @@ from fedcrf.extensions import AbsentError, short_name, stand_in
 from fedcrf.models import MODELS, FromFactory, ModelPlan, find_model
 from fedcrf.objectives import OBJECTIVES, Objective, find_objective
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, ServerOptimizer, find_rule
+from fedcrf.simulation.engine import check_evidence
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.worker import check_evidence
 
 
 @dataclass(frozen=True)

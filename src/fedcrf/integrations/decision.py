@@ -118,14 +118,14 @@ class Decision:
         """
         reasons: dict[str, Any] = {
             "fedcrf.num-usable": len(self.replies),
-            "fedcrf.num-left-out": len(self.excluded),
+            "fedcrf.num-excluded": len(self.excluded),
             "fedcrf.kept-model": int(self.kept_reason is not None),
         }
         if len(self.replies) + len(self.excluded) > MOST_LISTED:
             return reasons
         lists: dict[str, list[Any]] = {
             "node-id": [reply.node for reply in self.replies],
-            "left-out": [each.node for each in self.excluded],
+            "excluded": [each.node for each in self.excluded],
             "not-finite": [reply.node for reply in self.not_finite],
         }
         partitions = [reply.partition for reply in self.replies]

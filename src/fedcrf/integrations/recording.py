@@ -85,12 +85,15 @@ class Recorder:
         """Write a round's training, with each reply's loss, NaN without one; ``now`` is its end."""
         assert self._run is not None
         current, unknown = decision.round, {"loss": math.nan, "accuracy": math.nan}
+        # Sites are clients of these names; ids, which may be new in every run, stand beside them.
+        nodes = [reply.node for reply in decision.replies]
+        named = any(isinstance(node, str) for node in nodes)
         record = RoundRecord(
             round=current.number,
             training_loss=mean_of(losses, decision.shares),
             validation=Metrics(**unknown),
             test=ClientMetrics(**unknown, client_mean=math.nan, worst_client=math.nan),
-            nodes=[reply.node for reply in decision.replies],
+            nodes=None if named else nodes,
             client_training_loss=brief(losses),
             excluded_nodes=[
                 ExcludedNode(node=each.node, reason=each.reason) for each in decision.excluded
@@ -102,7 +105,11 @@ class Recorder:
                 aggregation=now - current.arrived,
                 evaluation=math.nan,
             ),
-            **decided(decision.reports, small_numbers(decision.reports), decision.result),
+            **decided(
+                decision.reports,
+                nodes if named else small_numbers(decision.reports),
+                decision.result,
+            ),
         )
         self._run.append(record)
         self._trained_at = now

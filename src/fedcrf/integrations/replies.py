@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, Protocol, TypeVar
@@ -50,7 +51,8 @@ class MetricNames(Settings):
 
     Attributes:
         partition_id: Train metric: the partition that a node holds. It identifies a client from
-            run to run, as node ids do not. The first that a node gives counts.
+            run to run, as node ids do not. The first that a node gives counts. None where the
+            framework's own ids do, as NVFlare's names of sites.
         effective_steps: Train metric: ‖a_i‖₁ of the local solver, the steps that the update is
             worth. Only FedNova uses it, and requires it.
         training_loss: Train metric, for the record.
@@ -63,7 +65,7 @@ class MetricNames(Settings):
         evaluation_accuracy: Evaluate metric, for the record.
     """
 
-    partition_id: str = "partition-id"
+    partition_id: str | None = "partition-id"
     effective_steps: str = "effective-steps"
     training_loss: Names = ("train_loss", "training_loss", "loss", "train_logloss")
     residual_loss: Names = ("residual-loss", "residual_loss")
@@ -78,6 +80,8 @@ class MetricNames(Settings):
         for field in fields(self):
             given = getattr(self, field.name)
             several = isinstance(given, Sequence) and field.type == "Names"
+            if given is None and field.name == "partition_id":
+                continue
             names = list(given) if several and not isinstance(given, str) else [given]
             if not names or not all(isinstance(name, str) for name in names):
                 raise FedcrfError(f"{field.name} is {given!r}: give the name of a metric")
@@ -243,6 +247,21 @@ def _sorted_out(
     return usable, excluded
 
 
+@contextmanager
+def about(whose: str) -> Iterator[None]:
+    """Within the context, an error about a model begins with whose model it is."""
+    try:
+        yield
+    except FedcrfError as error:
+        raise FedcrfError(f"{whose} {error}") from None
+
+
+def check_numbers(name: str, tensor: NDArray[Any]) -> None:
+    """Raise a `FedcrfError` unless a tensor holds real numbers."""
+    if tensor.dtype.kind not in "biuf" and not is_floating(tensor.dtype):
+        raise FedcrfError(f"holds {tensor.dtype} as '{name}': give real numbers")
+
+
 def usable_model(state: State, global_state: State) -> tuple[State, frozenset[str]]:
     """Return a client's model in the dtypes of the global model, and lines about what was cast.
 
@@ -254,16 +273,17 @@ def usable_model(state: State, global_state: State) -> tuple[State, frozenset[st
         FedcrfError: Tensors of other names or shapes than the global model's, or a number that its
             integers or booleans do not hold.
     """
-    fitted: dict[str, NDArray[Any]] = dict(state)
+    cast: dict[str, NDArray[Any]] = {}
     casts = set()
     for name, expected in global_state.items():
         sent = state.get(name)
         if sent is not None and sent.dtype != expected.dtype and sent.shape == expected.shape:
-            fitted[name] = _cast(name, sent, expected.dtype)
+            cast[name] = _cast(name, sent, expected.dtype)
             casts.add(
                 f"replies hold {sent.dtype} where the global model has {expected.dtype}: they are "
                 "cast"
             )
+    fitted = {**state, **cast} if cast else state
     misfit = misfit_of(fitted, global_state)
     if misfit is not None:
         raise FedcrfError(misfit)
@@ -284,9 +304,9 @@ def positive(metrics: Metrics, name: str) -> float:
     return value
 
 
-def partition_of(metrics: Metrics, name: str) -> int | None:
-    """Return the partition that a client gives; None without a valid one."""
-    value = metrics.get(name)
+def partition_of(metrics: Metrics, name: str | None) -> int | None:
+    """Return the partition that a client gives; None without a valid one, or without a name."""
+    value = None if name is None else metrics.get(name)
     return value if isinstance(value, int) and 0 <= value < MOST_PARTITIONS else None
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import check_path
 from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.extras import mend
 from fedcrf.integrations.checkpoint import (
@@ -112,6 +113,9 @@ class RuleServer:
         if not isinstance(names, MetricNames):
             raise FedcrfError(f"metric_names is {names!r}: give MetricNames(...)")
         names.check(rule.wanted_evidence)
+        for name, path in {"record_to": record_to, "checkpoint_to": checkpoint_to}.items():
+            if path is not None:
+                check_path(name, path)
         self.rule = rule  # as it is logged and recorded, without what clients must not know
         self.metric_names = names
         # The one draw that must not repeat: nobody else may know it.
@@ -246,18 +250,26 @@ class RuleServer:
             result = aggregate_or_keep(self._secret_rule, self._memory, current.state, reports)
             self._memory = result.memory
             state = dict(result.state)
-            decision = replace(decision, result=replace(result, state={}))
+            # The views of the messages are not needed any more: of many nodes they are large.
+            decision = replace(
+                decision,
+                replies=[replace(reply, state={}) for reply in ordered],
+                reports=[replace(report, state={}) for report in reports],
+                result=replace(result, state={}),
+            )
         self._log_round(decision)
         return decision, state
 
     def averaged(self, decision: Decision, weighted_by: str) -> dict[str, Any]:
         """Return the means of the replies' metrics by the rule's weights, without the counts."""
         names = self.metric_names
-        uncounted = (weighted_by, names.partition_id, names.effective_steps)
+        uncounted = [weighted_by, names.effective_steps, names.partition_id or weighted_by]
         return average_metrics(decision.metrics, decision.shares, without=uncounted)
 
     def finish(self, decision: Decision, model: State) -> None:
         """Record the round, and save it with the next global model, before its evaluation.
+
+        Where the rule keeps the present model, this is saved, whatever ``model`` is.
 
         Raises:
             FedcrfError: It is the second round in a row without a usable reply, or a file cannot be
@@ -269,7 +281,8 @@ class RuleServer:
             self._recorder.trained(decision, losses, time.perf_counter())
         if self._checkpoint is not None:
             run = None if self._recorder is None else self._recorder.name
-            Checkpoint(number, model, self.memory, run).save(self._checkpoint)
+            after = model if decision.kept_reason is None else decision.round.state
+            Checkpoint(number, after, self.memory, run).save(self._checkpoint)
         asked = decision.replies or decision.excluded
         self._unusable = self._unusable + 1 if asked and not decision.usable else 0
         if self._unusable >= MOST_UNUSABLE:

@@ -7,9 +7,13 @@ line in `MODELS`.
 from collections.abc import Mapping
 
 from fedcrf.extensions import check_settings, find
+from fedcrf.extras import naming_extras
+
+with naming_extras():
+    import torch  # noqa: F401
+
 from fedcrf.models.base import FromFactory, ImageShape, ModelPlan, check_outputs
-from fedcrf.models.cnn import CNN, ByzFLCNN, LeNet5, SmallCNN
-from fedcrf.models.mlp import MLP
+from fedcrf.models.plain import CNN, MLP, ByzFLCNN, LeNet5, SmallCNN
 from fedcrf.models.resnet import ResNet9, ResNet18, ResNet20
 
 MODELS: Mapping[str, type[ModelPlan]] = {

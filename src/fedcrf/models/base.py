@@ -9,8 +9,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import nn
 
-from fedcrf.errors import FedcrfError, in_a_line
-from fedcrf.extensions import failing, find
+from fedcrf.errors import FedcrfError, failing
+from fedcrf.extensions import find
 
 ImageShape = tuple[int, int, int]
 """Channels, height, width."""
@@ -52,7 +52,7 @@ class FromFactory:
                 f"model '{self.name}' is no model: give a class or a function that returns a "
                 "torch.nn.Module, or a dataclass with a build method"
             )
-        with failing("model", self.name):
+        with failing(f"model '{self.name}' failed ({{}})"):
             network = factory(*_taken(factory, (image_shape, num_classes)))
         if not isinstance(network, nn.Module):
             raise FedcrfError(
@@ -76,15 +76,9 @@ def check_outputs(name: str, network: nn.Module, image_shape: ImageShape, num_cl
     place = next(network.parameters(), torch.empty(0)).device
     mode = network.training
     network.eval()
-    try:
-        with torch.no_grad():
-            outputs = network(torch.zeros(2, *image_shape, device=place))
-    except Exception as error:  # whatever a layer raises
-        raise FedcrfError(
-            f"model {name} cannot take images of shape {image_shape} ({in_a_line(error)})"
-        ) from error
-    finally:
-        network.train(mode)
+    with torch.no_grad(), failing(f"model {name} cannot take images of shape {image_shape} ({{}})"):
+        outputs = network(torch.zeros(2, *image_shape, device=place))
+    network.train(mode)
     shape = tuple(getattr(outputs, "shape", ()))
     if shape != (2, num_classes):
         raise FedcrfError(

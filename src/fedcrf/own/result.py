@@ -11,11 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from rich.console import Console
-from torch import Tensor
-
 from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.extras import check_installed, naming_extras
+
+with naming_extras():
+    import pandas as pd
+    from rich.console import Console
+    from torch import Tensor
+
 from fedcrf.experiments.cell import Course
 from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.report.effects import effects_of, verdicts_of
@@ -112,8 +115,6 @@ class SimulationResult:
 
         It needs the extra ``report``.
         """
-        from fedcrf.extras import check_installed
-
         check_installed("jinja2", "a report: ")
         from fedcrf.report.page import read_report, write_page
 

@@ -34,13 +34,13 @@ from fedcrf.own.sites import SHARE, Sites, check_alike, federation_of, read_exam
 from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
-from fedcrf.rules.judged import Judged
+from fedcrf.rules.wrappers import Judged
+from fedcrf.simulation.engine import state_of
 from fedcrf.simulation.federation import Examples, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation, save_model
 from fedcrf.simulation.task import Task
-from fedcrf.simulation.worker import state_of
 
 OTHER = "name another folder as record_to"
 
@@ -361,12 +361,12 @@ def _threat(
 
 def _rule(given: SimpleNamespace, num_sites: int, threat: Threat | None) -> tuple[Rule, Objective]:
     """Return the rule, informed if it asks to be, and the objective that goes with its name."""
-    made, objective, optimizer = given.rule, find_objective("plain")(), None
+    made, objective = given.rule, find_objective("plain")()
     if isinstance(made, str):
         method = find_method(made)
         made, objective = find_rule(method.rule)(), find_objective(method.objective)()
         if method.server_optimizer:
-            optimizer = SERVER_OPTIMIZERS[method.server_optimizer]()
+            made = Optimized(made, SERVER_OPTIMIZERS[method.server_optimizer]())
     elif isinstance(made, type) and issubclass(made, Rule):
         made = made()
     if not isinstance(made, Rule):
@@ -376,8 +376,7 @@ def _rule(given: SimpleNamespace, num_sites: int, threat: Threat | None) -> tupl
         )
     drawn = given.clients_per_round or num_sites
     count = 0 if threat is None else threat.schedule.count_among(drawn, num_sites)
-    made = made.informed(count, drawn, given.seed)
-    return (made if optimizer is None else Optimized(made, optimizer)), objective
+    return made.informed(count, drawn, given.seed), objective
 
 
 def _judged(rule: Rule, judge: Patterns, network: nn.Module, task: Task) -> Rule:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from fedcrf.data import split_client
-from fedcrf.errors import FedcrfError, in_a_line
+from fedcrf.errors import FedcrfError, failing
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.randomness import Stream, generator
 
@@ -162,7 +162,8 @@ def federation_of(
             owners = torch.full((len(held),), len(parts), device=held.labels.device)
             pooled.append(PooledExamples(held.images, held.labels, owners))
         else:
-            pooled.append(_pooled(sites, [getattr(part, name) for part in parts]))
+            held_by = zip(sites.examples, parts, strict=True)
+            pooled.append(PooledExamples.of([each.at(getattr(cut, name)) for each, cut in held_by]))
     if not len(pooled[0]):
         raise FedcrfError(
             "the sites hold too few examples to validate on: give validation=(inputs, targets), "
@@ -170,7 +171,7 @@ def federation_of(
         )
     return Federation(
         clients=tuple(
-            _at(each, part.train) for each, part in zip(sites.examples, parts, strict=True)
+            each.at(part.train) for each, part in zip(sites.examples, parts, strict=True)
         ),
         validation=pooled[0],
         test=pooled[1],
@@ -195,13 +196,12 @@ def _kind(tensor: Tensor) -> str:
 
 def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
     """Return all items of a data set; each is read once."""
-    try:
+    wrong = (
+        f"{called}: its data set cannot be read ({{}}): give one with a length, whose items are "
+        "pairs of inputs and target"
+    )
+    with failing(wrong):
         items = [dataset[index] for index in range(len(dataset))]
-    except Exception as error:  # whatever a user's data set raises
-        raise FedcrfError(
-            f"{called}: its data set cannot be read ({in_a_line(error)}): give one with a length, "
-            "whose items are pairs of inputs and target"
-        ) from error
     if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
         raise FedcrfError(f"{called}: items of its data set are no pairs of inputs and target")
     pair = []
@@ -221,10 +221,8 @@ def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         tensor = values.detach()
     else:
-        try:
+        with failing(f"{what} are no array ({{}}): give one"):
             array = np.asarray(values)
-        except ValueError as error:
-            raise FedcrfError(f"{what} are no array ({in_a_line(error)}): give one") from None
         if array.dtype.kind not in "biuf":
             raise FedcrfError(f"{what} are {array.dtype.name}, not numbers: give numbers")
         copied = np.array(array, np.float64 if array.dtype.kind == "f" else np.int64, order="C")
@@ -239,19 +237,3 @@ def _tensor(values: Any, what: str) -> Tensor:
                 "leave the example out"
             )
     return tensor
-
-
-def _at(examples: Examples, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Examples:
-    chosen = torch.from_numpy(indices).to(examples.labels.device)
-    return Examples(examples.images[chosen], examples.labels[chosen])
-
-
-def _pooled(sites: Sites, parts: Sequence[Any]) -> PooledExamples:
-    held = [_at(each, part) for each, part in zip(sites.examples, parts, strict=True)]
-    owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    labels = torch.cat([each.labels for each in held])
-    return PooledExamples(
-        torch.cat([each.images for each in held]),
-        labels,
-        torch.from_numpy(owners).to(labels.device),
-    )

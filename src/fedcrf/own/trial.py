@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from fedcrf.errors import FedcrfError, in_a_line, listed
+from fedcrf.errors import FedcrfError, failing, listed
 from fedcrf.own.sites import Sites
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.randomness import Stream, torch_seed
@@ -86,7 +85,7 @@ class Factory:
 
     def seeded(self, seed: int, device: torch.device) -> nn.Module:
         """Return a seed's network, as all of its run are made."""
-        with torch.random.fork_rng(devices=[]), _failing("the model cannot be made ({})"):
+        with torch.random.fork_rng(devices=[]), failing("the model cannot be made ({})"):
             torch.manual_seed(torch_seed(seed, Stream.MODEL))
             network = self.make()
         if not isinstance(network, nn.Module):
@@ -169,21 +168,12 @@ class Tried:
             numbers["loss"] = float(loss.detach())
         for name, metric in task.metrics.items():
             wrong = f"metric '{name}' gives no number ({{}}): return one, of outputs and targets"
-            with torch.no_grad(), _failing(wrong):
+            with torch.no_grad(), failing(wrong):
                 numbers[f"metric {name}"] = float(metric(outputs, few.labels))
         optimizer = None
         if task.optimizer is not None:
             optimizer, numbers["optimizer"] = _step(trained, loss.reshape(()), task.optimizer)
         return cls(num_classes, numbers, optimizer)
-
-
-@contextlib.contextmanager
-def _failing(line: str) -> Iterator[None]:
-    """Turn whatever a user's code raises into a line, with what it raised in place of ``{}``."""
-    try:
-        yield
-    except Exception as error:
-        raise FedcrfError(line.replace("{}", in_a_line(error))) from error
 
 
 def _metrics(metrics: Any) -> dict[str, Metric]:
@@ -219,11 +209,7 @@ def _accuracy(outputs: Tensor, targets: Tensor) -> float:
 def _few(sites: Sites, count: int) -> Examples:
     """Return the first examples of the sites, about as many of each."""
     each = -(-count // len(sites.examples))
-    parts = [examples.part(0, each) for examples in sites.examples]
-    return Examples(
-        torch.cat([part.images for part in parts])[:count],
-        torch.cat([part.labels for part in parts])[:count],
-    )
+    return Examples.joined([held.part(0, each) for held in sites.examples]).part(0, count)
 
 
 def _outputs(network: nn.Module, few: Examples) -> Outputs:
@@ -232,7 +218,7 @@ def _outputs(network: nn.Module, few: Examples) -> Outputs:
         f"the model cannot take inputs of shape {tuple(few.images.shape)} and {kind} ({{}}): give "
         "inputs or a model that fits"
     )
-    with torch.random.fork_rng(devices=[]), _failing(wrong):
+    with torch.random.fork_rng(devices=[]), failing(wrong):
         return network(few.images)
 
 
@@ -242,7 +228,7 @@ def _loss(outputs: Outputs, targets: Tensor, task: Task) -> Tensor:
         f"the loss cannot be computed of {_shape(outputs)} and targets of shape "
         f"{tuple(targets.shape)} ({{}}): give a model or a loss that fits"
     )
-    with warnings.catch_warnings(), _failing(wrong):
+    with warnings.catch_warnings(), failing(wrong):
         # What torch warns of here is broadcast, and not what anybody means by a loss.
         warnings.filterwarnings("error", message="Using a target size")
         value = task.loss_of(outputs, targets)
@@ -299,7 +285,7 @@ def _num_classes(
 def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tuple[str, float]:
     """Return the optimizer's class, and how far its first step goes."""
     parameters = [each for each in network.parameters() if each.requires_grad]
-    with _failing("the optimizer cannot be made ({})"):
+    with failing("the optimizer cannot be made ({})"):
         made = optimizer(parameters)
     if not isinstance(made, torch.optim.Optimizer):
         raise FedcrfError(
@@ -307,7 +293,7 @@ def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tu
             "torch.optim.Optimizer of the parameters it is given"
         )
     before = [each.detach().clone() for each in parameters]
-    with _failing("the optimizer makes no step ({}): give one that needs gradients alone"):
+    with failing("the optimizer makes no step ({}): give one that needs gradients alone"):
         torch.autograd.backward(loss)
         made.step()
     steps = [each.detach() - was for each, was in zip(parameters, before, strict=True)]

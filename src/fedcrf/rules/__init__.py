@@ -15,30 +15,28 @@ from fedcrf.rules.base import (
     RESIDUAL_LOSS,
     AggregationResult,
     ClientReport,
+    Deciding,
     Memory,
+    Round,
     Rule,
     aggregate_or_keep,
-    plain_rule,
     reported_evidence,
 )
 from fedcrf.rules.bra import BRA
 from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
 from fedcrf.rules.centered import CenteredClipping
-from fedcrf.rules.coordinatewise import CoordinateMedian, TrimmedMean
+from fedcrf.rules.coordinatewise import CoordinateMedian, FoundationFL, TrimmedMean
 from fedcrf.rules.crf import CRF, CRFEvidence, CRFRobust, CRFRobustEvidence, CRFWindowed
 from fedcrf.rules.disco import FedDisco
 from fedcrf.rules.dnc import DnC
 from fedcrf.rules.fedscs import FedSCS
 from fedcrf.rules.flame import FLAME
 from fedcrf.rules.foolsgold import FoolsGold
-from fedcrf.rules.foundation import FoundationFL
 from fedcrf.rules.gas import GAS
 from fedcrf.rules.geometric import RFA, GeometricMedian
 from fedcrf.rules.krum import Krum, MultiKrum
 from fedcrf.rules.lasa import LASA
-from fedcrf.rules.mean import FedAvg, Uniform
-from fedcrf.rules.nova import FedNova
-from fedcrf.rules.optimized import Optimized
+from fedcrf.rules.mean import FedAvg, FedNova, Uniform
 from fedcrf.rules.server_optimizers import (
     SERVER_OPTIMIZERS,
     Adagrad,
@@ -51,6 +49,7 @@ from fedcrf.rules.server_optimizers import (
 from fedcrf.rules.signguard import SignGuard
 from fedcrf.rules.state import State
 from fedcrf.rules.trust import FLTrust
+from fedcrf.rules.wrappers import Optimized, plain_rule
 
 RULES: Mapping[str, type[Rule]] = {
     "fedavg": FedAvg,
@@ -118,6 +117,7 @@ __all__ = [
     "CenteredClipping",
     "ClientReport",
     "CoordinateMedian",
+    "Deciding",
     "DnC",
     "FLTrust",
     "FedAWA",
@@ -134,6 +134,7 @@ __all__ = [
     "Momentum",
     "MultiKrum",
     "Optimized",
+    "Round",
     "Rule",
     "ServerOptimizer",
     "SignGuard",

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Positive, Share
-from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics import projections
-from fedcrf.statistics.inputs import Layers
-from fedcrf.statistics.one_pass import blocks
+from fedcrf.statistics.inputs import Layers, blocks
 
 ADAM_EPSILON = 1e-8
 """Adam's ε in the source, torch's default."""
@@ -109,7 +107,7 @@ def loss_gradient(
 def _dissimilarity(models: Sequence[Layers], origin: Layers) -> NDArray[np.float64]:
     """Return (m,) 1 − cos(w_t, w_i)."""
     squares, along = projections(models, origin, origin)
-    square = sum(float(np.vdot(block, block)) for block in blocks([origin], None))
+    square = sum(float(np.vdot(block, block)) for _, block in blocks([origin]))
     inner = square + along
     norms = np.sqrt(square * np.maximum(square + 2.0 * along + squares, 0.0))
     shallow = inner > 0

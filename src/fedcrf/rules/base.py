@@ -1,10 +1,14 @@
-"""A server rule: from the global model and the clients' reports to the next model."""
+"""A server rule: from the global model and the clients' reports to the next model.
+
+`Rule` is the base of all; `Deciding` that of the package's, which decide on a `Round`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,8 +26,17 @@ from fedcrf.rules.state import (
     layers_alike,
     merged,
 )
-from fedcrf.statistics import is_floating, weighted_average
+from fedcrf.statistics import (
+    ModelGeometry,
+    UpdateGeometry,
+    centred_geometry,
+    is_floating,
+    model_geometry,
+    weighted_average,
+)
 from fedcrf.statistics.inputs import Layers, finite_clients
+from fedcrf.statistics.one_pass import scatter
+from fedcrf.statistics.sums import update_norms
 
 Memory = Mapping[str, NDArray[Any]]
 """What a rule keeps from one round for the next: arrays by name, which a checkpoint holds."""
@@ -37,6 +50,9 @@ LABEL_DIVERGENCE = "label_divergence"
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Last parts of the names of tensors that are not trained, batch norm's."""
+
+SUM_TOLERANCE = 1e-5
+"""How far a sum of weights may be from 1: those of float32 are rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,94 +207,6 @@ class Rule(Settings, ABC):
         """
 
 
-@dataclass(frozen=True)
-class Wrapper(Rule):
-    """A rule around another one, whose answers it passes on.
-
-    Attributes:
-        rule: The inner rule; it may have a memory of its own.
-    """
-
-    rule: Rule
-
-    remembers: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        """The inner rule's name."""
-        return self.rule.name
-
-    @property
-    def wanted_evidence(self) -> frozenset[str]:
-        """The evidence that the inner rule uses."""
-        return self.rule.wanted_evidence
-
-    @property
-    def needs_steps(self) -> bool:
-        """Whether the inner rule needs steps."""
-        return self.rule.needs_steps
-
-    @property
-    def server_examples(self) -> int:
-        """How many examples the inner rule needs on the server."""
-        return self.rule.server_examples
-
-    def begin(self) -> Memory:
-        """Return the inner rule's memory before the first round."""
-        return self.rule.begin()
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Inform the inner rule; see `Rule.informed`."""
-        return replace(self, rule=self.rule.informed(attackers, num_clients, seed))
-
-    def with_secret_signs(self, memory: Memory, seed: int) -> Self:
-        """Give the inner rule secret signs; see `Rule.with_secret_signs`."""
-        return replace(self, rule=self.rule.with_secret_signs(memory, seed))
-
-    def with_server_model(self, state: State) -> Rule:
-        """Give the inner rule the server's model; see `Rule.with_server_model`."""
-        return replace(self, rule=self.rule.with_server_model(state))
-
-    def check_clients(self, num_clients: int) -> None:
-        """Check the inner rule; see `Rule.check_clients`."""
-        self.rule.check_clients(num_clients)
-
-
-def plain_rule(rule: object) -> object:
-    """Return the rule within any wrappers; another object as it is."""
-    return plain_rule(rule.rule) if isinstance(rule, Wrapper) else rule
-
-
-def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
-    """Raise a `FedcrfError` if a rule is informed that half of its clients attack, or more.
-
-    ``setting`` is the name of its setting for their number.
-    """
-    most = (num_clients - 1) // 2
-    if attackers > most:
-        raise FedcrfError(
-            f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
-            f"more, which it cannot tolerate: give {most} at most ({setting}, --attackers)"
-        )
-
-
-class InformedOfAttackers(Rule):
-    """A rule with a setting ``num_byzantine``, f; without a value a run informs it of f."""
-
-    num_byzantine: int | None
-
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of the attackers' number; see `Rule.informed`."""
-        rule, known = super().informed(attackers, num_clients, seed), {"num_byzantine": attackers}
-        rule = replace(rule, **known) if rule.num_byzantine is None else rule
-        rule.check_clients(num_clients)
-        return rule
-
-    def check_clients(self, num_clients: int) -> None:
-        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
-        check_honest_majority(self, "num_byzantine", self.num_byzantine or 0, num_clients)
-
-
 def reported_evidence(
     reports: Sequence[ClientReport], wanted: Collection[str] | None = None
 ) -> dict[str, NDArray[np.float64]]:
@@ -340,7 +268,7 @@ def finite_reports(model: State, reports: Sequence[ClientReport]) -> NDArray[np.
     Raises:
         FedcrfError: No reports, or one that does not fit the global model.
     """
-    return finite_clients(models_of(model, reports)[0])
+    return Round({}, model, reports).finite
 
 
 def models_of(model: State, reports: Sequence[ClientReport]) -> tuple[list[Layers], Layers]:
@@ -349,9 +277,7 @@ def models_of(model: State, reports: Sequence[ClientReport]) -> tuple[list[Layer
     Raises:
         FedcrfError: No reports, or one that does not fit the global model.
     """
-    check_reports(model, reports)
-    origin, *models = layers_alike(model, [model, *(report.state for report in reports)])
-    return models, origin
+    return Round({}, model, reports).layers
 
 
 def num_examples(reports: Sequence[ClientReport]) -> list[float]:
@@ -419,12 +345,21 @@ def weighted_result(
     Args:
         model: w_t.
         reports: The w_i.
-        weights: (m,) their shares.
+        weights: (m,) their shares, which sum to 1; all 0 keep the model.
         finite: (m,) bool; who may have weight.
         coefficients: As for `average_states`.
         memory: What the rule keeps; nothing by default.
         reason: Why the model stays, if some report is finite and no weight is above 0.
+
+    Raises:
+        FedcrfError: The weights do not sum to 1, and are not all 0.
     """
+    total = float(weights.sum())
+    if weights.any() and not abs(total - 1) <= SUM_TOLERANCE:
+        raise FedcrfError(
+            f"the weights sum to {total:g}, not to 1: divide them by their sum, or give 0 for all "
+            "to keep the model"
+        )
     kept = finite.any() and not weights.any()
     return AggregationResult(
         state=average_states(model, reports, weights, coefficients),
@@ -484,3 +419,215 @@ def misfit_of(state: State, model: State) -> str | None:
                 f"the global model has {expected.dtype} {expected.shape}"
             )
     return None
+
+
+CLIENTS = "clients"
+"""Name in the memory of the array of identities; others have a row for each."""
+
+ROUNDS = "rounds"
+"""Name in the memory of the number of rounds that a rule drew for."""
+
+
+class Round:
+    """A round as a rule sees it: what is computed of it, when it is first asked for.
+
+    Args:
+        memory: As for `Rule.aggregate`, and so are the others.
+        model: The model w_t.
+        reports: The m reports.
+
+    Raises:
+        FedcrfError: No reports, or one that does not fit the global model.
+    """
+
+    def __init__(self, memory: Memory, model: State, reports: Sequence[ClientReport]) -> None:
+        check_reports(model, reports)
+        self.memory, self.model, self.reports = memory, model, reports
+
+    @cached_property
+    def layers(self) -> tuple[list[Layers], Layers]:
+        """The layers of the clients' models and those of the global one."""
+        states = [report.state for report in self.reports]
+        origin, *models = layers_alike(self.model, [self.model, *states])
+        return models, origin
+
+    @cached_property
+    def finite(self) -> NDArray[np.bool_]:
+        """(m,) who may have weight; `geometry`, `products` and `norms` find it out themselves."""
+        states = [report.state for report in self.reports]
+        return finite_clients([floating_layers(state, self.model) for state in states])
+
+    @cached_property
+    def geometry(self) -> UpdateGeometry:
+        """Lengths and angles of the updates about their mean, which is all that distances need."""
+        geometry = centred_geometry(*self.layers)
+        self.finite = geometry.finite
+        return geometry
+
+    @cached_property
+    def products(self) -> ModelGeometry:
+        """The inner products of the updates and of the global model."""
+        products = model_geometry(*self.layers)
+        self.finite = products.finite
+        return products
+
+    @cached_property
+    def norms(self) -> NDArray[np.float64]:
+        """(m,) the updates' lengths; NaN of those that are not finite."""
+        self.finite, norms = update_norms(*self.layers)
+        return norms
+
+    @property
+    def used(self) -> NDArray[np.intp]:
+        """(n,) the places of the finite reports."""
+        return np.flatnonzero(self.finite)
+
+    @property
+    def clients(self) -> list[int]:
+        """The identities of the n finite clients."""
+        return [report.client for report in self.finite_reports]
+
+    @property
+    def finite_reports(self) -> list[ClientReport]:
+        """The n finite reports."""
+        return [self.reports[i] for i in self.used.tolist()]
+
+    @property
+    def finite_states(self) -> list[State]:
+        """The n finite models."""
+        return [report.state for report in self.finite_reports]
+
+    @property
+    def finite_layers(self) -> list[Layers]:
+        """The layers of the n finite models."""
+        return [self.layers[0][i] for i in self.used.tolist()]
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """(m,) FedAvg's weights."""
+        return base_weights(num_examples(self.reports), self.finite)
+
+    def among_used(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the (n, n) part of an (m, m) matrix that is of the finite clients."""
+        return gram[np.ix_(self.used, self.used)]
+
+    def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return (m,) what the n finite clients have; 0 for the others."""
+        return scatter(values, self.finite, 0.0)
+
+    def equal_weights(self, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return (m,) equal weights of those chosen, (n,), of the finite clients."""
+        return self.spread(chosen / max(1, chosen.sum()))
+
+    def recalled(self, name: str, shape: tuple[int, ...] = ()) -> NDArray[np.float64]:
+        """Return (n, *shape) what the memory keeps of the finite clients; NaN of one that is new.
+
+        Raises:
+            FedcrfError: The memory is of another rule or model.
+        """
+        clients, memory = self.clients, self.memory
+        rows = np.full((len(clients), *shape), np.nan)
+        if not memory:
+            return rows
+        known, kept = memory.get(CLIENTS), memory.get(name)
+        if known is None or kept is None or np.shape(kept) != (len(known), *shape):
+            raise FedcrfError(
+                f"the memory holds no '{name}' of clients of this model: give that of the round "
+                "before, or none to begin anew"
+            )
+        places = {int(client): place for place, client in enumerate(known)}
+        for place, client in enumerate(clients):
+            if client in places:
+                rows[place] = kept[places[client]]
+        return rows
+
+    def remembered(self, **renewed: NDArray[np.float64]) -> Memory:
+        """Return the memory with new rows, (n, …) by name, of the finite clients."""
+        old = self.memory.get(CLIENTS, np.zeros(0, np.int64))
+        names = np.union1d(old, np.asarray(self.clients, np.int64))
+        kept: dict[str, NDArray[Any]] = {CLIENTS: names}
+        for name, rows in renewed.items():
+            whole = np.zeros((len(names), *rows.shape[1:]), rows.dtype)
+            if len(old):
+                whole[np.searchsorted(names, old)] = self.memory[name]
+            whole[np.searchsorted(names, self.clients)] = rows
+            kept[name] = whole
+        return kept
+
+    def drawing(self, seed: int | None) -> tuple[np.random.Generator, Memory]:
+        """Return a generator that is new in every round, and the memory for the next round."""
+        rounds = int(self.memory.get(ROUNDS, 0))
+        draws = np.random.default_rng(np.random.SeedSequence([seed or 0, rounds]))
+        return draws, {ROUNDS: np.array(rounds + 1)}
+
+    def weighted(
+        self,
+        weights: NDArray[np.float64],
+        coefficients: NDArray[np.float64] | None = None,
+        memory: Memory | None = None,
+        reason: str | None = None,
+    ) -> AggregationResult:
+        """Return the result of weights; see `weighted_result`."""
+        return weighted_result(
+            self.model, self.reports, weights, self.finite, coefficients, memory, reason
+        )
+
+    def nobody(self, memory: Memory | None = None) -> AggregationResult:
+        """Return the result where no report is finite: the model stays."""
+        return self.weighted(np.zeros(len(self.reports)), memory=memory)
+
+    def without_weights(self, state: State, memory: Memory | None = None) -> AggregationResult:
+        """Return the result of a rule for which a report has no single weight."""
+        return AggregationResult(
+            state=state,
+            weights=np.where(self.finite, np.nan, 0.0),
+            base_weights=self.shares,
+            excluded=~self.finite,
+            memory=memory or {},
+        )
+
+
+def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients: int) -> None:
+    """Raise a `FedcrfError` if a rule is informed that half of its clients attack, or more.
+
+    ``setting`` is the name of its setting for their number.
+    """
+    most = (num_clients - 1) // 2
+    if attackers > most:
+        raise FedcrfError(
+            f"{type(rule).__name__}: {attackers} attackers of {num_clients} clients are half or "
+            f"more, which it cannot tolerate: give {most} at most ({setting}, --attackers)"
+        )
+
+
+class Deciding(Rule):
+    """A rule that decides on a `Round`.
+
+    A run gives its settings ``num_byzantine`` or ``attackers`` (f) and ``seed`` a value if it has
+    such and they are None. Half of the clients or more cannot be Byzantine.
+    """
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Return the rule informed of f and the seed; see `Rule.informed`."""
+        known = {"num_byzantine": attackers, "attackers": attackers, "seed": seed}
+        names = {each.name for each in fields(self)} & known.keys()
+        missing = {name: known[name] for name in names if getattr(self, name) is None}
+        rule = replace(self, **missing) if missing else self
+        if names - {"seed"}:
+            rule.check_clients(num_clients)
+        return rule
+
+    def check_clients(self, num_clients: int) -> None:
+        """Raise a `FedcrfError` if half of so many clients or more are Byzantine."""
+        attackers = getattr(self, "num_byzantine", None) or 0
+        check_honest_majority(self, "num_byzantine", attackers, num_clients)
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Return the next global model, with weights and reasons; see `Rule.aggregate`."""
+        return self.decide(Round(memory, model, reports))
+
+    @abstractmethod
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the next global model, with weights and reasons."""

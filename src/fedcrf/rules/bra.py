@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Positive, Truth
-from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics import EPSILON
 
 FIRST_HONESTY = 0.95

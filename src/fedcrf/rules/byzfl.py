@@ -18,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import check_positive, check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, Memory, stepped_state
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Memory, Round, stepped_state
 from fedcrf.rules.state import State, update_of
 from fedcrf.statistics import is_floating, weighted_average
 
@@ -157,20 +156,6 @@ class ByzFLRule(Deciding):
         """The rule's name."""
         return PREFIX + "-".join((*self.pre_aggregators, self.aggregator))
 
-    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of attackers and seed; see `Rule.informed`."""
-        known = {"attackers": attackers, "seed": seed}
-        rule = replace(
-            self,
-            **{
-                setting.name: known[setting.name]
-                for setting in fields(self)
-                if setting.name in known and getattr(self, setting.name) is None
-            },
-        )
-        rule.check_clients(num_clients)
-        return rule
-
     def check_clients(self, num_clients: int) -> None:
         """Raise a `FedcrfError` if ByzFL refuses so many attackers of so many clients."""
         refusal = self._refusal(num_clients, self._attackers)
@@ -199,6 +184,7 @@ class ByzFLRule(Deciding):
         self, updates: NDArray[np.float32], attackers: int, memory: Memory
     ) -> tuple[NDArray[np.float32], Memory]:
         """Return ByzFL's aggregate of finite updates, which it overwrites, and the next memory."""
+        byzfl_aggregators()  # names the extra that has torch too
         import torch
 
         *before, part = self.parts

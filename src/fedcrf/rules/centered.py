@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Natural, Positive
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import AggregationResult, Memory, stepped_state
-from fedcrf.rules.round import ROUNDS, Drawing, Round
+from fedcrf.rules.base import ROUNDS, AggregationResult, Deciding, Memory, Round, stepped_state
 from fedcrf.rules.state import floating_layers, layers_alike, merged, update_of
 from fedcrf.statistics import centred_geometry, weighted_average
 
@@ -21,7 +20,7 @@ CENTER = "center"
 
 
 @dataclass(frozen=True)
-class CenteredClipping(Drawing):
+class CenteredClipping(Deciding):
     """z ← z + mean of (v_i − z) min(1, τ/‖v_i − z‖), from the last aggregate z on.
 
     The iteration is that of Karimireddy, He and Jaggi (ICML 2021); the v_i are the means of
@@ -43,6 +42,8 @@ class CenteredClipping(Drawing):
         seed: Of the draws of buckets. By default the run's; outside a run 0.
     """
 
+    remembers: ClassVar[bool] = True
+
     clip: Positive = 10.0
     iterations: Count = 3
     bucket_size: Count = 2
@@ -63,7 +64,7 @@ class CenteredClipping(Drawing):
         if not geometry.finite[0]:  # the last aggregate leads out of the model's dtype
             return self.aggregate({}, model, given.reports)
         used = np.flatnonzero(geometry.finite)
-        draws, kept = self.generator(memory)
+        draws, kept = given.drawing(self.seed)
         buckets = self._buckets(given.clients, draws)
         coefficients = np.zeros(len(states))
         coefficients[used] = clipped_mean(

@@ -1,17 +1,24 @@
-"""Rules that act on every coordinate by itself: the median and the trimmed mean."""
+"""Rules that act on every coordinate by itself: median, trimmed mean, and both among copies."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated, Self
 
-from fedcrf.checks import is_number
+import numpy as np
+
+from fedcrf.checks import Natural, is_number, one_of
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import AggregationResult, check_honest_majority
-from fedcrf.rules.round import Deciding, Round
-from fedcrf.rules.state import Reduce, merged
-from fedcrf.statistics import median_of, trimmed_mean_of
+from fedcrf.rules.base import (
+    AggregationResult,
+    Deciding,
+    Round,
+    check_honest_majority,
+)
+from fedcrf.rules.state import Reduce, State, merged
+from fedcrf.statistics import distances_to_extremes, median_of, trimmed_mean_of
 
 DEFAULT_FRACTION = 0.1
 """The share that the trimmed mean cuts at each end if no attackers are known."""
@@ -23,7 +30,7 @@ class CoordinateMedian(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the median of the clients' models in every coordinate."""
-        return _pick(given, median_of)
+        return _pick(given, given.finite_states, median_of)
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,11 @@ class TrimmedMean(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the trimmed mean of the clients' models."""
-        return _pick(given, lambda rows: trimmed_mean_of(rows, self._trim(len(rows))))
+        return _pick(
+            given,
+            given.finite_states,
+            lambda rows: trimmed_mean_of(rows, self._trim(len(rows))),
+        )
 
     def _trim(self, num_rows: int) -> int:
         """Return ⌊βm⌋ for β as it is written, so that ⌊0.29 · 100⌋ is 29."""
@@ -60,8 +71,47 @@ class TrimmedMean(Deciding):
         return min(math.floor(round(fraction * num_rows, 9)), (num_rows - 1) // 2)
 
 
-def _pick(given: Round, statistic: Reduce) -> AggregationResult:
-    states = [report.state for report in given.finite_reports]
+BASES = ("trimmed-mean", "median")
+"""The rules that FoundationFL strengthens in its paper."""
+
+
+@dataclass(frozen=True)
+class FoundationFL(Deciding):
+    """Trimmed mean or median of the updates and of copies of one (Fang et al., NDSS 2025).
+
+    The copied update is the one whose distance to the nearer of the coordinate-wise maximum and
+    minimum of all updates is greatest (equations 2 to 5 of arXiv 2501.17381); of equal ones the
+    first. The server adds the copies as synthetic updates. Their number is the paper's default,
+    n / 2 of n clients, rounded up for odd n, of which it has none; so is the trimmed mean's f on
+    each side, as without copies (section VI-A, "Parameter Settings"). No code of the authors is
+    known to us.
+
+    Attributes:
+        base: Which rule: of `BASES`.
+        num_byzantine: f, fewer than half of the clients; only the trimmed mean uses it. By default
+            a run informs the rule of its number of attackers; outside a run it is 0.
+        copies: How many synthetic updates; by default half of the reports, rounded up.
+    """
+
+    base: Annotated[str, one_of(BASES)] = "trimmed-mean"
+    num_byzantine: Natural | None = None
+    copies: Natural | None = None
+
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the base rule's model, coordinate by coordinate."""
+        states = given.finite_states
+        if not states:
+            return given.nobody()
+        apart = np.minimum(*distances_to_extremes(given.finite_layers, given.layers[1]))
+        copies = -(-len(states) // 2) if self.copies is None else self.copies
+        states = states + [states[int(np.argmax(apart))]] * copies
+        trim = min(self.num_byzantine or 0, (len(states) - 1) // 2)
+        pick = median_of if self.base == "median" else lambda rows: trimmed_mean_of(rows, trim)
+        return _pick(given, states, pick)
+
+
+def _pick(given: Round, states: Sequence[State], statistic: Reduce) -> AggregationResult:
+    """Return the model of a statistic of the states, coordinate by coordinate."""
     if not states:
         return given.nobody()
     return given.without_weights(merged(given.model, states, statistic, statistic))

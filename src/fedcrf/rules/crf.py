@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -13,30 +12,37 @@ from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF, base_weight
 from fedcrf.crf.memory import sketch_seed_of
 from fedcrf.rules.base import (
     AggregationResult,
-    ClientReport,
+    Deciding,
     Memory,
-    Rule,
+    Round,
     average_states,
-    finite_reports,
-    models_of,
     num_examples,
     reported_evidence,
 )
-from fedcrf.rules.state import State
 from fedcrf.statistics import update_statistics
+
+LARGEST_AFFINITY = 100
+"""The most clients for which the affinity matrix is kept: 4,950 pairs."""
 
 
 @dataclass(frozen=True)
-class CRF(ClientCRF, Rule):
-    """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s."""
+class CRF(ClientCRF, Deciding):
+    """CRF-refined FedAvg weights (the paper's algorithm 1); the settings are `ClientCRF`'s.
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Infer the weights from the updates w_i − w_t, then average; see `Rule.aggregate`."""
-        statistics = self.statistics(*models_of(model, reports))
-        posterior = self.infer_from_statistics(statistics, num_examples(reports))
-        return _result(model, reports, posterior)
+    In rounds of more than `LARGEST_AFFINITY` clients a result's posterior has no affinities, but
+    those of ``neighbours``.
+    """
+
+    def decide(self, given: Round) -> AggregationResult:
+        """Infer the weights from the updates w_i − w_t, then average."""
+        return _result(given, self._posterior(given))
+
+    def _posterior(self, given: Round) -> Posterior:
+        """Return the weights and their causes; what else is (m, m) is freed before the average."""
+        statistics = self.statistics(*given.layers)
+        posterior = self.infer_from_statistics(statistics, num_examples(given.reports))
+        large = len(given.reports) > LARGEST_AFFINITY and isinstance(posterior.affinity, np.ndarray)
+        return replace(posterior, affinity=None) if large else posterior
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Return the rule with secret signs; see `Rule.with_secret_signs`."""
@@ -46,7 +52,7 @@ class CRF(ClientCRF, Rule):
 
 
 @dataclass(frozen=True)
-class CRFEvidence(EvidenceCRF, Rule):
+class CRFEvidence(EvidenceCRF, Deciding):
     """FedAvg with lower weights for clients that report a high residual loss; see `EvidenceCRF`."""
 
     @property
@@ -54,20 +60,18 @@ class CRFEvidence(EvidenceCRF, Rule):
         """What clients are asked for."""
         return frozenset({self.evidence})
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Weigh the models by what the clients report; see `Rule.aggregate`."""
+    def decide(self, given: Round) -> AggregationResult:
+        """Weigh the models by what the clients report."""
         posterior = self.infer_among(
-            finite_reports(model, reports),
-            num_examples(reports),
-            evidence=reported_evidence(reports, self.wanted_evidence),
+            given.finite,
+            num_examples(given.reports),
+            evidence=reported_evidence(given.reports, self.wanted_evidence),
         )
-        return _result(model, reports, posterior)
+        return _result(given, posterior)
 
 
 @dataclass(frozen=True)
-class CRFRobust(RobustCRF, Rule):
+class CRFRobust(RobustCRF, Deciding):
     """The robust CRF, which remembers its clients; the settings are `RobustCRF`'s.
 
     Those of reported evidence are not used, since clients are not asked for any.
@@ -76,25 +80,23 @@ class CRFRobust(RobustCRF, Rule):
     remembers: ClassVar[bool] = True
     ignores: ClassVar[frozenset[str]] = frozenset(each.name for each in fields(EvidenceCRF))
 
-    def aggregate(
-        self, memory: Memory, model: State, reports: Sequence[ClientReport]
-    ) -> AggregationResult:
-        """Infer the weights and move the model; see `Rule.aggregate`."""
-        models, origin = models_of(model, reports)
+    def decide(self, given: Round) -> AggregationResult:
+        """Infer the weights and move the model."""
+        models, origin = given.layers
         statistics = update_statistics(models, origin)
         sketches = self.sketches([origin, *models])
         with np.errstate(invalid="ignore"):
             moves = sketches[1:] - sketches[0]
         posterior = self.infer_from_statistics(
             statistics,
-            num_examples(reports),
+            num_examples(given.reports),
             moves,
             position=sketches[0],
-            clients=[report.client for report in reports],
-            memory=memory,
-            evidence=reported_evidence(reports, self.wanted_evidence),
+            clients=[report.client for report in given.reports],
+            memory=given.memory,
+            evidence=reported_evidence(given.reports, self.wanted_evidence),
         )
-        return _result(model, reports, posterior)
+        return _result(given, posterior)
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Return the rule with secret signs; see `Rule.with_secret_signs`."""
@@ -188,13 +190,12 @@ class CRFRobustEvidence(CRFRobust):
         return frozenset({self.evidence})
 
 
-def _result(
-    model: State, reports: Sequence[ClientReport], posterior: Posterior
-) -> AggregationResult:
+def _result(given: Round, posterior: Posterior) -> AggregationResult:
+    finite = ~posterior.excluded
     return AggregationResult(
-        state=average_states(model, reports, posterior.weights, posterior.coefficients),
+        state=average_states(given.model, given.reports, posterior.weights, posterior.coefficients),
         weights=posterior.weights,
-        base_weights=base_weights(num_examples(reports), ~posterior.excluded),
+        base_weights=base_weights(num_examples(given.reports), finite),
         excluded=posterior.excluded,
         posterior=posterior,
         memory=posterior.memory,

@@ -8,8 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import NotNegative
-from fedcrf.rules.base import LABEL_DIVERGENCE, AggregationResult, reported_evidence
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import (
+    LABEL_DIVERGENCE,
+    AggregationResult,
+    Deciding,
+    Round,
+    reported_evidence,
+)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,9 @@ from numpy.typing import NDArray
 from fedcrf.checks import Count, Fraction, Natural, NotNegative
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, InformedOfAttackers
-from fedcrf.rules.round import Drawing, Round
-from fedcrf.statistics.inputs import Layers
-from fedcrf.statistics.one_pass import MANY_NUMBERS, blocks, checked_dimension, excluding
+from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, blocks
+from fedcrf.statistics.one_pass import checked_dimension, excluding
 
 TIE = 12
 """Decimals of a score beyond which clients tie; then the first are kept."""
@@ -25,7 +25,7 @@ PART = 1 << 15
 
 
 @dataclass(frozen=True)
-class DnC(InformedOfAttackers, Drawing):
+class DnC(Deciding):
     """Divide and conquer (algorithm 2 of Shejwalkar and Houmansadr, NDSS 2021).
 
     Coordinates are drawn; of the updates there, about their mean, the squared projection on the top
@@ -45,6 +45,8 @@ class DnC(InformedOfAttackers, Drawing):
         filter_fraction: c; c·f updates are out of an iteration, rounded up.
     """
 
+    remembers: ClassVar[bool] = True
+
     seed: Natural | None = None
     num_byzantine: Natural | None = None
     sampled: Fraction = 0.2
@@ -58,7 +60,7 @@ class DnC(InformedOfAttackers, Drawing):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the models that are left."""
-        draws, kept = self.generator(given.memory)
+        draws, kept = given.drawing(self.seed)
         given.finite, grams = self._grams(*given.layers, draws)
         out = math.ceil(self.filter_fraction * (self.num_byzantine or 0))
         left = np.ones(len(given.used), np.bool_)
@@ -111,18 +113,16 @@ def sampled_grams(
     ``chosen`` are k choices, (k, d) bool. The matrices are of the updates about their mean; they
     count where all are finite.
     """
-    m, start = len(clients), 0
+    m = len(clients)
     squares, grams = np.zeros(m), [np.zeros((m, m)) for _ in chosen]
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks(clients, origin, MANY_NUMBERS):
+        for where, block in blocks(clients, origin, MANY_NUMBERS):
             squares += np.einsum("ij,ij->i", block, block)
             if not np.isfinite(squares).all():
                 break
             block -= block[0].copy()  # exact for equal updates
             block -= block.mean(axis=0)
-            stop = start + block.shape[1]
             for gram, columns in zip(grams, chosen, strict=True):
-                part = block[:, columns[start:stop]]
+                part = block[:, columns[where]]
                 gram += part @ part.T
-            start = stop
     return np.isfinite(squares), grams

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Positive, Share
-from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics import EPSILON
 
 

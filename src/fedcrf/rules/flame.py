@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Natural, NotNegative
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, is_buffer
-from fedcrf.rules.round import Drawing, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round, is_buffer
 from fedcrf.rules.state import State, floating_names
 
 PART = 1 << 16
@@ -19,7 +19,7 @@ PART = 1 << 16
 
 
 @dataclass(frozen=True)
-class FLAME(Drawing):
+class FLAME(Deciding):
     """The majority by HDBSCAN of the models' cosines, clipped, with noise (Nguyen et al., 2022).
 
     From "FLAME: Taming Backdoors in Federated Learning", USENIX Security 2022, algorithm 1. The
@@ -38,13 +38,15 @@ class FLAME(Drawing):
         noise: λ; 0 for none.
     """
 
+    remembers: ClassVar[bool] = True
+
     seed: Natural | None = None
     noise: NotNegative = 0.001
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the noisy mean of the cluster's clipped models."""
         check_installed("sklearn", wanted_by="flame: ")
-        draws, kept = self.generator(given.memory)
+        draws, kept = given.drawing(self.seed)
         geometry = given.products
         if not geometry.finite.any():
             return given.nobody(kept)

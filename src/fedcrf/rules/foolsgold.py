@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.rules.state import State, floating_names, update_of
 from fedcrf.statistics import EPSILON
 

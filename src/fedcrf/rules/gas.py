@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Natural, one_of
-from fedcrf.rules.base import AggregationResult, InformedOfAttackers
-from fedcrf.rules.round import Drawing, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
 
@@ -23,7 +22,7 @@ Groups = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class GAS(InformedOfAttackers, Drawing):
+class GAS(Deciding):
     """The plain mean of the m − f updates nearest to a robust one, by groups (Liu et al., 2023).
 
     Coordinates are dealt at random into groups, anew each round. In each group a robust rule gives
@@ -43,6 +42,8 @@ class GAS(InformedOfAttackers, Drawing):
         seed: Of the draws of groups. By default the run's; outside a run 0.
     """
 
+    remembers: ClassVar[bool] = True
+
     groups: Count = 1000
     base: Annotated[str, one_of(BASES)] = "bulyan"
     num_byzantine: Natural | None = None
@@ -50,7 +51,7 @@ class GAS(InformedOfAttackers, Drawing):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the chosen clients' models."""
-        draw, kept = self.generator(given.memory)
+        draw, kept = given.drawing(self.seed)
         n = len(given.used)
         chosen = np.ones(n, np.bool_)
         if self.num_byzantine and n > 1:

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Count, NotNegative, Positive
-from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics import EPSILON
 from fedcrf.statistics.one_pass import scatter
 

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Natural
-from fedcrf.rules.base import AggregationResult, InformedOfAttackers
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics import UpdateGeometry
 
 
 @dataclass(frozen=True)
-class _Selecting(InformedOfAttackers, Deciding):
+class _Selecting(Deciding):
     """The plain mean of the updates with the best Krum scores, one of them or m − f."""
 
     single: ClassVar[bool]

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Positive, Share
 from fedcrf.crf.evidence import clip_factors
-from fedcrf.rules.base import AggregationResult, average_states
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round, average_states
 from fedcrf.rules.state import State, floating_names, update_of
-from fedcrf.statistics.one_pass import blocks
+from fedcrf.statistics.inputs import blocks
 
 SAME = 1e-9
 """Values that differ by less, relative to the largest, count as the same, as rounding decides."""
@@ -48,7 +47,7 @@ class LASA(Deciding):
     def decide(self, given: Round) -> AggregationResult:
         """Return the model moved tensor by tensor."""
         model, norms, finite = given.model, given.norms, given.finite
-        used = [report.state for report in given.finite_reports]
+        used = given.finite_states
         if not used:
             return given.nobody()
         clip = clip_factors(norms, finite, float(np.median(norms[finite])))[finite]
@@ -82,7 +81,7 @@ class LASA(Deciding):
         layers, origin = [[tensor.reshape(-1)] for tensor in after], [before.reshape(-1)]
 
         def sparse() -> Iterator[NDArray[np.float64]]:
-            for block in blocks(layers, origin):
+            for _, block in blocks(layers, origin):
                 if _is_sparse(before):
                     block[np.abs(block) <= thresholds[:, None]] = 0.0
                 yield block

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,16 @@ from fedcrf.checks import Fraction, Natural, NotNegative
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult
-from fedcrf.rules.round import Drawing, Round
-from fedcrf.statistics.inputs import Layers, bring_columns
-from fedcrf.statistics.one_pass import MANY_NUMBERS, checked_dimension
+from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, bring_columns
+from fedcrf.statistics.one_pass import checked_dimension
+
+EQUAL = 1e-7
+"""A bandwidth up to which statistics are equal but for the rounding of their distances."""
 
 
 @dataclass(frozen=True)
-class SignGuard(Drawing):
+class SignGuard(Deciding):
     """A band of lengths, then the largest cluster of sign statistics (Xu et al., ICDCS 2022).
 
     A run of neighbouring coordinates is drawn. A client's shares of positive, zero and negative
@@ -41,6 +44,8 @@ class SignGuard(Drawing):
         sampled: The share of the coordinates whose signs are looked at.
     """
 
+    remembers: ClassVar[bool] = True
+
     seed: Natural | None = None
     lower: NotNegative = 0.1
     upper: float = 3.0
@@ -54,7 +59,7 @@ class SignGuard(Drawing):
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the clipped updates that are kept."""
         check_installed("sklearn", wanted_by="signguard: ")
-        draws, kept = self.generator(given.memory)
+        draws, kept = given.drawing(self.seed)
         dimension = checked_dimension(given.layers[0])
         count = max(1, int(self.sampled * dimension))
         start = int(draws.integers(0, dimension - count + 1))
@@ -105,7 +110,7 @@ def largest_cluster(features: NDArray[np.float64]) -> NDArray[np.bool_]:
     rows = features[order]
     with threadpool_limits(1):  # for so few points, threads only wait for each other
         bandwidth = estimate_bandwidth(rows, quantile=0.5, n_samples=50)
-        if bandwidth <= 0:
+        if bandwidth <= EQUAL:
             return np.ones(len(features), np.bool_)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that points are seeds, if all are bins

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from fedcrf.checks import Count
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import AggregationResult, Rule, misfit_of
-from fedcrf.rules.round import Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round, Rule, misfit_of
 from fedcrf.rules.state import State, layers_alike
 from fedcrf.statistics import projections
 
@@ -33,44 +34,25 @@ class FLTrust(Deciding):
     """
 
     server_examples: Count = 100
+    server: ClassVar[State | None] = None  # in one round, the model that the server trained
 
     def with_server_model(self, state: State) -> Rule:
         """Return the rule for a round in which this is the server's model."""
-        return _Trusting(self.server_examples, state)
-
-    def decide(self, given: Round) -> AggregationResult:
-        """Refuse the round, since the server's model is missing.
-
-        Raises:
-            FedcrfError: Always; `with_server_model` returns a rule that aggregates.
-        """
-        raise FedcrfError(
-            "FLTrust has no server data: give the model that the server trained on its own "
-            "examples this round (with_server_model), or choose another rule"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _Trusting(FLTrust):
-    """FLTrust in one round, with the server's model."""
-
-    server: State | None = None
-
-    __eq__ = object.__eq__  # the model's arrays are not compared
-    __hash__ = object.__hash__
-
-    @property
-    def name(self) -> str:
-        """The rule's name."""
-        return FLTrust.__name__
+        rule = copy.copy(self)
+        object.__setattr__(rule, "server", state)
+        return rule
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the model moved by the trusted updates.
 
         Raises:
-            FedcrfError: Also if the server's model is not of the global model's form.
+            FedcrfError: Also without a server's model, or with one of another form.
         """
-        assert self.server is not None
+        if self.server is None:
+            raise FedcrfError(
+                "FLTrust has no server data: give the model that the server trained on its own "
+                "examples this round (with_server_model), or choose another rule"
+            )
         misfit = misfit_of(self.server, given.model)
         if misfit is not None:
             raise FedcrfError(f"the server {misfit}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -43,8 +43,21 @@ class Examples:
 
     def part(self, start: int, stop: int) -> Self:
         """Return some of the examples."""
-        cut = {each.name: getattr(self, each.name)[start:stop] for each in fields(self)}
-        return replace(self, **cut)
+        return self._of(slice(start, stop))
+
+    def at(self, places: NDArray[Any]) -> Self:
+        """Return the examples at some places, or those of a mask; copies."""
+        return self._of(torch.from_numpy(places).to(self.labels.device))
+
+    def _of(self, chosen: slice | Tensor) -> Self:
+        return replace(self, **{name: tensor[chosen] for name, tensor in vars(self).items()})
+
+    @staticmethod
+    def joined(parts: Sequence[Examples]) -> Examples:
+        """Return the examples of all parts, one behind the other."""
+        return Examples(
+            torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
+        )
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,17 @@ class PooledExamples(Examples):
     """The clients' parts put together, and (n,) int64 the client that each example belongs to."""
 
     owners: Tensor
+
+    @classmethod
+    def of(cls, parts: Sequence[Examples]) -> Self:
+        """Return the parts put together; client i owns part i."""
+        union = Examples.joined(parts)
+        owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        return cls(union.images, union.labels, torch.from_numpy(owners).to(union.labels.device))
+
+    def owned_by(self, clients: Sequence[int], *, owned: bool = True) -> Self:
+        """Return the examples of some clients, or of the others."""
+        return self.at(np.isin(self.owners.cpu().numpy(), clients, invert=not owned))
 
     def by_owner(self) -> Iterator[tuple[int, slice]]:
         """Yield each owner of examples that lie together, and where they lie."""
@@ -101,16 +125,12 @@ class Federation:
         Each holds a random sample of all training examples, as large as the mean client's part, and
         nothing to validate or test on.
         """
-        pool = Examples(
-            torch.cat([each.images for each in self.clients]),
-            torch.cat([each.labels for each in self.clients]),
-        )
+        pool = Examples.joined(self.clients)
         size = max(1, round(len(pool) / len(self.clients)))
         samples = []
         for number in range(attackers):
             draw = generator(seed, Stream.ATTACKERS, number + 1)
-            chosen = torch.from_numpy(draw.choice(len(pool), size, replace=False))
-            samples.append(Examples(pool.images[chosen], pool.labels[chosen]))
+            samples.append(pool.at(draw.choice(len(pool), size, replace=False)))
         return replace(self, clients=(*self.clients, *samples))
 
     def judged_without(self, clients: Sequence[int]) -> Federation:
@@ -118,13 +138,14 @@ class Federation:
 
         Their test parts are set aside; an example must remain for validation.
         """
-        validation, test = (_of(each, clients, kept=False) for each in (self.validation, self.test))
+        validation = self.validation.owned_by(clients, owned=False)
+        test = self.test.owned_by(clients, owned=False)
         if not len(validation):
             raise FedcrfError(
                 "the honest clients hold nothing to validate on: give fewer attackers "
                 "(--attackers) or a larger data set"
             )
-        set_aside = _of(self.test, clients, kept=True)
+        set_aside = self.test.owned_by(clients)
         return replace(self, validation=validation, test=test, set_aside=set_aside)
 
 
@@ -176,14 +197,16 @@ def build_federation(
     training = np.concatenate([split.train for split in splits])
     scale = dataset.train.normalisation(training)
     union = _examples(dataset.train, training, scale, device)  # one piece of memory to share
-    validation = [split.validation for split in splits]
-    test = [split.test for split in splits]
     sizes = [len(split.train) for split in splits]
     parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
+
+    def pooled(chosen: Sequence[NDArray[np.int64]]) -> PooledExamples:
+        return PooledExamples.of([_examples(dataset.train, each, scale, device) for each in chosen])
+
     return Federation(
         clients=tuple(Examples(images, labels) for images, labels in parts),
-        validation=_pooled(dataset.train, validation, scale, device),
-        test=_pooled(dataset.train, test, scale, device),
+        validation=pooled([split.validation for split in splits]),
+        test=pooled([split.test for split in splits]),
         held_out=None
         if dataset.held_out is None
         else _examples(dataset.held_out, np.arange(len(dataset.held_out)), scale, device),
@@ -206,21 +229,3 @@ def _examples(
     )
     labels = torch.from_numpy(source.labels[indices]).to(device)
     return Examples(images.sub_(mean).div_(std), labels)
-
-
-def _pooled(
-    source: LabelledImages,
-    parts: Sequence[NDArray[np.int64]],
-    scale: Normalisation,
-    device: torch.device | None,
-) -> PooledExamples:
-    union = _examples(source, np.concatenate(parts), scale, device)
-    owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    return PooledExamples(union.images, union.labels, torch.from_numpy(owners).to(device))
-
-
-def _of(pooled: PooledExamples, clients: Sequence[int], *, kept: bool) -> PooledExamples:
-    """Return the examples of some clients, or of the others."""
-    named = torch.tensor(clients, device=pooled.owners.device)
-    chosen = torch.isin(pooled.owners, named, invert=not kept)
-    return PooledExamples(pooled.images[chosen], pooled.labels[chosen], pooled.owners[chosen])

@@ -14,12 +14,10 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from fedcrf.crf.potentials import Pairs
 from fedcrf.rules import AggregationResult, ClientReport, reported_evidence
 from fedcrf.rules.base import num_examples
+from fedcrf.rules.crf import LARGEST_AFFINITY
 
 Client = int | str
 """What a client is called: its number, or the name of a site."""
-
-LARGEST_AFFINITY = 100
-"""The most clients for which the affinity matrix is kept: 4,950 numbers a round."""
 
 SCORED = ("reliability", "cosine", "distance", "norm_anomaly")
 """Causes of the paper's field, which have their own fields in records."""
@@ -193,7 +191,8 @@ class RoundRecord(Record):
       numbers were finite, but too large to be squared.
     - ``evidence`` holds by name what the clients reported of themselves for the rule.
     - ``nodes`` and ``excluded_nodes`` are those of another framework's round; records of earlier
-      versions call the latter ``left_out``.
+      versions call the latter ``left_out``. Nodes with names, such as NVFlare's sites, are clients
+      of these names, and ``nodes`` is None.
     - ``attackers`` names the attackers of this round; it is missing without an attack on the run.
     - ``metrics`` has by set and name the task's other metrics.
     - ``kept_reason`` says why the model stayed as it was; it is missing if the model moved, and in

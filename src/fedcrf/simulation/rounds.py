@@ -17,8 +17,7 @@ import torch
 
 from fedcrf.attacks import Threat
 from fedcrf.checks import Count, Settings
-from fedcrf.errors import FedcrfError
-from fedcrf.extensions import failing
+from fedcrf.errors import FedcrfError, failing
 from fedcrf.files import atomic_write
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import Objective
@@ -26,7 +25,7 @@ from fedcrf.rules import LABEL_DIVERGENCE, AggregationResult, Memory, Rule, Stat
 from fedcrf.rules.base import num_examples
 from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
-from fedcrf.simulation.engine import Engine, engine_for
+from fedcrf.simulation.engine import TRIGGERED, Engine, Work, check_evidence, engine_for, state_of
 from fedcrf.simulation.federation import Federation, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import Client, RoundRecord, Seconds, Totals, brief, decided
@@ -38,7 +37,6 @@ from fedcrf.simulation.task import (
     joined,
     metrics_of,
 )
-from fedcrf.simulation.worker import TRIGGERED, Work, check_evidence, state_of
 
 DIVERGED = 3
 """Rounds in a row without a finite update after which a run has diverged."""
@@ -311,7 +309,7 @@ class Simulation(Settings):
                 number, state.model, reports, rule, state.memory, state.attack_memory
             )
         attacked = time.perf_counter()
-        with failing("rule", self.rule.name, f" in round {number}"):
+        with failing(f"rule '{self.rule.name}' failed in round {number} ({{}})"):
             result = rule.aggregate(state.memory, state.model, reports)
             if not isinstance(result, AggregationResult):
                 raise TypeError(f"it returned a {type(result).__name__}: return weighted_result(…)")

@@ -27,8 +27,8 @@ Metric = Callable[[Outputs, Tensor], float | Tensor]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """From the trained parameters to their optimizer, made anew for each client and round."""
 
-ACCURACY = "accuracy"
-"""The metric that has its own field in records."""
+LOSS, ACCURACY = "loss", "accuracy"
+"""What is measured in every task, and has its own fields in records."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class Task:
     optimizer: OptimizerFactory | None = None
     shared: frozenset[str] | None = None
     personal: frozenset[str] = frozenset()
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The names of what a model is measured by."""
+        return (LOSS, ACCURACY, *(name for name in self.metrics if name != ACCURACY))
 
     @property
     def by_client(self) -> bool:
@@ -77,43 +82,35 @@ CLASSIFICATION = Task()
 """Cross-entropy and accuracy, SGD with momentum, and every tensor sent."""
 
 
-@dataclass(frozen=True)
-class Scores:
-    """A model's scores on every example; in a user's task each client's scores as a whole."""
+class Scores(dict[str, Tensor]):
+    """By `Task.measured` a model's scores on every example, (n,) float32 each.
+
+    The loss is the cross-entropy, the accuracy 1 if an example is classified correctly, else 0. In
+    a user's task every example has its client's scores as a whole, NaN without such a metric.
+    """
 
     behaviour: ClassVar[int] = 1
-    losses: Tensor  # (n,) float32 cross-entropies, or the task's losses
-    # (n,) float32; 1 if classified correctly, else 0. In a user's task its accuracy, or NaN
-    correct: Tensor
-    # By name the task's other metrics, (n,) float32
-    others: Mapping[str, Tensor] = field(default_factory=dict)
 
     def fill(self, where: slice, found: Scores) -> None:
         """Copy the scores of some of the examples to their place."""
-        self.losses[where] = found.losses
-        self.correct[where] = found.correct
-        for name, values in found.others.items():
-            self.others[name][where] = values
+        for name, values in found.items():
+            self[name][where] = values
 
 
 def joined(one: Scores, other: Scores) -> Scores:
     """Return the scores of the examples of both, one's first."""
-    return Scores(
-        torch.cat([one.losses, other.losses]),
-        torch.cat([one.correct, other.correct]),
-        {name: torch.cat([values, other.others[name]]) for name, values in one.others.items()},
-    )
+    return Scores({name: torch.cat([values, other[name]]) for name, values in one.items()})
 
 
 def evaluation_of(scores: Scores) -> Metrics:
     """Return loss and accuracy from every example's score."""
-    return Metrics(loss=_mean(scores.losses), accuracy=_mean(scores.correct))
+    return Metrics(loss=_mean(scores[LOSS]), accuracy=_mean(scores[ACCURACY]))
 
 
 def metrics_of(sets: Mapping[str, Scores]) -> dict[str, dict[str, float]] | None:
     """Return by set and name the means of a task's other metrics; None without any."""
     found = {
-        of: {name: _mean(values) for name, values in scores.others.items()}
+        of: {name: _mean(each) for name, each in scores.items() if name not in (LOSS, ACCURACY)}
         for of, scores in sets.items()
     }
     return found if any(found.values()) else None
@@ -122,12 +119,11 @@ def metrics_of(sets: Mapping[str, Scores]) -> dict[str, dict[str, float]] | None
 def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
     """Return loss and accuracy from every example's score, and by the client that owns it."""
     counts = torch.bincount(owners)
-    right = torch.bincount(owners, weights=scores.correct.double(), minlength=len(counts))
+    right = torch.bincount(owners, weights=scores[ACCURACY].double(), minlength=len(counts))
     accuracies = (right / counts)[counts > 0]
     some = len(accuracies) > 0
     return ClientMetrics(
-        loss=_mean(scores.losses),
-        accuracy=_mean(scores.correct),
+        **evaluation_of(scores).model_dump(),
         client_mean=float(accuracies.mean()) if some else math.nan,
         worst_client=float(accuracies.min()) if some else math.nan,
     )
@@ -151,27 +147,18 @@ def score(
         logits = model(images).float()
         losses.append(functional.cross_entropy(logits, labels, reduction="none"))
         correct.append((logits.argmax(dim=1) == labels).float())
-    return Scores(torch.cat(losses), torch.cat(correct))
+    return Scores({LOSS: torch.cat(losses), ACCURACY: torch.cat(correct)})
 
 
 def _score_as_one(model: nn.Module, examples: Examples, batch_size: int, task: Task) -> Scores:
     """Give every example the loss and the metrics of all of them."""
-    found: dict[str, float] = dict.fromkeys(task.metrics, math.nan)
-    loss = math.nan
+    found = dict.fromkeys(task.measured, math.nan)
     if len(examples):
         outputs = _as_one([model(each) for each in torch.split(examples.images, batch_size)])
-        loss = float(task.loss_of(outputs, examples.labels))
-        found = {name: float(each(outputs, examples.labels)) for name, each in task.metrics.items()}
-    correct = found.pop(ACCURACY, math.nan)
-
-    def everywhere(value: float) -> Tensor:
-        return torch.full((len(examples),), value)
-
-    return Scores(
-        everywhere(loss),
-        everywhere(correct),
-        {name: everywhere(value) for name, value in found.items()},
-    )
+        found[LOSS] = float(task.loss_of(outputs, examples.labels))
+        for name, metric in task.metrics.items():
+            found[name] = float(metric(outputs, examples.labels))
+    return Scores({name: torch.full((len(examples),), value) for name, value in found.items()})
 
 
 def _as_one(parts: Sequence[Outputs]) -> Outputs:

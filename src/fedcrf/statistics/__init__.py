@@ -19,8 +19,8 @@ from fedcrf.statistics.one_pass import (
     model_geometry,
     update_statistics,
 )
-from fedcrf.statistics.projections import distances_to_extremes, projections
 from fedcrf.statistics.sketches import sketch
+from fedcrf.statistics.sums import distances_to_extremes, projections
 
 __all__ = [
     "EPSILON",

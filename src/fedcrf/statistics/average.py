@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
-from fedcrf.statistics.inputs import Layers, is_floating, is_on_gpu
+from fedcrf.statistics.inputs import Layers, blocks, is_floating, is_on_gpu, is_torch_tensor
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
-from fedcrf.statistics.one_pass import blocks
 
 
 def weighted_average(
@@ -39,16 +38,13 @@ def weighted_average(
         FedcrfError: No arrays, or others than those.
     """
     flats, shape = _flat(arrays)
-    if is_on_gpu(flats[0]):
-        from fedcrf.statistics import on_gpu
-
-        return on_gpu.weighted_average(flats, weights).reshape(shape)  # type: ignore[no-any-return]
     used = np.flatnonzero(weights).tolist()
-    given = np.asarray(weights, np.float64)[used]
     if not used:
-        return np.zeros(shape, flats[0].dtype)
-    chosen = [flats[i] for i in used]
-    fast, plain = partial(compiled.average_columns, weights=given), partial(_sum, weights=given)
+        nothing = _empty(flats[0])
+        nothing[:] = 0
+        return nothing.reshape(shape)  # type: ignore[no-any-return]
+    chosen, given = [flats[i] for i in used], np.asarray(weights, np.float64)[used]
+    fast, plain = partial(compiled.average, weights=given), partial(_sum, weights=given)
     return _by_coordinate(chosen, fast, plain, threads).reshape(shape)
 
 
@@ -66,11 +62,7 @@ def median_of(arrays: Sequence[NDArray[Any]], threads: int | None = None) -> NDA
         FedcrfError: No arrays, or others than those.
     """
     flats, shape = _flat(arrays)
-    if is_on_gpu(flats[0]):
-        from fedcrf.statistics import on_gpu
-
-        return on_gpu.median_of(flats).reshape(shape)  # type: ignore[no-any-return]
-    fast = partial(compiled.trimmed_mean_columns, trim=(len(flats) - 1) // 2)
+    fast = partial(compiled.trimmed_mean, trim=(len(flats) - 1) // 2)
     return _by_coordinate(flats, fast, coordinate_median, threads).reshape(shape)
 
 
@@ -97,11 +89,7 @@ def trimmed_mean_of(
             f"trim {trim} on each side leaves nothing of {len(flats)} clients: "
             f"give at most {(len(flats) - 1) // 2}"
         )
-    if is_on_gpu(flats[0]):
-        from fedcrf.statistics import on_gpu
-
-        return on_gpu.trimmed_mean_of(flats, trim).reshape(shape)  # type: ignore[no-any-return]
-    fast = partial(compiled.trimmed_mean_columns, trim=trim)
+    fast = partial(compiled.trimmed_mean, trim=trim)
     plain = partial(coordinate_trimmed_mean, trim=trim)
     return _by_coordinate(flats, fast, plain, threads).reshape(shape)
 
@@ -144,32 +132,39 @@ def _check_alike(client: int, array: Any, first: Any) -> None:
 
 def _by_coordinate(
     flats: Layers,
-    fast: Callable[..., bool],
-    plain: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    fast: Callable[..., NDArray[Any] | None],
+    plain: Callable[[Any], Any],
     threads: int | None,
 ) -> NDArray[Any]:
     """Return what becomes of every coordinate, (d,).
 
     Args:
         flats: The clients' numbers.
-        fast: The compiled code, where it suits; it tells whether it could.
+        fast: The compiled code; it gives None where it cannot.
         plain: The same of an (m, b) block.
         threads: Of the compiled code.
     """
-    clients, result = [[flat] for flat in flats], np.empty(len(flats[0]), flats[0].dtype)
-    if not (compiled.suits(clients) and fast(clients, result=result, threads=threads)):
-        start = 0
-        for block in blocks(clients, None):
-            found = plain(block)
-            stop = start + len(found)
-            result[start:stop] = found if is_floating(result.dtype) else np.rint(found)
-            start = stop
+    clients = [[flat] for flat in flats]
+    found = fast(clients, threads=threads)
+    if found is not None:
+        return found
+    result: NDArray[Any] = _empty(flats[0])
+    for where, block in blocks(clients):
+        columns = plain(block)
+        result[where] = columns if is_floating(result.dtype) else columns.round()
     return result
 
 
-def _sum(block: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def _empty(flat: Any) -> Any:
+    """Return an array, or a tensor where the flat one is, of its length and dtype."""
+    if is_torch_tensor(flat):
+        return flat.new_empty(len(flat))
+    return np.empty(len(flat), flat.dtype)
+
+
+def _sum(block: Any, weights: NDArray[np.float64]) -> Any:
     """Return Σ α_i times row i of a block, added up in their order."""
-    total = np.zeros(block.shape[1])
-    for row, weight in zip(block, weights, strict=True):
+    total: Any = 0.0
+    for row, weight in zip(block, weights.tolist(), strict=True):
         total += row * weight
     return total

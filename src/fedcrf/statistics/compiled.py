@@ -18,20 +18,28 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.files import CACHE_VARIABLE, cache_folder, write_text
-from fedcrf.statistics.count_sketch import CountSketch
-from fedcrf.statistics.inputs import Layers, bring_columns, is_floating, num_numbers
+from fedcrf.statistics.inputs import (
+    Layers,
+    bring_columns,
+    finite_clients,
+    is_floating,
+    num_numbers,
+)
 from fedcrf.statistics.median import sorting_network
-from fedcrf.statistics.sums import Sums
+from fedcrf.statistics.sums import AboutMean, AboutMedian
 from fedcrf.statistics.threads import default_threads, in_order
+
+if TYPE_CHECKING:
+    from fedcrf.statistics.sketches import CountSketch
 
 LOGGER = logging.getLogger("fedcrf")
 
@@ -59,188 +67,194 @@ NUMBERS_OF_A_THREAD = 1 << 20
 CONVERTED = 1 << 13
 """Columns that are converted at a time, where layers are not contiguous or of a small dtype."""
 
-EDGE = 4
-"""Rows and columns of a Gram matrix beyond its vectors', which compiled tiles reach into."""
-
-WARNED: set[str] = set()
-"""What has been warned of in this process."""
+GIVEN_UP: list[str] = []
+"""Why this process does without compiled code: what failed once is not tried again."""
 
 TOLD: dict[str, int] = {}
 """How often the compilation of each function has been announced."""
 
-FAILED: set[str] = set()
-"""Functions that are not tried again: to compile takes seconds, also in vain."""
-
-T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def suits(clients: Sequence[Layers]) -> bool:
+class NoKernelsError(Exception):
+    """There is no compiled code, by reason of this error's cause; the message is what helps."""
+
+
+def _where_it_can(
+    work: Callable[Concatenate[ModuleType, Sequence[Layers], P], R | None],
+) -> Callable[Concatenate[Sequence[Layers], P], R | None]:
+    """Give None in place of what compiled code cannot find: the plain pass then gives the answer.
+
+    It is not used for few numbers, tensors, or numbers that are no floats of 8 bytes at most. Where
+    it fails, the reason is said once in a process.
+    """
+
+    def tried(clients: Sequence[Layers], /, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        if GIVEN_UP or not _suits(clients):
+            return None
+        try:
+            return work(_kernels(), clients, *args, **kwargs)
+        except Exception as error:  # an aid that fails in whatever way must not stop a round
+            mend, cause = "the plain pass does the same", error
+            if isinstance(error, NoKernelsError) and isinstance(error.__cause__, Exception):
+                mend, cause = str(error), error.__cause__
+            reason = ": ".join([type(cause).__name__, *str(cause).strip().splitlines()[:1]])
+            if not GIVEN_UP:
+                LOGGER.warning(
+                    "rounds are aggregated by the slower, plain pass (%s): %s", reason, mend
+                )
+            GIVEN_UP.append(reason)
+            return None
+
+    return tried
+
+
+def _suits(clients: Sequence[Layers]) -> bool:
     """Tell whether there is enough to do in these layers, and nothing but floats."""
-    layers = clients[0]
-    return len(clients) * num_numbers(layers) >= FEWEST_NUMBERS and all(
-        is_floating(layer.dtype) and layer.dtype.itemsize <= 8 for layer in layers
+    return (
+        len(clients) > 0
+        and len(clients) * num_numbers(clients[0]) >= FEWEST_NUMBERS
+        and all(
+            isinstance(layer, np.ndarray) and is_floating(layer.dtype) and layer.dtype.itemsize <= 8
+            for layer in clients[0]
+        )
     )
 
 
-def sum_columns(
+@_where_it_can
+def about_median(
+    kernels: ModuleType,
     clients: Sequence[Layers],
     origin: Sequence[NDArray[Any]] | None,
     threads: int | None,
     products: bool = True,
-    sketch: CountSketch | None = None,
-) -> tuple[NDArray[np.bool_], Sums] | None:
-    """Sum the Gram matrix, inner products with the median and distances to it, over all columns.
+) -> AboutMedian | None:
+    """Sum up the updates, their products and their distances to the median, over all columns.
 
     Args:
-        clients: m lists of flat layers that `suits` accepts.
+        kernels: The compiled functions.
+        clients: m lists of flat layers.
         origin: Flat layers of the global model to take away; none where the layers are updates.
         threads: Tasks carried out at once, all cores by default; no part of the result.
-        products: Whether the Gram matrix is wanted.
-        sketch: The sketch to make of the updates and their median; None for none. Not together
-            with products.
+        products: Whether the Gram matrix is wanted, and else the median.
 
     Returns:
-        (m,) bool, whether each update is finite, and the sums, which count where all are. None
-        without a compiler. None too where float32 would not do: a product or a distance overflows,
-        or squares vanish. The plain pass then gives the answer.
+        The sums. None where float32 would not do: a product or a distance overflows, or squares
+        vanish.
     """
-    m, kernels = len(clients), _kernels()
-    if kernels is None:
-        return None
-    joined = Joined(clients, origin)
-    padded = m + 1 + EDGE if products else 0
-    width = _width(m) if products else CHUNK_WITHOUT_PRODUCTS
-    steps, kept, rows = _network(m, (m - 1) // 2, m // 2 + 1) if products else ((), (), m)
-    median = np.empty(0 if sketch is None else joined.size, joined.dtype)
-
-    def carry_out(task: slice) -> list[NDArray[Any]]:
-        sums = [np.zeros(m + 1), np.zeros((padded, padded)), np.zeros(m), np.zeros(m + 1)]
-        squares, gram, inner, squared_distance = sums
-        room = kernels.room(rows, joined.dtype, joined.dtype)
-        for where, columns in joined.columns(task):
-            if products:
-                given = squares, gram, squared_distance, *room, steps, kept
-                _call(kernels, "gather", *columns, *given)
-            else:
-                given = squares, inner, squared_distance, *room, joined.whole, median[where]
-                _call(kernels, "gather_crowd", *columns, *given)
-        return sums
-
-    totals = _add_up(carry_out, joined.tasks(width), joined.worthwhile(threads))
-    if totals is None:
-        return None
-    (*_, median_square), gram, inner, squared_distance = totals
-    squares, squared_distance = totals[0][:m], squared_distance[:m]
+    m, joined = len(clients), Joined(clients, origin)
+    gram, median = np.zeros((0, 0)), np.empty(0 if products else joined.size, joined.dtype)
+    room = partial(kernels.room, dtype=joined.dtype, like=joined.dtype)
     if products:
+        steps, kept, rows = _network(m, (m - 1) // 2, m // 2 + 1)
+        side = m + 1 + kernels.TILE_ROWS
+        squares, gram, squared_distance = _add_up(
+            kernels.gather,
+            joined,
+            _width(m),
+            threads,
+            sums=(m + 1, (side, side), m + 1),
+            room=partial(room, rows),
+            given=lambda _: (steps, kept),
+        )
         inner = gram[:m, m].copy()
-    finite = np.isfinite(squares)
-    if not _finite_but(finite, clients):
-        return None
-    sketches = np.zeros((0, 0))
-    if sketch is not None and finite.all():
-        theirs = sketch_columns(clients, origin, sketch, threads)
-        own = sketch_columns([[median]], None, sketch, threads)
-        if theirs is None or own is None:
-            return None
-        sketches = np.vstack([theirs, own])
-    gram = _symmetric(gram[:m, :m]) if products else gram
-    if products:
-        np.fill_diagonal(gram, squares)
-    sums = Sums(squares, gram, inner, squared_distance, sketches, float(median_square))
-    if finite.all() and not _would_do(sums, clients, origin):
-        return None
-    return finite, sums
+        gram = _symmetric(gram[:m, :m])
+        np.fill_diagonal(gram, squares[:m])
+    else:
+        squares, inner, squared_distance = _add_up(
+            kernels.gather_crowd,
+            joined,
+            CHUNK_WITHOUT_PRODUCTS,
+            threads,
+            sums=(m + 1, m, m + 1),
+            room=partial(room, m),
+            given=lambda where: (joined.whole, median[where]),
+        )
+    sums = AboutMedian(squares[:m], gram, inner, squared_distance[:m], float(squares[m]), median)
+    would_do = _are_not_numbers(clients, sums.finite) and (
+        not sums.finite.all() or _nothing_is_lost(sums, clients, origin)
+    )
+    return sums if would_do else None
 
 
-def sum_centred(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, threads: int | None
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]] | None:
-    """Sum the Gram matrix of the updates about their mean, in float64; see `sum_columns`."""
-    m, kernels = len(clients), _kernels()
-    if kernels is None:
-        return None
-    joined = Joined(clients, origin)
-
-    def carry_out(task: slice) -> list[NDArray[Any]]:
-        sums = [np.zeros(m), np.zeros((m + EDGE, m + EDGE))]
-        room = kernels.room(m, np.float64, joined.dtype)
-        for _, columns in joined.columns(task):
-            _call(kernels, "gather_centred", *columns, *sums, *room)
-        return sums
-
-    totals = _add_up(carry_out, joined.tasks(_width(m)), joined.worthwhile(threads))
-    if totals is None:
-        return None
-    finite = np.isfinite(totals[0])
-    return (finite, _symmetric(totals[1][:m, :m])) if _finite_but(finite, clients) else None
-
-
-def sketch_columns(
+@_where_it_can
+def about_mean(
+    kernels: ModuleType,
     clients: Sequence[Layers],
     origin: Sequence[NDArray[Any]] | None,
-    sketch: CountSketch,
     threads: int | None,
-) -> NDArray[np.float64] | None:
+) -> AboutMean | None:
+    """Sum up the Gram matrix of the updates about their mean, in float64; see `about_median`."""
+    m, joined = len(clients), Joined(clients, origin)
+    side = m + kernels.TILE_ROWS
+    squares, gram = _add_up(
+        kernels.gather_centred,
+        joined,
+        _width(m),
+        threads,
+        sums=(m, (side, side)),
+        room=partial(kernels.room, m, np.float64, joined.dtype),
+    )
+    sums = AboutMean(squares, _symmetric(gram[:m, :m]))
+    return sums if _are_not_numbers(clients, sums.finite) else None
+
+
+@_where_it_can
+def sketches(
+    kernels: ModuleType,
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    draws: CountSketch,
+    threads: int | None,
+) -> NDArray[np.float64]:
     """Return the (m, size) count sketches of vectors, to the bit those of the plain way.
 
     Args:
-        clients: m lists of flat layers that `suits` accepts.
-        origin: As for `sum_columns`.
-        sketch: Its draws.
-        threads: As for `sum_columns`; each takes some of the clients.
-
-    Returns:
-        The sketches; None where there is no compiler.
+        kernels: The compiled functions.
+        clients: m lists of flat layers.
+        origin: As for `about_median`.
+        draws: What is drawn of the sketch.
+        threads: As for `about_median`; each takes some of the clients.
     """
-    kernels = _kernels()
-    if kernels is None:
-        return None
-    sums = np.zeros((len(clients), sketch.size))
+    sums = np.zeros((len(clients), draws.size))
 
-    def carry_out(mine: slice) -> None:
-        joined = Joined(clients[mine], origin)
-        for task in joined.tasks(SKETCHED):
-            for where, columns in joined.columns(task):
-                signs = sketch.signs(where.start, where.stop)
-                _call(
-                    kernels, "sketch", *columns, where.start, sketch.shifts, signs, sums[mine]
-                )  # fmt: skip
+    def sketch(mine: slice) -> None:
+        def given(where: slice) -> tuple[Any, ...]:
+            signs = draws.signs(where.start, where.stop)
+            return where.start, draws.shifts, signs, sums[mine]
+
+        _add_up(kernels.sketch, Joined(clients[mine], origin), SKETCHED, 1, given=given)
 
     threads = _worthwhile(threads, len(clients) * num_numbers(clients[0]))
     each = -(-len(clients) // threads)
-    shares = [slice(start, start + each) for start in range(0, len(clients), each)]
-    return sums if _done(carry_out, shares, threads) else None
+    list(in_order(sketch, [slice(i, i + each) for i in range(0, len(clients), each)], threads))
+    return sums
 
 
-def average_columns(
+@_where_it_can
+def average(
+    kernels: ModuleType,
     clients: Sequence[Layers],
     weights: NDArray[np.float64],
-    result: NDArray[Any],
     threads: int | None,
-) -> bool:
-    """Fill a flat result with Σ α_i w_i of layers that `suits` accepts, summed in float64.
-
-    Returns:
-        Whether it could be done; not without a compiler.
-    """
-    given = (np.array(weights, np.float64),)
-    return _fill("average", Joined(clients), lambda _: given, result, threads)
+) -> NDArray[Any]:
+    """Return (d,) Σ α_i w_i of flat layers, summed in float64, in their dtype."""
+    return _filled(kernels.average, clients, threads, given=(weights,))
 
 
-def trimmed_mean_columns(
-    clients: Sequence[Layers], trim: int, result: NDArray[Any], threads: int | None
-) -> bool:
-    """Fill a flat result with the coordinate-wise trimmed mean of finite layers, as an average.
+@_where_it_can
+def trimmed_mean(
+    kernels: ModuleType, clients: Sequence[Layers], trim: int, threads: int | None
+) -> NDArray[Any]:
+    """Return (d,) the coordinate-wise trimmed mean of finite layers, as an average.
 
     The mean of what the largest cut leaves is the median.
     """
-    m, joined = len(clients), Joined(clients)
-    steps, kept, rows = _network(m, trim, m - trim)
-
-    def given(kernels: ModuleType) -> tuple[Any, ...]:
-        return *kernels.room(rows, joined.dtype, joined.dtype), steps, kept
-
-    return _fill("trimmed_mean", joined, given, result, threads)
+    steps, kept, rows = _network(len(clients), trim, len(clients) - trim)
+    dtype = Joined(clients).dtype
+    room = partial(kernels.room, rows, dtype, dtype)
+    return _filled(kernels.trimmed_mean, clients, threads, room, (steps, kept))
 
 
 def _width(m: int) -> int:
@@ -294,6 +308,7 @@ class Joined:
 
     Attributes:
         size: d.
+        numbers: m · d.
         dtype: What is computed in: float64 where a layer of the clients is, else float32.
     """
 
@@ -303,6 +318,7 @@ class Joined:
         self._clients, self._origin = clients, origin  # known by addresses alone, and so held here
         layers = [layer for row in clients for layer in row]
         self.size = num_numbers(clients[0])
+        self.numbers = len(clients) * self.size
         self.dtype = np.dtype(f"f{max(4, *(layer.dtype.itemsize for layer in clients[0]))}")
         ready = all(
             layer.dtype == self.dtype and layer.flags.c_contiguous and layer.flags.aligned
@@ -331,10 +347,6 @@ class Joined:
         """Cut the columns into tasks of so many."""
         return [slice(start, min(start + width, self.size)) for start in range(0, self.size, width)]
 
-    def worthwhile(self, threads: int | None) -> int:
-        """Return how many threads are worth starting."""
-        return _worthwhile(threads, len(self._clients) * self.size)
-
     def columns(self, task: slice) -> Iterator[tuple[slice, Columns]]:
         """Yield a task's columns as compiled code takes them, and which they are."""
         if self._layers is not None:
@@ -356,22 +368,59 @@ def _worthwhile(threads: int | None, numbers: int) -> int:
 
 
 def _add_up(
-    carry_out: Callable[[slice], list[NDArray[Any]]], tasks: Sequence[slice], threads: int | None
-) -> list[NDArray[Any]] | None:
-    """Return the sums of what tasks found, in their order; None where one could not be done."""
-    totals: list[NDArray[Any]] = []
-    try:
-        for sums in in_order(carry_out, tasks, threads):
-            totals = totals or sums
-            if totals is not sums:
-                # Beyond the clients' own entries a Gram matrix holds whatever lay in memory.
-                with np.errstate(over="ignore", invalid="ignore"):
-                    for total, each in zip(totals, sums, strict=True):
-                        total += each
-    except Exception as error:  # an aid that fails in whatever way must not stop a round
-        _warn_once("compiled code", error)
-        return None
+    function: Callable[..., None],
+    joined: Joined,
+    width: int,
+    threads: int | None,
+    sums: Sequence[int | tuple[int, ...]] = (),
+    room: Callable[[], tuple[Any, ...]] = tuple,
+    given: Callable[[slice], tuple[Any, ...]] = lambda _: (),
+) -> list[NDArray[np.float64]]:
+    """Carry out a compiled function over all columns; add up what tasks find, in their order.
+
+    Args:
+        function: It takes columns, adds to sums, works in a room, and takes what is given.
+        joined: The columns.
+        width: In a task.
+        threads: Tasks at once.
+        sums: Shapes of the sums.
+        room: Makes what a task works in.
+        given: Returns what else belongs to some columns.
+    """
+
+    def carry_out(task: slice) -> list[NDArray[np.float64]]:
+        found, working = [np.zeros(shape) for shape in sums], room()
+        for where, columns in joined.columns(task):
+            _call(function, *columns, *found, *working, *given(where))
+        return found
+
+    totals: list[NDArray[np.float64]] = []
+    threads = _worthwhile(threads, joined.numbers)
+    for found in in_order(carry_out, joined.tasks(width), threads):
+        if not totals:
+            totals = found
+            continue
+        # Beyond the clients' own entries a Gram matrix holds whatever lay in memory.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for total, each in zip(totals, found, strict=True):
+                total += each
     return totals
+
+
+def _filled(
+    function: Callable[..., None],
+    clients: Sequence[Layers],
+    threads: int | None,
+    room: Callable[[], tuple[Any, ...]] = tuple,
+    given: tuple[Any, ...] = (),
+) -> NDArray[Any]:
+    """Return what a compiled function makes of each column, in the clients' dtype."""
+    joined, dtype = Joined(clients), clients[0][0].dtype
+    result = np.empty(joined.size, dtype if dtype == joined.dtype else np.float64)
+    _add_up(
+        function, joined, CHUNK, threads, room=room, given=lambda where: (*given, result[where])
+    )
+    return result.astype(dtype, copy=False)
 
 
 def _symmetric(gram: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -380,16 +429,17 @@ def _symmetric(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.less.outer(order, order), gram, gram.T)
 
 
-def _finite_but(finite: NDArray[np.bool_], clients: Sequence[Layers]) -> bool:
-    """Tell whether all but the finite clients hold a number that is not finite itself.
+def _are_not_numbers(clients: Sequence[Layers], finite: NDArray[np.bool_]) -> bool:
+    """Tell whether each of the others holds a number that is not finite itself.
 
     Else it is only not finite by what float32 makes of it.
     """
-    left_out = np.flatnonzero(~finite).tolist()
-    return not any(all(np.isfinite(part).all() for part in _parts(clients[i])) for i in left_out)
+    return not finite_clients([clients[i] for i in np.flatnonzero(~finite).tolist()]).any()
 
 
-def _would_do(sums: Sums, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None) -> bool:
+def _nothing_is_lost(
+    sums: AboutMedian, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
+) -> bool:
     """Tell whether nothing overflowed in the updates' own precision, and no square vanished."""
     all_products = sums.gram, sums.inner, sums.squared_distance, sums.median_square
     if not all(np.isfinite(products).all() for products in all_products):
@@ -406,74 +456,26 @@ def _is_zero(layers: Layers, origin: Sequence[NDArray[Any]] | None) -> bool:
     Squares of float64 may vanish, and differences to a global model of another precision.
     """
     if origin is None:
-        return not any(part.any() for part in _parts(layers))
-    return all(np.array_equal(*pair) for pair in zip(_parts(layers), _parts(origin), strict=True))
-
-
-def _parts(layers: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Yield flat layers so many columns at a time that what is told of each needs little memory."""
-    for layer in layers:
-        for start in range(0, layer.size, CHUNK):
-            yield layer[start : start + CHUNK]
-
-
-def _fill(
-    name: str,
-    joined: Joined,
-    given: Callable[[ModuleType], tuple[Any, ...]],
-    result: NDArray[Any],
-    threads: int | None,
-) -> bool:
-    """Fill a flat result column by column; tell whether it could be done.
-
-    Args:
-        name: The compiled function.
-        joined: The clients' numbers.
-        given: Returns what else a task gives to the function.
-        result: Where columns go.
-        threads: Tasks at once.
-    """
-    kernels = _kernels()
-    if kernels is None:
-        return False
-    fits = result.dtype == joined.dtype and result.flags.carray
-
-    def carry_out(task: slice) -> None:
-        settings = given(kernels)
-        for where, columns in joined.columns(task):
-            filled = result[where]
-            into = filled if fits else np.empty(filled.size)
-            _call(kernels, name, *columns, *settings, into)
-            if not fits:
-                filled[...] = into
-
-    return _done(carry_out, joined.tasks(CHUNK), joined.worthwhile(threads))
-
-
-def _done(task: Callable[[T], None], items: Sequence[T], threads: int | None) -> bool:
-    """Carry out tasks and tell whether all of them could be."""
-    try:
-        for _ in in_order(task, items, threads):
-            pass
-    except Exception as error:  # an aid that fails in whatever way must not stop a round
-        _warn_once("compiled code", error)
-        return False
-    return True
+        return not any(layer.any() for layer in layers)
+    return all(np.array_equal(*pair) for pair in zip(layers, origin, strict=True))
 
 
 @lru_cache(maxsize=1)
-def _kernels() -> ModuleType | None:
-    """Return the compiled functions; None without Numba or a place to keep them.
+def _kernels() -> ModuleType:
+    """Return the compiled functions.
 
-    Why there are none is said once. Source and machine code both lie in the cache folder, by what
-    the source is: another version of it does not load this one's.
+    Source and machine code both lie in the cache folder, by what the source is: another version of
+    it does not load this one's.
+
+    Raises:
+        NoKernelsError: There is no Numba, or no place to keep them.
     """
     try:
         import numba  # noqa: F401
     except Exception as error:  # a Numba that does not go with this NumPy may raise anything
         missing = isinstance(error, ModuleNotFoundError) and error.name == "numba"
-        _warn_once("Numba", error, "pip install 'fedcrf[fast]'" if missing else MEND_NUMBA)
-        return None
+        mend = "pip install 'fedcrf[fast]'" if missing else "mend or remove Numba"
+        raise NoKernelsError(mend) from error
     source = Path(__file__).with_name("kernels.py").read_bytes()
     name = f"kernels_{hashlib.sha256(source).hexdigest()[:12]}"
     try:
@@ -488,46 +490,20 @@ def _kernels() -> ModuleType | None:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # where Numba looks for it when it loads what it has kept
         spec.loader.exec_module(module)
-    except Exception as error:  # an aid that fails in whatever way must not stop a round
-        _warn_once("cache", error, f"name a folder that can be written in {CACHE_VARIABLE}")
-        return None
+    except Exception as error:
+        raise NoKernelsError(f"name a folder that can be written in {CACHE_VARIABLE}") from error
     return module
 
 
-MEND_NUMBA = "mend or remove Numba"
-
-
-def _warn_once(what: str, error: Exception, mend: str = "the plain pass does the same") -> None:
-    """Say why there is no compiled pass; once in a process for each thing that can fail."""
-    if what not in WARNED:
-        WARNED.add(what)
-        lines = str(error).strip().splitlines()
-        reason = ": ".join([type(error).__name__, *lines[:1]])
-        LOGGER.warning("rounds are aggregated by the slower, plain pass (%s): %s", reason, mend)
-
-
-def _call(kernels: ModuleType, name: str, *arguments: Any) -> Any:
-    """Call a compiled function; say how long it took where it had to be compiled first.
-
-    Raises:
-        Exception: Whatever the function, or its compilation, raises.
-        RuntimeError: It failed before.
-    """
-    if name in FAILED:
-        raise RuntimeError(f"{name} failed before")
-    function = getattr(kernels, name)
+def _call(function: Any, *arguments: Any) -> None:
+    """Call a compiled function; say how long it took where it had to be compiled first."""
     known, started = len(function.overloads), time.perf_counter()
-    try:
-        result = function(*arguments)
-    except Exception:
-        FAILED.add(name)
-        raise
+    function(*arguments)
     made = sum(function.stats.cache_misses.values()) if len(function.overloads) > known else 0
-    if made > TOLD.get(name, 0):  # else it was kept, or made for a task beside this one
-        TOLD[name] = made
+    if made > TOLD.get(function.__name__, 0):  # else it was kept, or made for a task beside this
+        TOLD[function.__name__] = made
         LOGGER.warning(
             "compiled the statistics (%s) in %.1f s; kept for later",
-            name,
+            function.__name__,
             time.perf_counter() - started,
         )
-    return result

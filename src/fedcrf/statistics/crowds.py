@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, check_whole
-from fedcrf.statistics.count_sketch import CountSketch
 from fedcrf.statistics.estimated import EstimatedCosines
-from fedcrf.statistics.inputs import Layers
+from fedcrf.statistics.inputs import Layers, as_numpy, blocks
 from fedcrf.statistics.one_pass import (
     EPSILON,
     UpdateStatistics,
@@ -27,7 +26,7 @@ from fedcrf.statistics.one_pass import (
     scatter,
     update_statistics,
 )
-from fedcrf.statistics.sketches import host_blocks
+from fedcrf.statistics.sketches import sketch
 from fedcrf.statistics.threads import in_order
 
 if TYPE_CHECKING:
@@ -138,24 +137,26 @@ def crowd_statistics(
     from threadpoolctl import threadpool_limits
 
     dimension = checked_dimension(clients)
-    exact = search.sketch_size is None or search.sketch_size >= dimension
-    if exact and len(clients) <= MOST_WITH_ALL_PAIRS:
+    size, seed = search.sketch_size, search.sketch_seed
+    if size is not None and size >= dimension:
+        size = None
+    if size is None and len(clients) <= MOST_WITH_ALL_PAIRS:
         return with_nearest(update_statistics(clients, origin, threads), search.neighbours)
-    size = None if exact else search.sketch_size
-    draws = None if size is None else CountSketch.of(dimension, size, search.sketch_seed)
-    finite, sums = finite_sums(clients, origin, threads, products=False, sketch=draws)
+    finite, sums = finite_sums(clients, origin, threads, products=False)
     norms = scatter(np.sqrt(sums.squares), finite, np.nan)
-    if draws is None:
-        used = [clients[i] for i in np.flatnonzero(finite).tolist()]
+    used = [clients[i] for i in np.flatnonzero(finite).tolist()]
+    if size is None:
         rows = _exact(used, origin, norms[finite])
         together = EXACT_NUMBERS // max(1, len(used))
         cosines = nearest(rows, finite, search.neighbours, together, threads=1)
     else:
-        generator, middle = np.random.default_rng(search.sketch_seed), np.sqrt(sums.median_square)
+        theirs = sketch(used, size, seed, origin, threads)
+        own = sketch([[sums.median]], size, seed, threads=threads)
+        generator, middle = np.random.default_rng(seed), np.sqrt(sums.median_square)
         # Threads of a matrix product spin on when it is done, and would slow the next pass.
         with threadpool_limits(1, "blas"):
             estimated = EstimatedCosines.of(
-                sums.sketches, sums.inner, norms[finite], float(middle), generator
+                np.vstack([theirs, own]), sums.inner, norms[finite], float(middle), generator
             )
             cosines = nearest(estimated.rows, finite, search.neighbours, threads=threads)
         lengths = norms[pair_rows(cosines)] * norms[cosines.indices]
@@ -226,21 +227,12 @@ def nearest(
 
     found = list(in_order(look, range(0, n, step), threads))
     values = np.concatenate([each for _, each in found]).reshape(-1).astype(np.float64)
-    # What was found is numbered from 1 on; a pair that both found goes by the greater number.
-    numbered = csr_array(
-        (
-            np.arange(1, n * k + 1),
-            np.concatenate([each for each, _ in found]).reshape(-1),
-            np.arange(0, n * k + 1, k),
-        ),
-        shape=(n, n),
-    )
-    numbered.sort_indices()
-    pairs = numbered.maximum(numbered.T.tocsr())
-    ends = np.zeros(m + 1, pairs.indptr.dtype)
-    ends[1 + who] = np.diff(pairs.indptr)
-    places = who.astype(pairs.indices.dtype)[pairs.indices]
-    return csr_array((values[pairs.data - 1], places, np.cumsum(ends)), shape=(m, m))
+    own, other = np.repeat(who, k), who[np.concatenate([each for each, _ in found]).reshape(-1)]
+    # Each pair both ways, the last first: of a pair that both found, what the later one found.
+    rows_of, columns = np.stack([[own, other], [other, own]], axis=-1)[:, ::-1].reshape(2, -1)
+    _, first = np.unique(rows_of * m + columns, return_index=True)
+    pairs = rows_of[first], columns[first]
+    return csr_array((np.repeat(values[::-1], 2)[first], pairs), shape=(m, m))
 
 
 def _greatest(near: NDArray[Any], k: int) -> NDArray[np.int64]:
@@ -267,8 +259,8 @@ def _exact(
 
     def rows(start: int, stop: int) -> NDArray[np.float64]:
         products = np.zeros((stop - start, len(clients)))
-        for block in host_blocks(clients, origin, EXACT_NUMBERS):
-            products += block[start:stop] @ block.T
+        for _, block in blocks(clients, origin, EXACT_NUMBERS):
+            products += as_numpy(block[start:stop] @ block.T)
         return products / (np.outer(norms[start:stop], norms) + EPSILON)
 
     return rows

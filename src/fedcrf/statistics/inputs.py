@@ -1,10 +1,10 @@
-"""What a person may hand in as updates, turned into one shape: rows of flat NumPy layers."""
+"""What a person may hand in as updates, turned into one shape: rows of flat layers, and blocks."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,18 @@ from fedcrf.errors import FedcrfError
 
 Layers = list[NDArray[Any]]
 """One client's update: flat real-valued arrays, one a layer; tensors where it lies on a GPU."""
+
+BLOCK_NUMBERS = 1 << 16
+"""Numbers in a block over all clients: 512 KiB in float64, which stays in a second-level cache."""
+
+MANY_NUMBERS = 1 << 17
+"""Numbers in a block where little is done with each: going to the clients' rows costs most."""
+
+GPU_NUMBERS = 1 << 24
+"""Numbers in a block on a GPU: 128 MiB, enough to keep it busy."""
+
+FEWEST_COLUMNS = 64
+"""Columns in a block at least: fewer numbers of a client are not worth going to it for."""
 
 
 def is_torch_tensor(value: object) -> bool:
@@ -50,6 +62,43 @@ def bring_columns(clients: Sequence[Sequence[Any]], start: int, block: Any) -> N
         first += len(layer)
 
 
+def zeros(shape: tuple[int, ...], like: Any) -> Any:
+    """Return zeros of float64: an array, or a tensor on the device of a tensor."""
+    if is_torch_tensor(like):
+        torch = sys.modules["torch"]
+        return torch.zeros(shape, dtype=torch.float64, device=like.device)
+    return np.zeros(shape)
+
+
+def blocks(
+    clients: Sequence[Sequence[Any]],
+    origin: Sequence[Any] | None = None,
+    numbers: int | None = None,
+) -> Iterator[tuple[slice, Any]]:
+    """Yield which columns of the updates come, and themselves: fresh (m, b) float64 blocks.
+
+    Args:
+        clients: For each of m clients its flat layers.
+        origin: Flat layers to take away from each client's.
+        numbers: In a block, unless the clients are very many; by default as many as fit in cache.
+            Tensors come in larger blocks, as tensors.
+    """
+    if not clients:
+        return
+    like, dimension = clients[0][0], num_numbers(clients[0])
+    numbers = GPU_NUMBERS if is_torch_tensor(like) else numbers or BLOCK_NUMBERS
+    width = max(FEWEST_COLUMNS, numbers // len(clients))
+    for start in range(0, dimension, width):
+        stop = min(start + width, dimension)
+        block = zeros((len(clients), stop - start), like)
+        bring_columns(clients, start, block)
+        if origin is not None:
+            base = zeros((1, stop - start), like)
+            bring_columns([origin], start, base)
+            block -= base
+        yield slice(start, stop), block
+
+
 def as_numpy(value: Any) -> NDArray[Any]:
     """Return ``value`` as a NumPy array; a view where the memory allows it.
 
@@ -71,9 +120,11 @@ NO_ARRAY = (TypeError, ValueError, RuntimeError, OverflowError)
 """What libraries raise where a value cannot be an array of numbers."""
 
 
-def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Tell whether a dtype is of floating-point numbers, bfloat16 among them."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+def is_floating(dtype: Any) -> bool:
+    """Tell whether a dtype, of NumPy or torch, is of floating-point numbers; bfloat16 is."""
+    if isinstance(dtype, np.dtype):
+        return dtype.kind == "f" or dtype.name == "bfloat16"
+    return bool(dtype.is_floating_point)
 
 
 def as_layers(updates: Any) -> list[Layers]:
@@ -127,7 +178,7 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
     _check_alike(shaped)
 
     def in_form(flat: Layers) -> Any:
-        layers = [_like(layer, each) for layer, each in zip(flat, given, strict=True)]
+        layers = [in_form_of(layer, each) for layer, each in zip(flat, given, strict=True)]
         return layers if layered else layers[0]
 
     return [[layer.reshape(-1) for layer in layers] for layers in shaped], in_form
@@ -174,7 +225,7 @@ def _is_layered(update: Any) -> bool:
     )
 
 
-def _like(layer: Any, given: Any) -> Any:
+def in_form_of(layer: Any, given: Any) -> Any:
     """Return a flat layer in the shape of a given one, as a tensor where that is one."""
     shaped = layer.reshape(tuple(np.shape(given)))
     if is_torch_tensor(shaped) or not is_torch_tensor(given):
@@ -217,7 +268,7 @@ def _floats(layer: Any, client: int) -> NDArray[Any]:
 
 def _detached(tensor: Any) -> Any:
     """Return a tensor without its history, integers as float64."""
-    return tensor.detach() if tensor.dtype.is_floating_point else tensor.detach().double()
+    return tensor.detach() if is_floating(tensor.dtype) else tensor.detach().double()
 
 
 def _device(layer: Any) -> str:

@@ -16,7 +16,6 @@ which take long to compile.
 """
 
 import numpy as np
-from llvmlite import ir
 from llvmlite.binding import llvm_version_info
 from numba import carray, njit, types
 from numba.core import cgutils
@@ -52,17 +51,11 @@ LANES = 32
 CACHED = 1 << 20
 """Numbers in a block, at most, where clients are many: it stays in the third-level cache."""
 
-AHEAD = 1 << 16
-"""Numbers that are brought to the second-level cache while others are worked on, at most."""
-
 LINE = 64
 """Bytes that memory brings together."""
 
 TILE_ROWS, TILE_COLUMNS = 4, 2
 """A tile of the Gram matrix: its sums and the rows' numbers fit in 16 vector registers."""
-
-BLOCKED_ROWS = 64
-"""Rows whose products with all others are summed while they lie in the second-level cache."""
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 """For what Python calls."""
@@ -111,24 +104,6 @@ def _pointer(typing, address):
     return types.voidptr(address), generate
 
 
-@intrinsic
-def _prefetch(typing, address):
-    """Have the line of memory at an address brought to the second-level cache.
-
-    Without it a pass over ten clients' updates takes a fifth longer where they fit in no cache.
-    """
-
-    def generate(context, builder, signature, arguments):
-        place = builder.inttoptr(arguments[0], cgutils.voidptr_t)
-        number = ir.IntType(32)
-        kinds = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kinds)
-        builder.call(prefetch, [place, number(0), number(2), number(1)])
-        return context.get_dummy_value()
-
-    return types.void(address), generate
-
-
 @loops
 def _at(address, like):
     """Return the numbers that lie at an address, of which nothing else is known."""
@@ -154,45 +129,53 @@ def _piece(ends, layer, start, stop):
 
 
 @loops
-def _read(layers, start, stop, block, constants, where):
+def _read(layers, start, stop, block, constants):
     """Bring columns into the block, less the origin's; zeros follow up to a multiple of `STRIP`.
 
     Args:
         layers: The clients'.
         start: The first column.
         stop: One past the last.
-        block: The rows; those of `FEW` clients or fewer are the last of its first `FEW`.
+        block: The rows.
         constants: See `room`.
-        where: (`FEW`,) int64, where the rows lie that are brought to a block for few clients; their
-            median is then put into the next row. None where nobody wants it.
-
-    Returns:
-        The layer in which the last column lies, and the first byte in it beyond that.
     """
     addresses, ends, like = layers
-    columns, layer, done, m, end = stop - start, 0, 0, addresses.shape[1] - 1, 0
+    columns, layer, done, m = stop - start, 0, 0, addresses.shape[1] - 1
+    while done < columns:
+        layer, place, n = _piece(ends, layer, start + done, stop)
+        n, offset = min(n, SHORT), place * like.itemsize
+        base = _source(addresses[layer, m], offset, constants)
+        for i in range(m):
+            source = _at(addresses[layer, i] + offset, like)
+            row = _at(_row(block, i).ctypes.data + done * block.itemsize, block)
+            for k in range(n):
+                row[k] = block.dtype.type(source[k]) - block.dtype.type(base[k])
+        done += n
+    for i in range(m):
+        for k in range(columns, (columns + STRIP - 1) // STRIP * STRIP):
+            block[i, k] = 0
+
+
+@loops
+def _read_few(layers, start, stop, block, constants):
+    """Do what `_read` does for `FEW` clients or fewer, and put their median into row `FEW`.
+
+    They are the last of the first `FEW` rows. Before them are as many rows of −∞ as of ∞, or one
+    less, which changes no median.
+    """
+    addresses, ends, like = layers
+    columns, layer, done, m = stop - start, 0, 0, addresses.shape[1] - 1
+    top, where = FEW - m, np.empty(FEW, np.int64)
+    for i in range(top):
+        where[i] = _row(constants, 1 if i < top // 2 else 2).ctypes.data
     while done < columns:
         layer, place, n = _piece(ends, layer, start + done, stop)
         offset, into = place * like.itemsize, block.ctypes.data + done * block.itemsize
         base = _source(addresses[layer, m], offset, constants)
-        if where is not None:  # else it is not compiled
-            for i in range(m if m <= FEW else 0):
-                where[FEW - m + i] = addresses[layer, i] + offset
-            if m <= FEW:
-                _median_of_few(where, base, _at(into, like), n, m % 2)
-        if where is None or m > FEW:
-            n = min(n, SHORT)
-            for i in range(m):
-                source = _at(addresses[layer, i] + offset, like)
-                row = _at(into + i * block.strides[0], block)
-                for k in range(n):
-                    row[k] = block.dtype.type(source[k]) - block.dtype.type(base[k])
+        for i in range(m):
+            where[top + i] = addresses[layer, i] + offset
+        _median_of_few(where, base, _at(into, like), n, m % 2)
         done += n
-        end = offset + n * like.itemsize
-    for i in range(m):
-        for k in range(columns, (columns + STRIP - 1) // STRIP * STRIP):
-            block[i, k] = 0
-    return layer, end
 
 
 @loops
@@ -251,13 +234,6 @@ def _median_of_few(where, origin, rows, columns, is_odd):
         f, h = _ordered(f, h)
         e, f = _ordered(e, f)
         rows[k + FEW * STRIDE] = e if is_odd else (e + f) * half
-
-
-@loops
-def _bring(address, size):
-    """Have so many bytes at an address brought to cache while others are worked on."""
-    for byte in range(0, size, LINE):
-        _prefetch(address + byte)
 
 
 @loops
@@ -325,7 +301,7 @@ def _add_tile(block, top, i, j, columns, gram):
 
 
 @loops
-def _add_products(block, top, rows, apart, columns, gram, addresses, layer, place, size):
+def _add_products(block, top, rows, apart, columns, gram):
     """Add the products of rows above the diagonal; what lies below it is not defined.
 
     Four rows stay in the first-level cache while those they are multiplied with come from the
@@ -338,27 +314,15 @@ def _add_products(block, top, rows, apart, columns, gram, addresses, layer, plac
         apart: 0 where the diagonal is wanted, 1 where it is not.
         columns: In the block.
         gram: (rows + 4, rows + 4) float64; added to.
-        addresses: Of the layers; what is read next is brought to cache meanwhile.
-        layer: In which that lies.
-        place: The first byte of it there.
-        size: How many bytes of each client.
     """
-    source, sources = 0, addresses.shape[1]
-    for panel in range(apart, rows, BLOCKED_ROWS):
-        end = min(panel + BLOCKED_ROWS, rows)
-        for i in range(0, end, TILE_ROWS):
-            for j in range(max(i + apart, panel), end, TILE_COLUMNS):
-                if source < sources:
-                    _bring(addresses[layer, source] + place, size)
-                    source += 1
-                _add_tile(block, top, i, j, columns, gram)
-    for i in range(source, sources):
-        _bring(addresses[layer, i] + place, size)
+    for i in range(0, rows, TILE_ROWS):
+        for j in range(i + apart, rows, TILE_COLUMNS):
+            _add_tile(block, top, i, j, columns, gram)
 
 
 @compiled
 def gather(layers, start, stop, squares, gram, squared_distance, block, constants, steps, kept):
-    """Add the sums of `fedcrf.statistics.sums.Sums` over columns.
+    """Add the sums of `fedcrf.statistics.sums.AboutMedian` over columns.
 
     Only squares count, and are not finite, where a number is not. The median is one more row below
     the clients', whose products are among the others'.
@@ -376,14 +340,14 @@ def gather(layers, start, stop, squares, gram, squared_distance, block, constant
         kept: The rows of the block that hold the median after them, or the two whose mean it is.
     """
     m, width, half = len(squares) - 1, block.shape[1] - PADDING, block.dtype.type(0.5)
-    top, size = max(FEW - m, 0), width * block.itemsize if width * m <= AHEAD else 0
-    middle, where = _row(block, top + m), np.empty(FEW, np.int64)
-    for i in range(top):  # as many rows of −∞ as of ∞, or one less, change no median
-        where[i] = _row(constants, 1 if i < top // 2 else 2).ctypes.data
+    top = max(FEW - m, 0)
+    middle = _row(block, top + m)
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        layer, end = _read(layers, first, first + n, block, constants, where)
-        if m > FEW:
+        if m <= FEW:
+            _read_few(layers, first, first + n, block, constants)
+        else:
+            _read(layers, first, first + n, block, constants)
             for strip in range(0, n, STRIP):
                 _sort(block, steps, strip)
             low, high = _row(block, kept[0]), _row(block, kept[-1])
@@ -393,7 +357,7 @@ def gather(layers, start, stop, squares, gram, squared_distance, block, constant
             square, distance = _squares(_row(block, top + i), middle, n)
             squares[i] += square
             squared_distance[i] += distance
-        _add_products(block, top, m + 1, 1, n, gram, layers[0], layer, end, size)
+        _add_products(block, top, m + 1, 1, n, gram)
 
 
 @compiled
@@ -404,15 +368,14 @@ def gather_crowd(
 
     Beside products of all pairs a sorting network takes little time. Without them a search for the
     rank saves a third of the time. ``inner`` is (m,), the products with the median. ``whole`` is an
-    empty array of integers of the rows' size; the median's numbers are put into ``medians`` unless
-    that is empty.
+    empty array of integers of the rows' size; the median's numbers are put into ``medians``.
     """
     m, width, finite = len(squares) - 1, block.shape[1] - PADDING, True
     median, following = np.empty((1, width), block.dtype), np.empty((1, width), block.dtype)
     half = block.dtype.type(0.5)
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        _read(layers, first, first + n, block, constants, None)
+        _read(layers, first, first + n, block, constants)
         for i in range(m):
             squares[i] += _squares(_row(block, i), _row(block, i), n)[0]
             finite &= np.isfinite(squares[i])
@@ -422,9 +385,8 @@ def gather_crowd(
         if m % 2 == 0:
             for k in range(n):
                 median[0, k] = (median[0, k] + following[0, k]) * half
-        if len(medians):
-            for k in range(n):
-                medians[first - start + k] = median[0, k]
+        for k in range(n):
+            medians[first - start + k] = median[0, k]
         middle = _row(median, 0)
         squares[m] += _squares(middle, middle, n)[0]
         for i in range(m):
@@ -441,7 +403,7 @@ def _rank(block, rows, columns, rank, whole, found, following):
     between them: so it closes whatever the values. Each time is a pass over rows in cache. What
     follows the last rank is infinite. All values are finite.
     """
-    strip = np.empty(((rows + 3) // 4 * 4, LANES), block.dtype)
+    strip = np.full(((rows + 3) // 4 * 4, LANES), np.inf, block.dtype)
     lower, upper = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
     pivot, count = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
     fewest, most = np.empty(LANES, block.dtype), np.empty(LANES, block.dtype)
@@ -494,50 +456,27 @@ def _order(bits, least):
 
 @loops
 def _fetch(block, rows, first, strip, lower, upper):
-    """Copy columns to a strip, where their rows follow each other; find their bounds.
-
-    A strip's rows are a multiple of four, and infinite beyond the block's: four at a time take
-    fewer stores, and none under a mask.
-    """
-    least, greatest = _at(lower.ctypes.data, lower), _at(upper.ctypes.data, upper)
+    """Copy columns to a strip, where their rows follow each other; find their bounds."""
+    least, greatest = _row(lower, 0), _row(upper, 0)
     for k in range(LANES):
         least[k], greatest[k] = np.inf, -np.inf
     for i in range(rows):
-        source, row = (
-            _at(_row(block, i).ctypes.data + first * block.itemsize, block),
-            _row(strip, i),
-        )
-        for k in range(LANES):
-            row[k] = source[k]
-    for i in range(rows, len(strip)):
+        source = _at(_row(block, i).ctypes.data + first * block.itemsize, block)
         row = _row(strip, i)
         for k in range(LANES):
-            row[k] = np.inf
-    last = rows - 1
-    for i in range(0, rows, 4):
-        a, b = _row(strip, i), _row(strip, min(i + 1, last))
-        c, d = _row(strip, min(i + 2, last)), _row(strip, min(i + 3, last))
-        for k in range(LANES):
-            low = _lesser(_lesser(a[k], b[k]), _lesser(c[k], d[k]))
-            high = _greater(_greater(a[k], b[k]), _greater(c[k], d[k]))
-            least[k] = _lesser(low, least[k])
-            greatest[k] = _greater(high, greatest[k])
-
-
-@loops
-def _lesser(x, y):
-    return x if x < y else y
-
-
-@loops
-def _greater(x, y):
-    return x if x > y else y
+            row[k] = source[k]
+            least[k] = _ordered(row[k], least[k])[0]
+            greatest[k] = _ordered(row[k], greatest[k])[1]
 
 
 @loops
 def _count(strip, pivot, count):
-    """Count each column's values that are no greater than its pivot."""
-    bound, total = _at(pivot.ctypes.data, pivot), _at(count.ctypes.data, count)
+    """Count each column's values that are no greater than its pivot.
+
+    Rows are a multiple of four, and infinite beyond the block's. Four at a time take fewer stores:
+    one at a time, a crowd's statistics take five times as long.
+    """
+    bound, total = _row(pivot, 0), _row(count, 0)
     one, none = strip.dtype.type(1), strip.dtype.type(0)
     for i in range(0, len(strip), 4):
         a, b, c, d = _row(strip, i), _row(strip, i + 1), _row(strip, i + 2), _row(strip, i + 3)
@@ -551,23 +490,16 @@ def _count(strip, pivot, count):
 def _split(strip, pivot, count, below, above):
     """Count each column's values up to its pivot; find the greatest of them, and the next."""
     least, greatest = strip.dtype.type(-np.inf), strip.dtype.type(np.inf)
-    bound = _at(pivot.ctypes.data, pivot)
-    low, high = _at(below.ctypes.data, below), _at(above.ctypes.data, above)
+    bound, low, high = _row(pivot, 0), _row(below, 0), _row(above, 0)
     for k in range(LANES):
         count[k], low[k], high[k] = 0, least, greatest
     _count(strip, pivot, count)
-    for i in range(0, len(strip), 4):
-        a, b, c, d = _row(strip, i), _row(strip, i + 1), _row(strip, i + 2), _row(strip, i + 3)
+    for i in range(len(strip)):
+        row = _row(strip, i)
         for k in range(LANES):
-            p = bound[k]
-            w, x = a[k] if a[k] <= p else least, b[k] if b[k] <= p else least
-            y, z = c[k] if c[k] <= p else least, d[k] if d[k] <= p else least
-            low[k] = _greater(_greater(_greater(w, x), _greater(y, z)), low[k])
-        for k in range(LANES):
-            p = bound[k]
-            w, x = greatest if a[k] <= p else a[k], greatest if b[k] <= p else b[k]
-            y, z = greatest if c[k] <= p else c[k], greatest if d[k] <= p else d[k]
-            high[k] = _lesser(_lesser(_lesser(w, x), _lesser(y, z)), high[k])
+            is_below = row[k] <= bound[k]
+            low[k] = _ordered(low[k], row[k] if is_below else least)[1]
+            high[k] = _ordered(high[k], greatest if is_below else row[k])[0]
 
 
 @compiled
@@ -578,10 +510,10 @@ def gather_centred(layers, start, stop, squares, gram, block, constants):
     The block is of float64.
     """
     m, width = len(squares), block.shape[1] - PADDING
-    mean, size = np.empty(width), width * layers[2].itemsize if width * m <= AHEAD else 0
+    mean = np.empty(width)
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        layer, end = _read(layers, first, first + n, block, constants, None)
+        _read(layers, first, first + n, block, constants)
         for i in range(m):
             squares[i] += _squares(_row(block, i), _row(block, i), n)[0]
         for k in range(n):
@@ -595,7 +527,7 @@ def gather_centred(layers, start, stop, squares, gram, block, constants):
         for i in range(m):
             for k in range(n):
                 block[i, k] -= mean[k]
-        _add_products(block, 0, m, 0, n, gram, layers[0], layer, end, size)
+        _add_products(block, 0, m, 0, n, gram)
 
 
 @compiled
@@ -603,29 +535,27 @@ def sketch(layers, start, stop, place, shifts, signs, sums):
     """Add the count sketches of the rows' columns, each row's its own.
 
     ``place`` is where the first column lies in what is sketched, and ``signs`` begin with its own.
-    Four rows in turns keep as many streams from memory busy. What shifts and signs are is told in
-    `fedcrf.statistics.sketches`.
+    What shifts and signs are is told in `fedcrf.statistics.sketches`.
     """
     addresses, ends, like = layers
     m, size = sums.shape
-    for i in range(0, m, 4):
+    for i in range(m):
         layer, done = 0, 0
         while start + done < stop:
             column, row = (place + done) % size, (place + done) // size
             bucket = (column + shifts[row]) % size
             layer, first, n = _piece(ends, layer, start + done, stop)
-            n = min(n, SHORT, size - column, size - bucket)  # their buckets follow each other
+            n = min(n, size - column, size - bucket)  # their buckets follow each other
             sign, offset = _at(signs.ctypes.data + done, signs), first * like.itemsize
-            base = _at(addresses[layer, m] + offset, like)
-            for j in range(i, min(i + 4, m)):
-                source = _at(addresses[layer, j] + offset, like)
-                buckets = _at(_row(sums, j).ctypes.data + bucket * 8, sums)
-                if addresses[layer, m] == 0:
-                    for k in range(n):
-                        buckets[k] += sign[k] * np.float64(source[k])
-                else:
-                    for k in range(n):
-                        buckets[k] += sign[k] * (np.float64(source[k]) - np.float64(base[k]))
+            source = _at(addresses[layer, i] + offset, like)
+            buckets = _at(_row(sums, i).ctypes.data + bucket * 8, sums)
+            if addresses[layer, m] == 0:
+                for k in range(n):
+                    buckets[k] += sign[k] * np.float64(source[k])
+            else:
+                base = _at(addresses[layer, m] + offset, like)
+                for k in range(n):
+                    buckets[k] += sign[k] * (np.float64(source[k]) - np.float64(base[k]))
             done += n
 
 
@@ -668,7 +598,7 @@ def trimmed_mean(layers, start, stop, block, constants, steps, kept, result):
     total = np.empty(width)
     for first in range(start, stop, width):
         n = min(width, stop - first)
-        _read(layers, first, first + n, block, constants, None)
+        _read(layers, first, first + n, block, constants)
         for strip in range(0, n, STRIP):
             _sort(block, steps, strip)
         for k in range(n):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedcrf.statistics.inputs import is_torch_tensor
 
 NETWORK_LIMIT = 32
 """Most rows for which the network's m·log²m min/max passes beat a selection per column."""
@@ -47,44 +50,43 @@ def sorting_network(
     return tuple(reversed(kept))
 
 
-def coordinate_median(block: NDArray[np.float64]) -> NDArray[np.float64]:
+def coordinate_median(block: Any) -> Any:
     """Return the median of every column; for an even number of rows the mean of the middle two.
 
     Args:
-        block: (m, b) finite numbers; not changed.
+        block: (m, b) finite numbers, an array or a tensor; not changed.
 
     Returns:
         (b,) medians.
     """
-    num_rows = block.shape[0]
-    low, high = (num_rows - 1) // 2, num_rows // 2
-    ranked = _ranks(block, low, high + 1)
-    return np.asarray((ranked[0] + ranked[-1]) / 2)
+    num_rows = len(block)
+    ranked = _ranks(block, (num_rows - 1) // 2, num_rows // 2 + 1)
+    return (ranked[0] + ranked[-1]) / 2
 
 
-def coordinate_trimmed_mean(block: NDArray[np.float64], trim: int) -> NDArray[np.float64]:
+def coordinate_trimmed_mean(block: Any, trim: int) -> Any:
     """Return the mean of every column without its ``trim`` smallest and largest values.
 
     Args:
-        block: (m, b) finite numbers; not changed.
+        block: (m, b) finite numbers, an array or a tensor; not changed.
         trim: Values cut on each side; 2 · trim < m.
 
     Returns:
         (b,) means.
     """
-    kept = _ranks(block, trim, block.shape[0] - trim)
-    return np.asarray(np.sum(kept, axis=0) / len(kept))
+    kept = _ranks(block, trim, len(block) - trim)
+    return sum(kept) / len(kept)
 
 
-def _ranks(block: NDArray[np.float64], first: int, last: int) -> list[NDArray[np.float64]]:
+def _ranks(block: Any, first: int, last: int) -> list[Any]:
     """Return every column's values of ranks ``first`` to ``last``; the outer two in their place."""
-    num_rows = block.shape[0]
-    if num_rows > NETWORK_LIMIT:
+    of_torch = is_torch_tensor(block)
+    if len(block) > NETWORK_LIMIT:
+        if of_torch:
+            return list(block.sort(dim=0).values[first:last])
         return list(np.partition(block, (first, last - 1), axis=0)[first:last])
-    rows = list(block.copy())
-    spare = np.empty_like(block[0])
-    for i, j in sorting_network(num_rows, first, last):
-        np.minimum(rows[i], rows[j], out=spare)
-        np.maximum(rows[i], rows[j], out=rows[j])
-        rows[i], spare = spare, rows[i]
+    library: Any = sys.modules["torch"] if of_torch else np
+    rows = list(block)
+    for i, j in sorting_network(len(block), first, last):
+        rows[i], rows[j] = library.minimum(rows[i], rows[j]), library.maximum(rows[i], rows[j])
     return rows[first:last]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,30 +13,13 @@ from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
-from fedcrf.statistics.count_sketch import CountSketch
-from fedcrf.statistics.inputs import (
-    Layers,
-    bring_columns,
-    finite_clients,
-    is_on_gpu,
-    num_numbers,
-)
-from fedcrf.statistics.median import coordinate_median
-from fedcrf.statistics.sums import Sums
+from fedcrf.statistics.inputs import Layers, finite_clients, num_numbers
+from fedcrf.statistics.sums import AboutMean, AboutMedian
 
 LOGGER = logging.getLogger("fedcrf")
 
 EPSILON = 1e-12
 """The paper's ε, the same everywhere it appears."""
-
-BLOCK_NUMBERS = 1 << 16
-"""Numbers in a block over all clients: 512 KiB in float64, which stays in a second-level cache."""
-
-MANY_NUMBERS = 1 << 17
-"""Numbers in a block where little is done with each: going to the clients' rows costs most."""
-
-FEWEST_COLUMNS = 64
-"""Columns in a block at least: fewer numbers of a client are not worth going to it for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,23 +142,23 @@ def finite_sums(
     origin: Sequence[NDArray[Any]] | None,
     threads: int | None,
     products: bool = True,
-    sketch: CountSketch | None = None,
-) -> tuple[NDArray[np.bool_], Sums]:
+) -> tuple[NDArray[np.bool_], AboutMedian]:
     """Return (m,) bool, whether each update is finite, and the sums over those that are.
 
     Args:
         clients: As for `update_statistics`, and the next two.
         origin: The global model.
         threads: Of the compiled code.
-        products: Whether the Gram matrix is wanted.
-        sketch: The sketch to make of the updates and their median; None for none.
+        products: Whether the Gram matrix is wanted, and else the median.
     """
-    return excluding(
-        len(clients),
-        lambda candidates: _sums(
-            [clients[i] for i in candidates], origin, threads, products, sketch
-        ),
-    )
+
+    def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], AboutMedian]:
+        used = [clients[i] for i in candidates]
+        sums = compiled.about_median(used, origin, threads, products)
+        sums = sums or AboutMedian.plain(used, origin, products)
+        return sums.finite, sums
+
+    return excluding(len(clients), gather)
 
 
 def overflowing(
@@ -220,9 +203,12 @@ def centred_geometry(
     cancel; equal updates are at distance zero to the bit. Arguments as for `update_statistics`.
     """
     dimension = checked_dimension(clients)
-    finite, gram = excluding(
-        len(clients), lambda candidates: _centred([clients[i] for i in candidates], origin, threads)
-    )
+
+    def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        sums = _about_mean([clients[i] for i in candidates], origin, threads)
+        return sums.finite, sums.gram
+
+    finite, gram = excluding(len(clients), gather)
     return UpdateGeometry(
         dimension=dimension,
         finite=finite,
@@ -253,8 +239,8 @@ def model_geometry(
 
     def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         points = [origin, *(clients[i] for i in candidates), zeros]
-        whole, gram = _centred(points, None, threads)
-        return whole[1:-1] & whole[0], gram
+        sums = _about_mean(points, None, threads)
+        return sums.finite[1:-1] & sums.finite[0], sums.gram
 
     finite, gram = excluding(len(clients), gather)
     about = gram - gram[0] - gram[:, :1] + gram[0, 0]  # of the differences from the global model
@@ -267,27 +253,6 @@ def model_geometry(
         origin_inner=scatter(-about[1:-1, -1], finite, np.nan),
         origin_square=float(about[-1, -1]),
     )
-
-
-def update_norms(
-    clients: Sequence[Layers], origin: Layers
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Return (m,) whether each update is finite, its square too, and (m,) lengths, NaN if not.
-
-    Args:
-        clients: As for `update_statistics`, the clients' models.
-        origin: The flat layers of the global model.
-    """
-
-    def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        squares = np.zeros(len(candidates))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for block in blocks([clients[i] for i in candidates], origin, MANY_NUMBERS):
-                squares += np.einsum("ij,ij->i", block, block)
-        return np.isfinite(squares), squares
-
-    finite, squares = excluding(len(clients), gather)
-    return finite, scatter(np.sqrt(squares), finite, np.nan)
 
 
 T = TypeVar("T")
@@ -311,111 +276,11 @@ def excluding(
         finite[candidates[~whole]] = False  # and once more without them: they must touch nothing
 
 
-def _centred(
+def _about_mean(
     clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, threads: int | None
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Return who is finite and the Gram matrix about the mean, which counts where all are."""
-    if clients and is_on_gpu(clients[0][0]):
-        from fedcrf.statistics import on_gpu
-
-        return on_gpu.sum_centred(clients, origin)
-    if clients and compiled.suits(clients):
-        fast = compiled.sum_centred(clients, origin, threads)
-        if fast is not None:
-            return fast
-    return _centre_blocks(clients, origin)
-
-
-def _centre_blocks(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    gram = np.zeros((len(clients), len(clients)))
-    squares = np.zeros(len(clients))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks(clients, origin):
-            squares += np.einsum("ij,ij->i", block, block)
-            if not np.isfinite(squares).all():
-                break
-            block -= block[0].copy()  # exact for equal updates, as their mean alone is not
-            block -= block.mean(axis=0)
-            gram += block @ block.T
-    return np.isfinite(squares), gram
-
-
-def _sums(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    threads: int | None,
-    products: bool,
-    sketch: CountSketch | None,
-) -> tuple[NDArray[np.bool_], Sums]:
-    """Return who is finite and the sums over all columns, which count where all are."""
-    if clients and is_on_gpu(clients[0][0]):
-        from fedcrf.statistics import on_gpu
-
-        return on_gpu.sum_columns(clients, origin, products, sketch)
-    if clients and compiled.suits(clients):
-        fast = compiled.sum_columns(clients, origin, threads, products, sketch)
-        if fast is not None:
-            return fast
-    return _sum_over_blocks(clients, origin, products, sketch)
-
-
-def _sum_over_blocks(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    products: bool = True,
-    sketch: CountSketch | None = None,
-) -> tuple[NDArray[np.bool_], Sums]:
-    m, first = len(clients), 0
-    gram = np.zeros((m, m) if products else (0, 0))
-    sketches = np.zeros((m + 1, sketch.size) if sketch is not None else (0, 0))
-    sums = Sums(np.zeros(m), gram, np.zeros(m), np.zeros(m), sketches)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks(clients, origin):
-            sums.squares += np.einsum("ij,ij->i", block, block)
-            if not np.isfinite(sums.squares).all():
-                break
-            if products:
-                gram += block @ block.T
-            middle = coordinate_median(block)
-            if sketch is not None:
-                signs = sketch.signs(first, first + block.shape[1])
-                sketch.add(np.vstack([block, middle]) * signs, first, sketches)
-                first += block.shape[1]
-            sums.inner += np.einsum("ij,j->i", block, middle)
-            sums.median_square += float(np.einsum("j,j->", middle, middle))
-            block -= middle
-            sums.squared_distance += np.einsum("ij,ij->i", block, block)
-    if products:
-        # The diagonal by one routine a row: equal updates get norms equal to the last bit.
-        np.fill_diagonal(gram, sums.squares)
-    return np.isfinite(sums.squares), sums
-
-
-def blocks(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    numbers: int = BLOCK_NUMBERS,
-) -> Iterator[NDArray[np.float64]]:
-    """Yield the updates' columns as fresh (m, b) float64 blocks that fit in cache.
-
-    Args:
-        clients: For each of m clients its flat layers.
-        origin: Flat layers to take away from each client's.
-        numbers: In a block, unless the clients are very many.
-    """
-    if not clients:
-        return
-    width, dimension = max(FEWEST_COLUMNS, numbers // len(clients)), num_numbers(clients[0])
-    for start in range(0, dimension, width):
-        block = np.empty((len(clients), min(width, dimension - start)))
-        bring_columns(clients, start, block)
-        if origin is not None:
-            base = np.empty((1, block.shape[1]))
-            bring_columns([origin], start, base)
-            block -= base
-        yield block
+) -> AboutMean:
+    """Return the sums about the mean, by compiled code where it can."""
+    return compiled.about_mean(clients, origin, threads) or AboutMean.plain(clients, origin)
 
 
 def scatter(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import check_whole
 from fedcrf.statistics import compiled
-from fedcrf.statistics.count_sketch import CountSketch
-from fedcrf.statistics.inputs import Layers, is_on_gpu, num_numbers
-from fedcrf.statistics.one_pass import BLOCK_NUMBERS, blocks
+from fedcrf.statistics.inputs import Layers, as_numpy, blocks, is_torch_tensor, num_numbers, zeros
 
 
 def sketch(
@@ -50,26 +50,66 @@ def sketch(
     check_whole("size", size, least=1)
     check_whole("seed", seed, least=0)
     draws = CountSketch.of(num_numbers(clients[0]) if clients else 0, size, seed)
-    if clients and not is_on_gpu(clients[0][0]) and compiled.suits(clients):
-        fast = compiled.sketch_columns(clients, origin, draws, threads)
-        if fast is not None:
-            return fast
-    total = np.zeros((len(clients), size))
-    first = 0
+    fast = compiled.sketches(clients, origin, draws, threads)
+    if fast is not None:
+        return fast
+    total = zeros((len(clients), size), clients[0][0] if clients else None)
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in host_blocks(clients, origin):
-            block *= draws.signs(first, first + block.shape[1])
-            draws.add(block, first, total)
-            first += block.shape[1]
-    return total
+        for where, block in blocks(clients, origin):
+            draws.add(block, where, total)
+    return as_numpy(total)
 
 
-def host_blocks(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, numbers: int = BLOCK_NUMBERS
-) -> Iterator[NDArray[np.float64]]:
-    """Yield the vectors' columns as `blocks` does; from a GPU a large block at a time."""
-    if clients and is_on_gpu(clients[0][0]):
-        from fedcrf.statistics import on_gpu
+@dataclass(frozen=True, eq=False)
+class CountSketch:
+    """The random draws of a linear map S of vectors to k numbers; `sketch` tells what it does.
 
-        return (block.cpu().numpy() for block in on_gpu.blocks(clients, origin))
-    return blocks(clients, origin, numbers)
+    Attributes:
+        shifts: (r,) h of each row of k coordinates.
+        bits: (r, k/8) uint8; a bit for each coordinate, 1 where its sign is negative.
+        size: k.
+    """
+
+    shifts: NDArray[np.int64]
+    bits: NDArray[np.uint8]
+    size: int
+
+    @classmethod
+    def of(cls, dimension: int, size: int, seed: int) -> CountSketch:
+        """Return that of vectors of so many numbers; the last ones drawn are kept."""
+        return _drawn(dimension, size, seed)
+
+    def signs(self, start: int, stop: int) -> NDArray[np.int8]:
+        """Return the signs of the coordinates from start to stop."""
+        first, last = start // self.size, -(-stop // self.size)
+        bits = np.unpackbits(self.bits[first:last], axis=1, count=self.size).reshape(-1)
+        chosen = bits[start - first * self.size : stop - first * self.size].view(np.int8)
+        return np.asarray(1 - 2 * chosen, dtype=np.int8)
+
+    def add(self, block: Any, where: slice, total: Any) -> None:
+        """Add columns of (m, b) vectors to (m, k) buckets: arrays, or tensors.
+
+        Args:
+            block: The columns; they are written to.
+            where: Which columns they are.
+            total: What is added to.
+        """
+        signs = self.signs(where.start, where.stop)
+        block *= block.new_tensor(signs) if is_torch_tensor(block) else signs
+        start = where.start
+        while start < where.stop:
+            row, place = divmod(start, self.size)
+            bucket = (place + int(self.shifts[row])) % self.size
+            stop = min(start + self.size - max(place, bucket), where.stop)
+            part = block[:, start - where.start : stop - where.start]
+            total[:, bucket : bucket + stop - start] += part
+            start = stop
+
+
+@lru_cache(maxsize=2)  # drawn row by row, and the same in every round
+def _drawn(dimension: int, size: int, seed: int) -> CountSketch:
+    draw, width = np.random.default_rng(seed), -(-size // 8)
+    rows = [(int(draw.integers(size)), draw.bytes(width)) for _ in range(0, dimension, size)]
+    bits = np.frombuffer(b"".join(each for _, each in rows), dtype=np.uint8)
+    shifts = np.array([shift for shift, _ in rows], dtype=np.int64)
+    return CountSketch(shifts, bits.reshape(len(rows), width), size)

@@ -217,7 +217,7 @@ def test_a_bad_reply_is_excluded_and_named(kind: str, caplog: pytest.LogCaptureF
     assert len(caught) == 1
     assert re.search(f"Node 3 is excluded: it .*{said}", caught[0])
     assert "aggregate_train: 4 usable, 1 excluded" in caplog.text
-    assert metrics["fedcrf.left-out"] == [3]
+    assert metrics["fedcrf.excluded"] == [3]
     alone, _ = aggregated(CRFAvg(), good)
     assert given == alone
 
@@ -246,7 +246,7 @@ def test_real_numbers_are_cast_to_the_global_dtype_and_it_is_said_once(
         assert tensors(given)["w"].dtype == model.dtype
         np.testing.assert_array_equal(tensors(given)["w"], sent.astype(model.dtype))
         assert metrics is not None
-        assert metrics["fedcrf.num-left-out"] == 0
+        assert metrics["fedcrf.num-excluded"] == 0
     said = f"replies hold {sent.dtype} where the global model has {model.dtype}: they are cast"
     assert caplog.text.count(said) == 1
 
@@ -441,7 +441,7 @@ def test_metrics_are_json(name: str) -> None:
 
 def test_a_node_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture) -> None:
     _, metrics = aggregated(CRFAvg(), replies_of([1, 2]), asked=[2, 7, 1])
-    assert metrics["fedcrf.left-out"] == [7]
+    assert metrics["fedcrf.excluded"] == [7]
     assert "Node 7 is excluded: it did not reply" in caplog.text
 
 
@@ -602,7 +602,7 @@ def test_fednova_leaves_out_a_reply_without_steps(caplog: pytest.LogCaptureFixtu
     reports = [ClientReport(1, moved(1), 11, 3.0), ClientReport(2, moved(2), 12, 5.0)]
     expected = RULES["fednova"]().aggregate({}, MODEL, reports)
     np.testing.assert_array_equal(tensors(given)["weight"], expected.state["weight"])
-    assert metrics["fedcrf.left-out"] == [3, 4]
+    assert metrics["fedcrf.excluded"] == [3, 4]
     assert "Node 3 is excluded: it gives no 'steps'" in caplog.text
     assert "steps" not in metrics
 
@@ -1066,8 +1066,45 @@ def test_what_is_no_rule_or_no_names_is_refused() -> None:
         (name,) = odd
         with pytest.raises(FedcrfError, match=f"^{name} is .*: give the name of a metric$"):
             MetricNames(**odd)  # type: ignore[arg-type]
+    assert MetricNames(partition_id=None).partition_id is None
     with pytest.raises(FedcrfError, match=r"give MetricNames\(\.\.\.\)$"):
         CRFAvg(metric_names={"training_loss": "loss"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [CRFAvg, partial(RuleStrategy, FedAvgRule())])
+@pytest.mark.parametrize(
+    ("argument", "line"),
+    [
+        ({"fraction_evaluate": 2.0}, "fraction_evaluate 2.0: give a number in [0, 1]"),
+        ({"fraction_train": -0.1}, "fraction_train -0.1: give a number in [0, 1]"),
+        ({"fraction_train": np.nan}, "fraction_train nan: give a finite number, 1e+100 at most"),
+        ({"fraction_train": "0.5"}, "fraction_train '0.5': give a number"),
+        ({"min_train_nodes": -1}, "min_train_nodes -1: give a whole number, 0 or more"),
+        ({"min_evaluate_nodes": 1.5}, "min_evaluate_nodes 1.5: give a whole number, 0 or more"),
+        ({"min_available_nodes": None}, "min_available_nodes None: give a whole number, 0 or more"),
+        ({"weighted_by_key": None}, "weighted_by_key is None: give a text"),
+        ({"arrayrecord_key": ""}, "arrayrecord_key is '': give a text"),
+        ({"configrecord_key": 3}, "configrecord_key is 3: give a text"),
+        ({"train_metrics_aggr_fn": "mean"}, "train_metrics_aggr_fn is 'mean': give a function"),
+        ({"evaluate_metrics_aggr_fn": 3}, "evaluate_metrics_aggr_fn is 3: give a function"),
+        ({"record_to": 3}, "record_to is 3: give a path"),
+        ({"checkpoint_to": ""}, "checkpoint_to is '': give a path"),
+        ({"fraction_fit": 0.5}, "did you mean 'fraction_train'?"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_that_names_it(
+    make: Callable[..., RuleStrategy], argument: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(FedcrfError, match=f"{re.escape(line)}$") as caught:
+        make(**argument)
+    assert "\n" not in str(caught.value)
+
+
+def test_arguments_at_their_bounds_are_taken(tmp_path: Path) -> None:
+    none = CRFAvg(0.0, 0, np.int64(0), 0, 0, train_metrics_aggr_fn=None, record_to=None)
+    assert (none.fraction_train, none.min_available_nodes) == (0.0, 0)
+    all_of_them = RuleStrategy(FedAvgRule(), fraction_train=1, record_to=str(tmp_path / "runs"))
+    assert all_of_them.fraction_train == 1
 
 
 def test_evaluations_that_cannot_be_used_are_excluded(caplog: pytest.LogCaptureFixture) -> None:
@@ -1103,6 +1140,37 @@ def test_no_copy_of_all_updates_is_made() -> None:
         tracemalloc.stop()
         own = name == "centered-clipping"  # which keeps an update's numbers from round to round
         assert peak <= (2 + own) * 4 * size, name
+
+
+@pytest.mark.parametrize("make", [CRFAvg, partial(RuleStrategy, FedAvgRule())])
+def test_beyond_200_replies_a_round_holds_little_more_than_the_next_model(
+    make: Callable[..., RuleStrategy],
+) -> None:
+    model = {f"layer{k}": np.zeros(100_000, dtype=np.float32) for k in range(10)}
+    size, rng, nodes = 4 * 1_000_000, np.random.default_rng(0), range(200)
+    sent = [
+        reply(0, {k: rng.standard_normal(v.size, dtype=np.float32) for k, v in model.items()})
+        for _ in range(3)
+    ]
+    replies: list[Any] = [  # mocks would remember their calls
+        SimpleNamespace(
+            metadata=SimpleNamespace(src_node_id=node),
+            content=sent[node % 3].content,
+            has_error=lambda: False,
+        )
+        for node in nodes
+    ]
+    strategy = make()
+    ask(strategy, nodes, model)
+    strategy.aggregate_train(1, replies)  # what is compiled or loaded once is no part of it
+    ask(strategy, nodes, model)
+    tracemalloc.start()
+    record, metrics = strategy.aggregate_train(1, replies)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert metrics is not None
+    assert (len(tensors(record)), metrics["fedcrf.kept-model"]) == (10, 0)
+    assert peak <= 1.2 * size, peak / size
 
 
 def test_a_model_that_is_not_made_of_numbers_is_refused() -> None:
@@ -1172,6 +1240,6 @@ def test_a_whole_run_with_every_kind_of_fault_ends_with_a_model() -> None:
     result = CRFAvg(fraction_evaluate=0.0).start(grid, arrays(MODEL), num_rounds=3)
     assert np.isfinite(tensors(result.arrays)["bias"]).all()
     assert (tensors(result.arrays)["bias"] > MODEL["bias"] + 15).all()
-    left_out = [result.train_metrics_clientapp[k]["fedcrf.left-out"] for k in (1, 2, 3)]
-    assert left_out == [[1, 3, 4], [1, 3, 4, 5], [1, 3, 4]]
+    excluded = [result.train_metrics_clientapp[k]["fedcrf.excluded"] for k in (1, 2, 3)]
+    assert excluded == [[1, 3, 4], [1, 3, 4, 5], [1, 3, 4]]
     assert result.train_metrics_clientapp[1]["fedcrf.not-finite"] == [2]

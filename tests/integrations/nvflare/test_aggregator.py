@@ -122,7 +122,7 @@ def test_a_sampled_site_that_never_fetches_the_model_is_named(tmp_path: Path) ->
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"params": {"w": MODEL["w"]}}, "b"),
     ({"params": {**MODEL, "w": np.zeros(3, dtype=np.float32)}}, "w"),
-    ({"params": {**MODEL, "w": "text"}}, "holds 'w', which is no array of real numbers"),
+    ({"params": {**MODEL, "w": "text"}}, "holds <U4 as 'w': give real numbers"),
     ({"params_type": ParamsType.DIFF, "params": {**MODEL, "w": np.zeros(3)}}, "w"),
     ({"meta": {"client_name": "site-2"}}, "gives no 'num-examples': let it send FLModel"),
     ({"meta": {"client_name": "site-2", "num-examples": -1}}, "must be above 0"),
@@ -140,10 +140,28 @@ def test_a_site_whose_result_cannot_be_used_is_named(
         np.testing.assert_allclose(after.params[name], expected, rtol=1e-5)
     (run,) = recorded_runs(tmp_path / "fedcrf").values()
     (record,) = run.records()
-    assert record.nodes == ["site-1", "site-3"]
+    assert record.clients == ["site-1", "site-3"]
     excluded = {each.node: each.reason for each in record.excluded_nodes or ()}
     assert reason in excluded["site-2"]
     assert excluded["site-4"] == "did not reply"
+
+
+def test_changes_of_integers_are_added_and_no_fraction_is_cut_off(tmp_path: Path) -> None:
+    model = MODEL | {"steps": np.array(7), "mask": np.array([True, False])}
+    results = [
+        result(
+            site, params_type=ParamsType.DIFF,
+            params={**change(site), "steps": np.array(steps), "mask": np.array([-1, 0], np.int8)},
+        )
+        for site, steps in {"site-1": 2, "site-2": 0.5, "site-3": 2.0}.items()
+    ]  # fmt: skip
+    after = round_of(begun(tmp_path), results, model)
+    assert (after.params["steps"], after.params["steps"].dtype) == (9, np.int64)
+    assert after.params["mask"].tolist() == [False, False]
+    (run,) = recorded_runs(tmp_path / "fedcrf").values()
+    (record,) = run.records()
+    excluded = {each.node: each.reason for each in record.excluded_nodes or ()}
+    assert excluded["site-2"].startswith("reports 7.5 in 'steps', which is int64 in the global")
 
 
 def test_a_model_that_is_not_finite_gets_no_weight(tmp_path: Path) -> None:
@@ -161,6 +179,23 @@ def test_a_round_without_a_usable_result_keeps_the_model_and_a_second_ends_the_j
     assert (kept.params_type, kept.params) == (ParamsType.DIFF, {})
     with pytest.raises(FedcrfError, match="rounds 1 to 2 had no usable reply, and the run ends"):
         round_of(aggregator, [])
+
+
+def test_a_site_is_its_name_whatever_partition_it_gives(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    aggregator = begun(tmp_path)
+    for partitions in ([0, 1, 2, 3], [3, 3, 0, 1]):
+        results = [
+            result(site, metrics={"partition-id": given, "accuracy": 0.5})
+            for site, given in zip(SITES, partitions, strict=True)
+        ]
+        after = round_of(aggregator, results)
+    assert "partition" not in caplog.text
+    assert after.metrics == {"partition-id": pytest.approx(1.7, abs=0.2), "accuracy": 0.5}
+    (run,) = recorded_runs(tmp_path / "fedcrf").values()
+    first, second = run.records()
+    assert first.clients == second.clients == SITES
 
 
 @pytest.mark.parametrize("submitted_again", [False, True])
@@ -249,7 +284,6 @@ def test_the_example_in_the_simulator(tmp_path: Path) -> None:
     (run,) = recorded_runs(folder).values()
     last = run.records()[-1]
     assert last.round == 3
-    assert last.nodes is not None
-    weights = dict(zip(last.nodes, last.weight or (), strict=True))
+    weights = dict(zip(last.clients, last.weight, strict=True))
     assert weights["site-3"] < 0.01
     assert min(weight for site, weight in weights.items() if site != "site-3") > 0.1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from io import BytesIO
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
+from fedcrf.integrations.replies import check_numbers
 
 SERIALISATION = "numpy.ndarray"
 """How Flower names an array in NumPy's own format."""
@@ -47,8 +47,9 @@ def view(array: Array) -> NDArray[Any]:
     if array.stype != SERIALISATION or version not in HEADERS:
         return array.numpy()
     shape, in_fortran_order, dtype = HEADERS[version](stream)
-    flat = np.frombuffer(array.data, dtype, math.prod(shape), stream.tell())
-    return flat.reshape(shape, order="F" if in_fortran_order else "C")
+    return np.ndarray(
+        shape, dtype, array.data, stream.tell(), order="F" if in_fortran_order else "C"
+    )
 
 
 def _as_tensor(name: str, array: Array) -> NDArray[Any]:
@@ -56,8 +57,7 @@ def _as_tensor(name: str, array: Array) -> NDArray[Any]:
         tensor = view(array)
     except Exception as error:  # whatever a client sent must not stop a round
         raise FedcrfError(f"holds a '{name}' that cannot be read: {error}") from None
-    if tensor.dtype.kind not in "biuf":
-        raise FedcrfError(f"holds {tensor.dtype} as '{name}': give real numbers")
+    check_numbers(name, tensor)
     return tensor
 
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 import flwr
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from fedcrf.checks import Settings
+from fedcrf.checks import (
+    Fraction,
+    Natural,
+    Settings,
+    Text,
+    check_given,
+    function,
+)
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.flower.arrays import as_record, as_state
 from fedcrf.integrations.flower.replies import FlowerReply, average_by_counts
-from fedcrf.integrations.replies import MetricNames
+from fedcrf.integrations.replies import MetricNames, about
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import CRF, Memory, Rule
 
@@ -29,16 +36,16 @@ EvaluateModel = Callable[[int, ArrayRecord], MetricRecord | None]
 class FedAvgArguments(TypedDict, total=False):
     """The arguments of Flower's ``FedAvg``, whose documentation and defaults they keep."""
 
-    fraction_train: float
-    fraction_evaluate: float
-    min_train_nodes: int
-    min_evaluate_nodes: int
-    min_available_nodes: int
-    weighted_by_key: str
-    arrayrecord_key: str
-    configrecord_key: str
-    train_metrics_aggr_fn: AverageMetrics | None
-    evaluate_metrics_aggr_fn: AverageMetrics | None
+    fraction_train: Fraction
+    fraction_evaluate: Fraction
+    min_train_nodes: Natural
+    min_evaluate_nodes: Natural
+    min_available_nodes: Natural
+    weighted_by_key: Text
+    arrayrecord_key: Text
+    configrecord_key: Text
+    train_metrics_aggr_fn: Annotated[AverageMetrics, function()] | None
+    evaluate_metrics_aggr_fn: Annotated[AverageMetrics, function()] | None
 
 
 class RuleStrategy(Settings, FedAvg):
@@ -54,11 +61,11 @@ class RuleStrategy(Settings, FedAvg):
     Train metrics are averaged with the rule's weights, evaluations by capped counts of examples
     (``count_cap`` of `RobustCRF`). Each round has these further metrics, none of which holds NaN:
 
-    - ``fedcrf.num-usable``, ``fedcrf.num-left-out`` (excluded) and ``fedcrf.kept-model`` (0 or 1);
+    - ``fedcrf.num-usable``, ``fedcrf.num-excluded`` and ``fedcrf.kept-model`` (0 or 1);
     - in rounds of at most 20 nodes, lists over the usable nodes in one order: ``fedcrf.node-id``,
       ``fedcrf.partition-id`` (−1 without one), ``fedcrf.weight``, ``fedcrf.base-weight``
       (FedAvg's), and with a CRF ``fedcrf.trust`` and its causes, such as ``fedcrf.reliability``;
-    - there too the ids of nodes in ``fedcrf.left-out`` (excluded) and ``fedcrf.not-finite``.
+    - there too the ids of nodes in ``fedcrf.excluded`` and ``fedcrf.not-finite``.
 
     A rule that remembers identifies a client by its node, and from run to run by the partition that
     its node gave first; see `Identities`.
@@ -82,8 +89,8 @@ class RuleStrategy(Settings, FedAvg):
         **arguments: Those of Flower's ``FedAvg``.
 
     Raises:
-        FedcrfError: Records cannot be written there, no metric is named for the rule's evidence, or
-            the memory is not a strategy's, or of another rule.
+        FedcrfError: An argument is none, records cannot be written there, no metric is named for
+            the rule's evidence, or the memory is not a strategy's, or of another rule.
     """
 
     def __init__(
@@ -96,6 +103,7 @@ class RuleStrategy(Settings, FedAvg):
         memory: Memory | None = None,
         **arguments: Unpack[FedAvgArguments],
     ) -> None:
+        check_given(arguments, FedAvgArguments)
         super().__init__(**arguments)
         self._server = RuleServer(
             rule,
@@ -215,10 +223,8 @@ class RuleStrategy(Settings, FedAvg):
                 model, or the records' folder cannot be made.
         """
         messages = list(messages)
-        try:
+        with about("the global model"):
             state = as_state(arrays)
-        except FedcrfError as error:
-            raise FedcrfError(f"the global model {error}") from None
         # Also where a run begins: strategies that wrap this one replace ``start``.
         asked = [message.metadata.dst_node_id for message in messages]
         self._server.begin_round(server_round, state, asked)

@@ -7,8 +7,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from textwrap import shorten
-from typing import Any
+from typing import Any, TypedDict
 
 import nvflare
 from nvflare.apis.event_type import EventType
@@ -19,16 +18,28 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from fedcrf.checks import Text, check_given
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.settings import build
-from fedcrf.integrations.nvflare.replies import SiteReply, as_params, as_state
+from fedcrf.integrations.nvflare.replies import SiteReply, as_state
+from fedcrf.integrations.replies import MetricNames, about
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import find_rule
+from fedcrf.statistics.inputs import in_form_of, is_torch_tensor
 
 LOGGER = logging.getLogger(__name__)
 
 CONTROLLER = "controller"
 """The id that recipes give their controller."""
+
+
+class _Texts(TypedDict):
+    """The arguments that are texts, which a job's file can hold."""
+
+    rule: Text
+    weighted_by: Text
+    record_to: Text | None
+    checkpoint_to: Text | None
 
 
 class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no types
@@ -73,10 +84,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         super().__init__()
         texts = {"rule": rule, "weighted_by": weighted_by}
         paths = {"record_to": record_to, "checkpoint_to": checkpoint_to}
-        for name, value in {**texts, **{k: v for k, v in paths.items() if v is not None}}.items():
-            if not isinstance(value, str) or not value:
-                said = shorten(repr(value), 60)
-                raise FedcrfError(f"{name} is {said}: give a text, which a job's file can hold")
+        check_given({**texts, **paths}, _Texts)
         given = {} if settings is None else settings
         if not isinstance(given, Mapping):
             raise FedcrfError(f"settings is {settings!r}: give the rule's settings by name")
@@ -119,7 +127,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         """
         self._server = RuleServer(
             self._rule,
-            None,
+            MetricNames(partition_id=None),  # a site is its name, whatever it says
             framework=f"nvflare {nvflare.__version__}",
             strategy=type(self).__name__,
             log=LOGGER,
@@ -140,10 +148,8 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         server = self._begun()
         with self._lock:
             if self._sent is None:
-                try:
+                with about("the global model"):
                     state = as_state(params)
-                except FedcrfError as error:
-                    raise FedcrfError(f"the global model {error}") from None
                 if self._number == 0 and self.checkpoint_to is not None:
                     saved = server.saved()
                     if saved is not None:
@@ -179,14 +185,15 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         ]
         decision, after = server.decide(replies, self.weighted_by)
         metrics = server.averaged(decision, self.weighted_by)
-        kept = decision.kept_reason is not None
-        server.finish(decision, state if kept else after)
+        server.finish(decision, after)
         self.reset_stats()
-        if kept:
+        if decision.kept_reason is not None:
             return FLModel(params_type=ParamsType.DIFF, params={}, metrics=metrics)
-        return FLModel(
-            params_type=ParamsType.FULL, params=as_params(after, params), metrics=metrics
-        )
+        full = {
+            name: in_form_of(array, params[name]) if is_torch_tensor(params[name]) else array
+            for name, array in after.items()
+        }
+        return FLModel(params_type=ParamsType.FULL, params=full, metrics=metrics)
 
     def reset_stats(self) -> None:
         """Forget the results of the round; what the rule remembers stays."""

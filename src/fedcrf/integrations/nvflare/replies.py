@@ -10,10 +10,10 @@ import numpy as np
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 from fedcrf.errors import FedcrfError
-from fedcrf.integrations.replies import Metrics
+from fedcrf.integrations.replies import Metrics, check_numbers
 from fedcrf.rules import State
 from fedcrf.statistics import as_numpy
-from fedcrf.statistics.inputs import NO_ARRAY, is_floating, is_torch_tensor
+from fedcrf.statistics.inputs import NO_ARRAY
 
 
 @dataclass(frozen=True)
@@ -68,35 +68,15 @@ def as_state(params: Any) -> State:
             array = as_numpy(materialize() if callable(materialize) else value)
         except NO_ARRAY:
             array = np.array(None)
-        if array.dtype.kind not in "fiub" and not is_floating(array.dtype):
-            raise FedcrfError(f"holds '{name}', which is no array of real numbers")
+        check_numbers(name, array)
         state[str(name)] = array
     return state
 
 
-def as_params(state: State, like: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model as parameters: torch tensors where the global model has such, else arrays."""
-    return {
-        name: _as_tensor(array) if is_torch_tensor(like[name]) else array
-        for name, array in state.items()
-    }
-
-
 def _added(model: Any, change: Any) -> Any:
     """Return model + change; change alone where they do not fit, which is said later."""
-    if model is None or model.shape != change.shape:
-        return change
-    if change.dtype == model.dtype:
-        return model + change
-    return model + change if is_floating(model.dtype) else model + change.astype(model.dtype)
-
-
-def _as_tensor(array: Any) -> Any:
-    import torch
-
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+    fits = model is not None and model.shape == change.shape
+    return model + change if fits else change
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Server optimizers against slow versions and torch's, and what they leave to the rule behind."""
+"""Server optimizers against slow versions and torch's, and judgement by some tensors."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from fedcrf.rules import (
     CRFRobust,
     FedAvg,
     FedExP,
+    FedNova,
+    FLTrust,
     Memory,
     Momentum,
     Optimized,
@@ -34,7 +36,8 @@ from fedcrf.rules import (
     State,
     Yogi,
 )
-from rules.rounds import SHAPES, tensor
+from fedcrf.rules.wrappers import Judged
+from rules.rounds import SHAPES, sample, tensor
 
 TRAINED = ("conv.weight", "norm.weight", "head.weight", "head.scale")
 ROUNDS = 5
@@ -462,3 +465,41 @@ def test_what_a_rule_remembers_is_handed_over_uncopied(
     half = go_on(rule, start, rounds[:2])[-1]
     rest = go_on(rule, half.state, rounds[2:], {**half.memory})[-1]  # as of a checkpoint
     assert_array_equal(rest.weights, expected.weights)
+
+
+# Judged by some tensors
+
+
+@pytest.mark.parametrize("judged", [{"conv.weight"}, {"head.weight", "norm.running_var"}])
+@pytest.mark.parametrize("rule", [FedAvg(), FedNova()])
+def test_tensors_that_are_not_judged_move_as_the_judged_ones(rule: Rule, judged: set[str]) -> None:
+    """Neither rule looks at the tensors, so it makes no difference which of them it gets."""
+    before, reports = sample(5)
+    got = Judged(rule, frozenset(judged)).aggregate({}, before, reports)
+    want = rule.aggregate({}, before, reports)
+    assert_array_equal(got.weights, want.weights)
+    for name in TRAINED:
+        assert_allclose(got.state[name], want.state[name], rtol=1e-12, err_msg=name)
+
+
+def test_buffers_that_are_not_judged_are_averaged_where_weights_sum_to_more_than_one() -> None:
+    before, reports = sample(5)
+    got = Judged(FedNova(), frozenset({"conv.weight"})).aggregate({}, before, reports)
+    assert got.weights.sum() > 1.1
+    shares = got.weights / got.weights.sum()
+    for name in ("norm.running_var", "head.table"):
+        mean = sum(share * r.state[name] for share, r in zip(shares, reports, strict=True))
+        mean = np.rint(mean) if before[name].dtype.kind == "i" else mean
+        assert_allclose(got.state[name], mean, rtol=1e-12, err_msg=name)
+
+
+def test_a_rule_that_gets_some_tensors_gets_these_of_the_servers_model_too() -> None:
+    before, reports = round_ = sample(5)
+    seen = [replace(each, state={"conv.weight": each.state["conv.weight"]}) for each in reports]
+    part = {"conv.weight": before["conv.weight"]}
+    served = FLTrust().with_server_model({"conv.weight": round_.server["conv.weight"]})
+    want = served.aggregate({}, part, seen)
+    judged = Judged(FLTrust(), frozenset(part)).with_server_model(round_.server)
+    got = judged.aggregate({}, before, reports)
+    assert_array_equal(got.weights, want.weights)
+    assert_array_equal(got.state["conv.weight"], want.state["conv.weight"])

@@ -1,25 +1,92 @@
-"""A rule whose aggregate is a step for a server optimizer (FedOpt)."""
+"""Rules around another rule: a server optimizer behind it, or judgement by some tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import BUFFERS, AggregationResult, ClientReport, Memory, Wrapper, is_buffer
+from fedcrf.rules.base import (
+    BUFFERS,
+    AggregationResult,
+    ClientReport,
+    Memory,
+    Rule,
+    average_states,
+    finite_reports,
+    is_buffer,
+)
 from fedcrf.rules.server_optimizers import FedExP, ServerOptimizer
 from fedcrf.rules.state import State, floating_names
-from fedcrf.statistics import projections
+from fedcrf.statistics import is_floating, projections
 
 BEHIND = "+"
 """Joins the names of a rule and of its server optimizer."""
 
 RULE = "rule"
 """Prefix of the names in the inner rule's memory."""
+
+
+@dataclass(frozen=True)
+class Wrapper(Rule):
+    """A rule around another one, whose answers it passes on.
+
+    Attributes:
+        rule: The inner rule; it may have a memory of its own.
+    """
+
+    rule: Rule
+
+    remembers: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The inner rule's name."""
+        return self.rule.name
+
+    @property
+    def wanted_evidence(self) -> frozenset[str]:
+        """The evidence that the inner rule uses."""
+        return self.rule.wanted_evidence
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the inner rule needs steps."""
+        return self.rule.needs_steps
+
+    @property
+    def server_examples(self) -> int:
+        """How many examples the inner rule needs on the server."""
+        return self.rule.server_examples
+
+    def begin(self) -> Memory:
+        """Return the inner rule's memory before the first round."""
+        return self.rule.begin()
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
+        """Inform the inner rule; see `Rule.informed`."""
+        return replace(self, rule=self.rule.informed(attackers, num_clients, seed))
+
+    def with_secret_signs(self, memory: Memory, seed: int) -> Self:
+        """Give the inner rule secret signs; see `Rule.with_secret_signs`."""
+        return replace(self, rule=self.rule.with_secret_signs(memory, seed))
+
+    def with_server_model(self, state: State) -> Rule:
+        """Give the inner rule the server's model; see `Rule.with_server_model`."""
+        return replace(self, rule=self.rule.with_server_model(state))
+
+    def check_clients(self, num_clients: int) -> None:
+        """Check the inner rule; see `Rule.check_clients`."""
+        self.rule.check_clients(num_clients)
+
+
+def plain_rule(rule: object) -> object:
+    """Return the rule within any wrappers; another object as it is."""
+    return plain_rule(rule.rule) if isinstance(rule, Wrapper) else rule
 
 
 @dataclass(frozen=True)
@@ -160,3 +227,68 @@ def _named(memory: Memory, part: str) -> Memory:
     return {
         name.removeprefix(start): array for name, array in memory.items() if name.startswith(start)
     }
+
+
+@dataclass(frozen=True)
+class Judged(Wrapper):
+    """A rule that gets only some tensors of the model; its weights average the others too.
+
+    The rule must give weights. A report that is not finite in any tensor gets weight 0. If the
+    weights do not sum to 1, as FedNova's, the others move by Σ α_i u_i. Those that are not trained
+    or not of floats are averaged with the weights scaled to sum to 1.
+
+    Attributes:
+        rule: Weighs the clients.
+        judged: Names of the tensors that it gets; at least one of floating-point numbers.
+    """
+
+    judged: frozenset[str]
+
+    def with_server_model(self, state: State) -> Rule:
+        """Give the rule the judged tensors of the server's model; see `Rule.with_server_model`."""
+        return super().with_server_model(self._seen(state, True))
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        """Let the rule weigh the clients, then average the other tensors; see `Rule.aggregate`.
+
+        Raises:
+            FedcrfError: Also if the rule gives no weights.
+        """
+        seen = [
+            replace(report, state=self._seen(report.state, finite))
+            for report, finite in zip(reports, finite_reports(model, reports), strict=True)
+        ]
+        result = self.rule.aggregate(memory, self._seen(model, True), seen)
+        if np.isnan(result.weights).any():
+            raise FedcrfError(
+                f"{self.name} gives clients no weights, which tensors that are not judged are "
+                "averaged with: leave judge= out, or choose a rule that weighs clients"
+            )
+        averaged = {**result.state, **self._others(model, reports, result.weights)}
+        return replace(result, state={name: averaged[name] for name in model})
+
+    def _others(
+        self, model: State, reports: Sequence[ClientReport], weights: NDArray[np.float64]
+    ) -> State:
+        """Return the averages of the tensors that are not judged."""
+        total = weights.sum()
+        shares = weights if not total or np.isclose(total, 1.0) else weights / total
+        others = {name: array for name, array in model.items() if name not in self.judged}
+        buffers = {name: array for name, array in others.items() if is_buffer(name)}
+        trained = {name: array for name, array in others.items() if name not in buffers}
+        return {
+            **average_states(buffers, reports, shares),
+            **average_states(trained, reports, shares, weights),
+        }
+
+    def _seen(self, state: State, finite: bool) -> State:
+        """Return the judged tensors, NaN if the report is not finite in any tensor."""
+        seen = {name: array for name, array in state.items() if name in self.judged}
+        if not finite:
+            return {
+                name: np.full_like(array, np.nan) if is_floating(array.dtype) else array
+                for name, array in seen.items()
+            }
+        return seen
