@@ -230,13 +230,21 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         shape = [len(parts), *(self._lengths[axis] for axis in axes[1:])]
         return np.array([getattr(part, attribute) for part in parts], dtype).reshape(shape)
 
+    @cached_property
+    def _new_row(self) -> Row:
+        """The row of a client that is new."""
+        unknown = np.full(len(self.expected), np.nan)
+        before = unknown[: self._lengths["b"]]
+        return Row(
+            belief=np.full(len(self.labels), np.nan),
+            sketch=unknown.astype(np.float32),
+            before=before.astype(np.float32),
+            path=Path(unknown, before, count=0, last=0),
+        )
+
     def gather(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.float64], Averages]:
         """Return the beliefs and averages of these (m,) identities; NaN of new clients."""
-        unknown = np.full(len(self.expected), np.nan)
-        nothing, before = unknown.astype(np.float32), unknown[: self._lengths["b"]]
-        path = Path(unknown, before, 0, 0)
-        new = Row(np.full(len(self.labels), np.nan), nothing, before.astype(np.float32), path)
-        rows = [self.rows.get(client, new) for client in clients.tolist()]
+        rows = [self.rows.get(client) or self._new_row for client in clients.tolist()]
         paths = _paths(rows)
         return self._stacked("beliefs", rows), Averages(
             np.array([row.sketch for row in rows], np.float64),
