@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from fedcrf.checks import (
 from fedcrf.errors import KeywordError
 from fedcrf.models import CNN, MLP, MODELS
 from fedcrf.objectives import OBJECTIVES, Proximal
-from fedcrf.rules import CRF, RULES, SERVER_OPTIMIZERS, byzfl_rule
+from fedcrf.rules import CRF, RULES, SERVER_OPTIMIZERS, CRFWindowed, byzfl_rule
 from fedcrf.simulation.local_training import LocalTraining
 
 
@@ -145,6 +145,33 @@ def test_a_setting_is_checked_by_its_type() -> None:
     for name, (value, message) in wrong.items():
         with pytest.raises(FedcrfError, match=message):
             Typed(**{name: value})
+
+
+@dataclass(frozen=True)
+class Narrow(Typed):
+    free: ClassVar[frozenset[str]] = frozenset({"steps"})
+
+    share: float = 0.75
+    size: Count = 3
+
+
+def test_a_class_leaves_some_settings_free_and_fixes_the_others() -> None:
+    given = Narrow(steps=2, size=4)
+    assert asdict(given) == {"kind": "one", "steps": 2, "share": 0.75, "rate": 1.0, "size": 4}
+    assert replace(given, steps=5).size == 4
+    for name, value in {"kind": "two", "share": 0.5, "rate": 2.0}.items():
+        with pytest.raises(KeywordError, match=f"setting of Narrow '{name}': choose from size, st"):
+            Narrow(**{name: value})  # type: ignore[arg-type]
+    with pytest.raises(FedcrfError, match="steps 0: give a whole number, 1 or more"):
+        Narrow(steps=0)
+
+
+def test_what_follows_from_a_tolerance_is_no_setting() -> None:
+    rule = CRFWindowed(tolerance=0.5)
+    assert len([each for each in fields(rule) if each.init]) == 10
+    assert replace(rule, clip=3.0).norm_tolerance == rule.norm_tolerance == 0.5
+    with pytest.raises(KeywordError, match="unknown setting of CRFWindowed 'norm_strength'"):
+        CRFWindowed(norm_strength=3.0)
 
 
 def test_types_that_only_a_type_checker_knows_leave_the_others_checked() -> None:

@@ -8,7 +8,7 @@ import numbers
 import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from textwrap import shorten
@@ -62,6 +62,8 @@ class Settings(metaclass=_NamedSettings):
         behaviour: A number that is raised when what is made with the class changes; see the golden
             table.
         renamed: Settings by the names that they had in earlier versions, which are accepted.
+        free: The settings of the base class that can still be given, in a class that fixes the
+            others at its own defaults or the base's. Those that are new in the class are free too.
 
     Raises:
         KeywordError: A keyword that is no setting; the nearest one is named.
@@ -70,6 +72,18 @@ class Settings(metaclass=_NamedSettings):
 
     behaviour: ClassVar[int] = 1
     renamed: ClassVar[Mapping[str, str]] = {}
+    free: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "free" not in vars(cls):
+            return
+        types = get_type_hints(cls.__base__, include_extras=True)
+        for each in fields(cls.__base__):  # type: ignore[arg-type]  # a dataclass
+            if each.name not in cls.free:
+                default = vars(cls).get(each.name, each.default)
+                setattr(cls, each.name, field(default=default, init=False))
+                cls.__annotations__[each.name] = types[each.name]
 
     def __post_init__(self) -> None:
         for name, optional, check in _checks_of(type(self)):
@@ -77,7 +91,7 @@ class Settings(metaclass=_NamedSettings):
                 check(self, name)
 
 
-Check = Callable[[Any, str], None]
+Check = Callable[[Any, str], object]
 """Raises a `FedcrfError` unless the setting of this name has a possible value."""
 
 
@@ -253,25 +267,21 @@ def checked_share(name: str, value: Any) -> float:
     return number
 
 
-def _of_fields(possible: Callable[[float], bool], mend: str) -> Callable[..., None]:
-    """Return a check that fields of a part, given by name, are finite numbers that are possible."""
+def _is(possible: Callable[[float], bool], mend: str) -> Check:
+    """Return a check that a setting is a finite number that is possible."""
 
-    def check(part: object, *names: str) -> None:
-        for name in names:
-            if not possible(checked_number(name, getattr(part, name))):
-                raise FedcrfError(f"{name} {getattr(part, name)}: {mend}")
+    def check(part: object, name: str) -> None:
+        if not possible(checked_number(name, getattr(part, name))):
+            raise FedcrfError(f"{name} {getattr(part, name)}: {mend}")
 
     return check
 
 
-check_not_negative = _of_fields(lambda value: value >= 0, "give 0 or more")
-check_positive = _of_fields(lambda value: value > 0, "give a number above 0")
-check_share = _of_fields(lambda value: 0 <= value < 1, "give a number in [0, 1)")
-check_fraction = _of_fields(lambda value: 0 <= value <= 1, "give a number in [0, 1]")
-"""Each raises a `FedcrfError` unless the fields of a part that are named are such numbers."""
+check_positive = _is(lambda value: value > 0, "give a number above 0")
+"""Raises a `FedcrfError` unless the setting of this name is such a number."""
 
 
-def _of_value(check: Callable[..., None], **bounds: Any) -> Checked:
+def _of_value(check: Callable[..., object], **bounds: Any) -> Checked:
     """Return the mark for a check of a name, a value and bounds."""
     return Checked(lambda part, name: check(name, getattr(part, name), **bounds))
 
@@ -300,9 +310,10 @@ Text = Annotated[str, _of_value(check_text)]
 Truth = Annotated[bool, _of_value(check_truth)]
 Natural = Annotated[int, whole(0)]
 Count = Annotated[int, whole(1)]
+Finite = Annotated[float, _of_value(checked_number)]
 Positive = Annotated[float, Checked(check_positive)]
-NotNegative = Annotated[float, Checked(check_not_negative)]
-Share = Annotated[float, Checked(check_share)]
+NotNegative = Annotated[float, Checked(_is(lambda value: value >= 0, "give 0 or more"))]
+Share = Annotated[float, _of_value(checked_share)]
 """In [0, 1)."""
-Fraction = Annotated[float, Checked(check_fraction)]
+Fraction = Annotated[float, Checked(_is(lambda value: 0 <= value <= 1, "give a number in [0, 1]"))]
 """In [0, 1]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from crf.slow_robust import cosine, reported_trust, usual
-from fedcrf import ClientCRF, FedcrfError, exact_marginals
+from fedcrf import ClientCRF, EvidenceCRF, FedcrfError, exact_marginals
 from fedcrf.crf import (
     Attraction,
-    Chain,
     ConsistencyEvidence,
     Energy,
     Field,
@@ -22,11 +22,14 @@ from fedcrf.crf import (
     Observation,
     Opposition,
     Reliability,
-    ReportedReliability,
     ResponseEvidence,
     RobustCRF,
     mean_field,
+    robust_crf,
 )
+from fedcrf.crf.evidence import EVIDENCE, MeasuredEvidence
+from fedcrf.crf.field import transition
+from fedcrf.crf.window import Averages
 from fedcrf.statistics import as_layers, update_statistics
 
 LABELS = np.array([0.0, 0.25, 1.0])
@@ -101,7 +104,8 @@ def test_inclination(strength):
 )
 def test_reported_reliability(values, settings):
     seen = observe(updates(5), evidence={"residual_loss": np.array(values)})
-    found = ReportedReliability(**settings).prior(seen, np.array([0.0, 1.0]))
+    crf = EvidenceCRF(**{f"evidence_{name}": value for name, value in settings.items()})
+    found = crf.prior(seen, np.array([0.0, 1.0]))
     trust = reported_trust(values, **settings)
     assert_allclose(found.probabilities @ [0, 1], trust, rtol=1e-12)
     cause = found.causes["reported residual_loss"]
@@ -112,14 +116,14 @@ def test_reported_reliability(values, settings):
 def test_honest_clients_a_little_above_liars_keep_their_weight():
     losses = np.array([0.01] * 4 + [0.01, 0.05, 0.1, 0.2, 0.3, 0.4])  # four claim the least
     seen = observe(updates(10), evidence={"residual_loss": losses})
-    found = ReportedReliability().prior(seen, np.array([0.0, 1.0]))
+    found = EvidenceCRF().prior(seen, np.array([0.0, 1.0]))
     assert_array_equal(found.probabilities[:, 1], 1.0)
 
 
 def test_a_client_out_of_the_round_does_not_move_the_others_evidence():
     rows, losses = updates(5), np.array([0.2, 0.3, 50.0, 2.0, 0.5])
     rows[2, 0] = np.nan
-    found = ReportedReliability().prior(
+    found = EvidenceCRF().prior(
         observe(rows, evidence={"residual_loss": losses}), np.array([0.0, 1.0])
     )
     trust = reported_trust(np.delete(losses, 2).tolist())
@@ -129,7 +133,7 @@ def test_a_client_out_of_the_round_does_not_move_the_others_evidence():
 def test_evidence_of_another_name_is_named():
     seen = observe(updates(2), evidence={"train_loss": np.zeros(2)})
     with pytest.raises(FedcrfError, match="no evidence named 'residual_loss', only train_loss"):
-        ReportedReliability().prior(seen, LABELS)
+        EvidenceCRF().prior(seen, LABELS)
 
 
 @pytest.mark.parametrize("spread", [0.1, 1.0])
@@ -138,7 +142,7 @@ def test_norm_evidence(spread):
     rows[0, 0] = np.nan
     rows[3] = 0.0
     rows[4] *= 4.0
-    part = NormEvidence(strength=3.0, exponent=0.5, tolerance=0.5, limit=2.0, spread=spread)
+    part = NormEvidence(strength=3.0, exponent=0.5, tolerance=0.5, spread=spread)
     found = part.energy(observe(rows, counts), LABELS)
     known = [i for i in range(7) if i not in (0, 2)]
     z = {
@@ -233,16 +237,22 @@ def test_linear_parts_tell_their_energies():
     assert Field(LABELS, Reliability(), pairwise=(Attraction(),)).linear_parts == ()
 
 
-def test_chain():
+@pytest.mark.parametrize(("window", "stay"), [(1.0, 0.64), (2.0, 0.8)])
+def test_a_label_stays_or_is_drawn_from_the_prior(window, stay):
     prior, before = np.full((3, 2), 0.5), np.array([[1.0, 0.0], [np.nan, np.nan], [0.25, 0.75]])
-    found = Chain(0.8).transition(prior, before)
-    assert_allclose(found, [[0.9, 0.1], [0.5, 0.5], [0.3, 0.7]])
+    found = transition(prior, before, 0.64, window)
+    half = (1.0 - stay) / 2
+    assert_allclose(found, [[stay + half, half], [0.5, 0.5], [stay / 4 + half, stay * 0.75 + half]])
+    field = Field((0.0, 1.0), LogOddsPrior(0.0), persistence=0.64, iterations=0)
+    seen = observe(updates(3), before=before, window=window)
+    assert_allclose(field.infer(seen).marginals, found)
+    assert_allclose(replace(field, persistence=0.0).infer(seen).marginals, 0.5)
 
 
 @pytest.mark.parametrize("m", [1, 2])
 def test_the_smallest_rounds(m):
     field = Field(
-        LABELS, LogOddsPrior(), (NormEvidence(), ResponseEvidence()), (Opposition(),), Chain()
+        LABELS, LogOddsPrior(), (NormEvidence(), ResponseEvidence()), (Opposition(),), 0.9
     )
     found = field.infer(observe(updates(m)))
     assert np.isfinite(found.marginals).all()
@@ -292,9 +302,9 @@ BAD: dict[str, Any] = {
         lambda: ResponseEvidence(share=2),
         r"share 2: give a number in \[0, 1\]",
     ),
-    "evidence's name": (lambda: ReportedReliability(""), "evidence '': give its name"),
-    "chain": (lambda: Chain(1.0), "persistence 1.0"),
-    "reported": (lambda: ReportedReliability(softening=0), "softening 0"),
+    "evidence's name": (lambda: EvidenceCRF(""), "evidence is '': give a text"),
+    "chain": (lambda: Field(LABELS, Reliability(), persistence=1.0), "persistence 1.0"),
+    "reported": (lambda: EvidenceCRF(evidence_softening=0), "evidence_softening 0"),
 }
 
 
@@ -302,6 +312,44 @@ BAD: dict[str, Any] = {
 def test_settings_out_of_range(make, message):
     with pytest.raises(FedcrfError, match=message):
         make()
+
+
+@dataclass(frozen=True)
+class Moving(MeasuredEvidence):
+    """A robust potential that the package lacks: an update that is not the last one's length."""
+
+    cause, evidence, limit = "moved", "moving", 0.3
+
+    strength: float = 3.0
+    tolerance: float = 0.1
+    spread: float = 1.0
+
+    def compare(self, averages: Averages) -> np.ndarray:
+        return np.log(np.linalg.norm(averages.updates, axis=1)) - np.log(
+            np.linalg.norm(averages.before, axis=1)
+        )
+
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
+        return middle + max(self.tolerance, self.spread * deviation)
+
+
+@dataclass(frozen=True)
+class WithMoving(RobustCRF):
+    moved_tolerance: float = 0.2
+
+
+def test_a_robust_potential_is_one_class_in_a_table(monkeypatch):
+    monkeypatch.setattr(robust_crf, "EVIDENCE", (*EVIDENCE, Moving))
+    assert RobustCRF().field.evidence[-1] == Moving(spread=4.0)
+    crf, rows = WithMoving(spread=0.0, sketch_size=24), updates(5)
+    assert crf.field.evidence[-1] == Moving(tolerance=0.2, spread=0.0)
+    first = crf.infer(rows, model=np.zeros(24))
+    assert np.isnan(first.causes["moved"]).all()
+    grown = np.array([1.0, 1.2, 1.5, 2.0, 1.0])[:, None] * rows
+    found = crf.infer(grown, memory=first.memory, model=np.ones(24))
+    assert_allclose(found.causes["moved"], np.log([1.0, 1.2, 1.5, 2.0, 1.0]), atol=1e-6)
+    evidence = [0.0, 0.0, math.log(1.5) - math.log(1.2) - 0.2, 0.3, 0.0]
+    assert_allclose(found.causes["moving"], np.maximum(0.0, evidence), atol=1e-6)
 
 
 @pytest.mark.parametrize("share", [0, 1])

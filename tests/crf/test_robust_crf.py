@@ -623,6 +623,10 @@ BAD: dict[str, tuple[Any, str]] = {
         SMALL.infer(np.eye(3, D), model=np.zeros(D)).memory,
         "model given 1, here 0",
     ),
+    "a window without averages": (
+        {**FIRST, "window": np.array([2.0, 1.0, -1.0, 0.0, 0.0])},
+        "memory is damaged",
+    ),
     "complex sketches": ({**FIRST, "sketches": 1j * FIRST["sketches"]}, "memory is damaged"),
 }
 
@@ -693,7 +697,7 @@ def test_calls_that_cannot_be(given, message):
             {"curvature_response_share": 5},
             r"^curvature_response_share 5: give a number in \[0, 1\]",
         ),
-        ({"evidence": 3}, "^evidence 3: give its name"),
+        ({"evidence": 3}, "^evidence is 3: give a text"),
         ({"goal_tolerance": -1}, "^goal_tolerance -1"),
         ({"update_consistency_strength": -1}, "^update_consistency_strength -1"),
         ({"update_consistency_share": math.nan}, "^update_consistency_share nan"),
@@ -706,7 +710,7 @@ def test_calls_that_cannot_be(given, message):
         ({"evidence_strength": math.nan}, "^evidence_strength nan"),
         ({"persistence": 1}, "persistence 1"),
         ({"count_cap": 0}, "count_cap 0"),
-        ({"counts": "true"}, '^counts \'true\': give "claimed" or "attested"'),
+        ({"counts": "true"}, "^counts 'true': choose from claimed, attested"),
         ({"counts": "claimed", "norm_exponent": 0}, "^norm_exponent 0: give one above 0"),
         ({"clip": 0}, "clip 0"),
         ({"clip": "2.0"}, "clip '2.0': give a number"),

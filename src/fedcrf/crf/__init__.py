@@ -6,14 +6,14 @@ Each is a `Field`, composed of exchangeable parts.
 
 from fedcrf.crf.client_crf import ClientCRF
 from fedcrf.crf.evidence import (
-    Chain,
     ConsistencyEvidence,
+    GoalEvidence,
     LogOddsPrior,
     NormEvidence,
     Opposition,
     ResponseEvidence,
 )
-from fedcrf.crf.evidence_crf import EvidenceCRF, ReportedReliability
+from fedcrf.crf.evidence_crf import EvidenceCRF
 from fedcrf.crf.exact import exact_marginals
 from fedcrf.crf.field import Field, Inference, mean_field
 from fedcrf.crf.parts import (
@@ -25,7 +25,6 @@ from fedcrf.crf.parts import (
     PairwisePart,
     Prior,
     PriorPart,
-    TemporalPart,
 )
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import Attraction, Reliability
@@ -34,13 +33,13 @@ from fedcrf.crf.weights import base_weights
 
 __all__ = [
     "Attraction",
-    "Chain",
     "ClientCRF",
     "ConsistencyEvidence",
     "Energy",
     "EvidenceCRF",
     "EvidencePart",
     "Field",
+    "GoalEvidence",
     "Inference",
     "LinearPart",
     "LogOddsPrior",
@@ -53,10 +52,8 @@ __all__ = [
     "Prior",
     "PriorPart",
     "Reliability",
-    "ReportedReliability",
     "ResponseEvidence",
     "RobustCRF",
-    "TemporalPart",
     "base_weights",
     "exact_marginals",
     "mean_field",

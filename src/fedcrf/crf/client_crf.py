@@ -10,19 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import (
-    Settings,
-    check_not_negative,
-    check_positive,
-    check_truth,
-    check_whole,
-    checked_number,
-)
+from fedcrf.checks import Natural, NotNegative, Positive, Settings, Truth
 from fedcrf.crf.field import Field, checked_labels
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import Attraction, Reliability
-from fedcrf.crf.weights import base_weights, refined_weights
+from fedcrf.crf.weights import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
     NeighbourSearch,
@@ -79,32 +72,28 @@ class ClientCRF(Settings):
     """
 
     labels: tuple[float, ...] = (0.0, 0.25, 1.0)
-    pairwise_strength: float = 0.5
-    bandwidth: float = 0.5
-    iterations: int = 5
-    reliability_gate: bool = True
-    weight_by_examples: bool = True
+    pairwise_strength: NotNegative = 0.5
+    bandwidth: Positive = 0.5
+    iterations: Natural = 5
+    reliability_gate: Truth = True
+    weight_by_examples: Truth = True
     neighbours: int | None = None
     sketch_size: int | None = None
-    sketch_seed: int | None = None
+    sketch_seed: Natural | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "labels", checked_labels(self.labels))
         for name in ("pairwise_strength", "bandwidth"):
-            object.__setattr__(self, name, checked_number(name, getattr(self, name)))
-        check_not_negative(self, "pairwise_strength")
-        check_positive(self, "bandwidth")
-        check_whole("iterations", self.iterations, least=0)
-        check_truth("reliability_gate", self.reliability_gate)  # `Attraction` checks it too late
-        check_truth("weight_by_examples", self.weight_by_examples)
-        seed = 0 if self.sketch_seed is None else self.sketch_seed
-        check_whole("sketch_seed", seed, least=0)
+            object.__setattr__(self, name, float(getattr(self, name)))
         if self.neighbours is None and self.sketch_size is not None:
             raise FedcrfError(
                 f"sketch_size {self.sketch_size} is for the search of neighbours: "
                 "give neighbours too, or leave it out"
             )
-        if self.sketch_size is None and seed:  # 0 stands in run files of exact neighbours
+        if (
+            self.sketch_size is None and self.sketch_seed
+        ):  # 0 stands in run files of exact neighbours
             raise FedcrfError(
                 f"sketch_seed {self.sketch_seed} is of sketches: give sketch_size too, or leave "
                 "it out"
@@ -189,19 +178,4 @@ class ClientCRF(Settings):
         finite = statistics.finite
         base = base_weights(num_examples, finite, by_examples=self.weight_by_examples)
         found = self.field.infer(Observation(statistics, base))
-        weights, fell_back = refined_weights(base, found.expected_label)
-        causes = dict(found.causes)
-        affinity = causes.pop("affinity")
-        return Posterior(
-            weights=weights,
-            base_weights=base,
-            trust=found.expected_label,
-            marginals=found.marginals,
-            unary=found.unary,
-            causes=causes,
-            clip=np.where(finite, 1.0, np.nan),
-            excluded=~finite,
-            overflowed=statistics.overflowed,
-            fell_back=fell_back,
-            affinity=affinity,
-        )
+        return Posterior.of(found, base, finite, statistics.overflowed)

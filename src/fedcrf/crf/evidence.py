@@ -11,25 +11,24 @@ is evidence. Two quantities are common to several:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import (
-    Settings,
-    check_fraction,
-    check_not_negative,
-    check_positive,
-    check_share,
-    checked_number,
-)
+from fedcrf.checks import Finite, Fraction, NotNegative, Positive, Settings
 from fedcrf.crf.parts import Energy, LinearPart, Matrix, Message, Observation, Prior, Vector
 from fedcrf.crf.potentials import median, median_of_sorted
 
+if TYPE_CHECKING:
+    from fedcrf.crf.window import Averages
+
 MOST_NORM_DECAY = 2.0
 """The largest norm decay. One round of very long updates must not excuse everything after it."""
+
+SHARED = ("vote_power", "large_round", "spread")
+"""The settings that the robust CRF's potentials share."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,7 @@ class LogOddsPrior(Settings):
         strength: b.
     """
 
-    strength: float = 2.0
-
-    def __post_init__(self) -> None:
-        checked_number("strength", self.strength)
+    strength: Finite = 2.0
 
     def prior(self, seen: Observation, labels: Vector) -> Prior:
         """Return the prior; see `PriorPart.prior`."""
@@ -57,7 +53,72 @@ class LogOddsPrior(Settings):
 
 
 @dataclass(frozen=True)
-class NormEvidence(LinearPart):
+class RobustPart(LinearPart):
+    """Base of the robust CRF's potentials."""
+
+    @classmethod
+    def of(cls, crf: Any) -> tuple[Self, ...]:
+        """Return the potential with the settings of a robust CRF; nothing where the CRF has none.
+
+        A setting of the CRF has the potential's cause before its name, or the same name if it is
+        one of `SHARED`. One that the CRF lacks keeps its default.
+        """
+        given = {}
+        for each in fields(cls):
+            name = each.name if each.name in SHARED else f"{cls.cause}_{each.name}"
+            if hasattr(crf, name):
+                given[each.name] = getattr(crf, name)
+        return (cls(**given),)
+
+
+@dataclass(frozen=True)
+class MeasuredEvidence(RobustPart):
+    """Base of a robust potential of one client: ψ(q) = κ·q·min(limit, max(0, x_i − t_i)).
+
+    x_i is what is measured of the client, or −1 times that; t_i is the threshold.
+    """
+
+    sign: ClassVar[float] = 1.0
+    """−1.0 where what is measured is evidence if it is small."""
+
+    limit: ClassVar[float] = math.inf
+    """The largest evidence."""
+
+    def compare(self, averages: Averages) -> Vector | None:
+        """Return what is measured between rounds; (m,), NaN where it is unknown.
+
+        None where it is measured in one round.
+        """
+        return None
+
+    def measure(self, seen: Observation) -> Vector | None:
+        """Return what is measured; (m,), NaN where it is unknown. None where nothing can be."""
+        return seen.measured.get(self.cause)
+
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> float | Vector:
+        """Return t.
+
+        Args:
+            seen: What is known of the round.
+            middle: median(x).
+            deviation: The lower median deviation δ of x.
+        """
+        raise NotImplementedError
+
+    def energy(self, seen: Observation, labels: Vector) -> Energy:
+        """Return the energies, and what is measured by `cause`; see `EvidencePart.energy`."""
+        measured = self.measure(seen)
+        if measured is None:
+            return Energy(np.zeros((seen.num_clients, len(labels))))
+        known = np.isfinite(measured)
+        values = self.sign * measured
+        excess = values - self.threshold(seen, *median_and_lower_mad(values[known]))
+        evidence = np.where(known, np.minimum(np.maximum(0.0, excess), self.limit), 0.0)
+        return self.against(evidence, labels, {self.cause: measured})
+
+
+@dataclass(frozen=True)
+class NormEvidence(MeasuredEvidence):
     """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t)).
 
     z_i is log‖u_i‖ − a·log n_i less its median over the clients. The tolerance is
@@ -72,7 +133,6 @@ class NormEvidence(LinearPart):
         strength: κ.
         exponent: a, how an honest update's norm grows with the examples.
         tolerance: The smallest t, as a logarithm.
-        limit: The largest evidence.
         spread: Lower median deviations that are tolerated.
         tolerance_growth: How much t grows for each unit of norm decay, in [0, 1]. With 1 an
             attacker's update may be as long as others once were.
@@ -80,34 +140,31 @@ class NormEvidence(LinearPart):
 
     cause: ClassVar[str] = "norm"
     evidence: ClassVar[str] = "norm"
+    limit: ClassVar[float] = 2.0
 
-    strength: float = 8.0
-    exponent: float = 0.7
-    tolerance: float = 1.0
-    limit: float = 2.0
-    spread: float = 4.0
-    tolerance_growth: float = 0.0
+    strength: NotNegative = 8.0
+    exponent: NotNegative = 0.7
+    tolerance: NotNegative = 1.0
+    spread: NotNegative = 4.0
+    tolerance_growth: Fraction = 0.0
 
-    def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "exponent", "tolerance", "limit", "spread")
-        check_fraction(self, "tolerance_growth")
-
-    def energy(self, seen: Observation, labels: Vector) -> Energy:
-        """Return the energies and the evidence by ``norm``; see `EvidencePart.energy`."""
+    def measure(self, seen: Observation) -> Vector:
+        """Return z; NaN for a client without examples. The cause ``norm`` is the evidence."""
         known = seen.finite & (seen.num_examples > 0)
-        excess = length_excess(
+        excess = np.full(seen.num_clients, np.nan)
+        excess[known] = length_excess(
             seen.statistics.norms[known], seen.num_examples[known], self.exponent
         )
-        _, deviation = median_and_lower_mad(excess)
+        return excess
+
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
+        """Return t; see `MeasuredEvidence.threshold`."""
         tolerated = max(self.tolerance, self.spread * deviation)
-        tolerated += self.tolerance_growth * seen.norm_decay
-        evidence = np.zeros(seen.num_clients)
-        evidence[known] = np.minimum(np.maximum(0.0, excess - tolerated), self.limit)
-        return self.against(evidence, labels, {})
+        return tolerated + self.tolerance_growth * seen.norm_decay
 
 
 @dataclass(frozen=True)
-class ResponseEvidence(LinearPart):
+class ResponseEvidence(MeasuredEvidence):
     """An update that does not change against the model's step: ψ(q) = κ·q·max(0, r_i − t).
 
     The curvature response r_i compares a client's update with its last one, and the global model
@@ -134,35 +191,26 @@ class ResponseEvidence(LinearPart):
     cause: ClassVar[str] = "curvature_response"
     evidence: ClassVar[str] = "unresponsive"
 
-    strength: float = 10.0
-    share: float = 0.5
-    spread: float = 4.0
-    large_round: float = 10.0
-    tolerance_growth: float = 0.0
+    strength: NotNegative = 10.0
+    share: Fraction = 0.5
+    spread: NotNegative = 4.0
+    large_round: Positive = 10.0
+    tolerance_growth: NotNegative = 0.0
 
-    def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "spread", "tolerance_growth")
-        check_fraction(self, "share")
-        check_positive(self, "large_round")
+    def compare(self, averages: Averages) -> Vector:
+        """Return r; see `MeasuredEvidence.compare`."""
+        return averages.response
 
-    def energy(self, seen: Observation, labels: Vector) -> Energy:
-        """Return the energies; r is the cause ``curvature_response``, evidence ``unresponsive``."""
-        response = seen.measured.get(self.cause)
-        if response is None:
-            return Energy(np.zeros((seen.num_clients, len(labels))))
-        known = np.isfinite(response)
-        middle, deviation = median_and_lower_mad(response[known])
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> float | Vector:
+        """Return t of each client; see `MeasuredEvidence.threshold`."""
         typical = min(0.0, middle)
         spread = self.spread * large_round_share(seen.finite, self.large_round)
         expected = max(self.share * typical, typical + spread * deviation)
-        trusted = 1.0 if seen.trust_ratio is None else seen.trust_ratio
-        tolerated = expected + self.tolerance_growth * seen.norm_decay * trusted
-        evidence = np.where(known, np.maximum(0.0, response - tolerated), 0.0)
-        return self.against(evidence, labels, {self.cause: response})
+        return expected + self.tolerance_growth * seen.norm_decay * seen.trust_ratio
 
 
 @dataclass(frozen=True)
-class ConsistencyEvidence(LinearPart):
+class ConsistencyEvidence(MeasuredEvidence):
     """An update that turns away from the client's last one: ψ(q) = κ·q·max(0, t − c_i).
 
     c_i is the cosine of a client's update with its last one. An honest client descends the same
@@ -183,34 +231,26 @@ class ConsistencyEvidence(LinearPart):
 
     cause: ClassVar[str] = "update_consistency"
     evidence: ClassVar[str] = "inconsistent"
+    sign: ClassVar[float] = -1.0
 
-    strength: float = 10.0
-    share: float = 0.5
-    spread: float = 4.0
-    large_round: float = 10.0
+    strength: NotNegative = 10.0
+    share: Fraction = 0.5
+    spread: NotNegative = 4.0
+    large_round: Positive = 10.0
 
-    def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "spread")
-        check_fraction(self, "share")
-        check_positive(self, "large_round")
+    def compare(self, averages: Averages) -> Vector:
+        """Return c, 0 where an update is zero; see `MeasuredEvidence.compare`."""
+        return _row_cosines(averages.updates, averages.before)
 
-    def energy(self, seen: Observation, labels: Vector) -> Energy:
-        """Return the energies; c is the cause ``update_consistency``, evidence ``inconsistent``."""
-        consistency = seen.measured.get(self.cause)
-        if consistency is None:
-            return Energy(np.zeros((seen.num_clients, len(labels))))
-        known = np.isfinite(consistency)
-        # Negated, so that the deviation is that of the consistent clients.
-        turned, deviation = median_and_lower_mad(-consistency[known])
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
+        """Return −t, since x = −c; see `MeasuredEvidence.threshold`."""
         large = large_round_share(seen.finite, self.large_round)
-        missing = (1.0 - 0.5 * large) * (1.0 - self.share) * abs(turned)
-        expected = -turned - max(missing, large * self.spread * deviation)
-        evidence = np.where(known, np.maximum(0.0, expected - consistency), 0.0)
-        return self.against(evidence, labels, {self.cause: consistency})
+        missing = (1.0 - 0.5 * large) * (1.0 - self.share) * abs(middle)
+        return middle + max(missing, large * self.spread * deviation)
 
 
 @dataclass(frozen=True)
-class GoalEvidence(LinearPart):
+class GoalEvidence(MeasuredEvidence):
     """An update whose goal is far away: ψ(q) = κ·q·min(limit, max(0, g_i − tolerance)).
 
     g_i is the logarithm of the distance to the client's goal, less its median; see `goal_distance`.
@@ -221,31 +261,32 @@ class GoalEvidence(LinearPart):
     Attributes:
         strength: κ.
         tolerance: How much farther than the median's a goal may be, as a logarithm.
-        limit: The largest evidence.
     """
 
     cause: ClassVar[str] = "goal_distance"
     evidence: ClassVar[str] = "distant"
+    limit: ClassVar[float] = 2.0
 
-    strength: float = 8.0
-    tolerance: float = 1.0
-    limit: float = 2.0
+    strength: NotNegative = 8.0
+    tolerance: NotNegative = 1.0
 
-    def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "tolerance", "limit")
+    @classmethod
+    def of(cls, crf: Any) -> tuple[Self, ...]:
+        """Return the potential, as strong as that of the norm; see `RobustPart.of`."""
+        tolerance = crf.goal_tolerance
+        return () if tolerance is None else (cls(crf.norm_strength, tolerance),)
 
-    def energy(self, seen: Observation, labels: Vector) -> Energy:
-        """Return the energies; g is the cause ``goal_distance``, evidence ``distant``."""
-        distance = seen.measured.get(self.cause)
-        if distance is None:
-            return Energy(np.zeros((seen.num_clients, len(labels))))
-        excess = np.maximum(0.0, distance - self.tolerance)
-        evidence = np.where(np.isfinite(distance), np.minimum(excess, self.limit), 0.0)
-        return self.against(evidence, labels, {self.cause: distance})
+    def compare(self, averages: Averages) -> Vector:
+        """Return g; see `MeasuredEvidence.compare`."""
+        return goal_distance(averages.updates, averages.change, averages.steps)
+
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
+        """Return the tolerance; see `MeasuredEvidence.threshold`."""
+        return self.tolerance
 
 
 @dataclass(frozen=True)
-class Opposition(LinearPart):
+class Opposition(RobustPart):
     """Trusted clients' updates point against it: ψ(q) = 2λ·q·max(0, σ_i − median(σ) − t).
 
     The opposition that client i meets is σ_i = Σ_j C_ij q̄_j, with the conflict
@@ -280,16 +321,12 @@ class Opposition(LinearPart):
     cause: ClassVar[str] = "opposition"
     evidence: ClassVar[str] = "opposed"
 
-    strength: float = 2.0
-    tolerance: float = 0.3
-    vote_power: float = 32.0
-    large_round: float = 10.0
-    spread: float = 4.0
-    tolerance_growth: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "strength", "tolerance", "spread", "tolerance_growth")
-        check_positive(self, "vote_power", "large_round")
+    strength: NotNegative = 2.0
+    tolerance: NotNegative = 0.3
+    vote_power: Positive = 32.0
+    large_round: Positive = 10.0
+    spread: NotNegative = 4.0
+    tolerance_growth: NotNegative = 0.0
 
     @property
     def slope(self) -> float:
@@ -298,11 +335,10 @@ class Opposition(LinearPart):
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
-        credit = np.ones(seen.num_clients) if seen.credit is None else seen.credit
         counted = votes(seen.cosines, self.vote_power)
-        judges = np.flatnonzero(seen.finite & (credit >= 0.5))
+        judges = np.flatnonzero(seen.finite & (seen.credit >= 0.5))
         large = large_round_share(seen.finite, self.large_round)
-        conflicts = conflict(seen.cosines, large) * ((1.0 - large) * credit * counted)
+        conflicts = conflict(seen.cosines, large) * ((1.0 - large) * seen.credit * counted)
         tolerance: float | Vector = (1.0 - large) * (
             self.tolerance + self.tolerance_growth * seen.norm_decay
         )
@@ -323,30 +359,16 @@ class Opposition(LinearPart):
         return energy
 
 
-@dataclass(frozen=True)
-class Chain(Settings):
-    """A client's label stays, or is drawn from the prior: P_t = s·Q_{t−1} + (1 − s)·P₀.
+EVIDENCE: tuple[type[MeasuredEvidence], ...] = (
+    NormEvidence,
+    ResponseEvidence,
+    ConsistencyEvidence,
+    GoalEvidence,
+)
+"""The robust CRF's potentials of one client."""
 
-    Attributes:
-        persistence: s in [0, 1), the probability that the label stays.
-    """
-
-    persistence: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_share(self, "persistence")
-
-    def within(self, window: float) -> Chain:
-        """Return the chain with s^{1/k}, whose label stays over k rounds with s."""
-        return self if window == 1.0 else Chain(self.persistence ** (1.0 / window))
-
-    def transition(self, prior: Matrix, before: Matrix) -> Matrix:
-        """Return P_t, which is P₀ for a new client; see `TemporalPart.transition`.
-
-        It is linear, so that expected labels can be given in the place of marginals.
-        """
-        stay = self.persistence
-        return np.where(np.isnan(before), prior, stay * before + (1.0 - stay) * prior)
+PAIRWISE = (Opposition,)
+"""Those between clients."""
 
 
 def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:
@@ -475,19 +497,6 @@ def curvature_response(change: Matrix, movement: Matrix) -> Vector:
         the client is new.
     """
     return np.where(movement.any(axis=1), _row_cosines(change, movement), np.nan)
-
-
-def update_consistency(update: Matrix, last_update: Matrix) -> Vector:
-    """Return c_i = cos(u_i(t), u_i(t')), t' being when client i last took part.
-
-    Args:
-        update: (m, k) sketches of u_i(t).
-        last_update: (m, k) sketches of u_i(t'); NaN rows for new clients.
-
-    Returns:
-        (m,) cosines; 0 where one of the two is zero, NaN where the client is new.
-    """
-    return _row_cosines(update, last_update)
 
 
 def goal_distance(update: Matrix, change: Matrix, movement: Matrix) -> Vector:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_not_negative, check_positive
+from fedcrf.checks import NotNegative, Positive, Settings, Text
 from fedcrf.crf.field import Field, Inference
 from fedcrf.crf.parts import Observation, Prior, Vector
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import label_prior, median
-from fedcrf.crf.weights import base_weights, refined_weights
+from fedcrf.crf.weights import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import as_layers, as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY, check_filled, finite_clients, is_floating
@@ -31,16 +31,18 @@ LARGEST_REPORTED = 1e300
 
 
 @dataclass(frozen=True)
-class ReportedReliability(Settings):
-    """Evidence that clients report, such as the loss left after local training.
+class EvidenceCRF(Settings):
+    """Less weight for clients that report worse than the others.
 
-    The reliability is f_i = exp(−e_i), e_i = min(limit, strength·max(0, z_i − threshold)), with
-    z_i = (x_i − median(x)) / (median|x − median(x)| + softening) of the reported x. P_i(q) is that
-    of `Reliability`; with labels {0, 1} the expected label is f_i. Evidence only lowers trust: a
+    The reliability of a client is f_i = exp(−e_i), e_i = min(limit, κ·max(0, z_i − t)), with
+    z_i = (x_i − median(x)) / (median|x − median(x)| + s) of the reported x, and weights are
+    ∝ n_i·f_i. By default x is the residual loss: the mean loss that a client has on its own
+    examples after local training. A client whose data differ has a high loss before it trains and a
+    low one after; a client whose data are wrong keeps a high one. Evidence only lowers trust: a
     client that reports less than the others gains nothing, and one that reports nothing finite has
     f_i = 1.
 
-    The softening protects honest clients. Where most losses are near 0, or reported to be, their
+    The softening s protects honest clients. Where most losses are near 0, or reported to be, their
     median deviation is too. An honest client with few examples or rare labels, up to 1.5 nats above
     the median in the first rounds, would then lose its weight; the model would not learn its
     labels, and its loss would stay. The default of 0.55 nats is a quarter of the loss of guessing
@@ -48,56 +50,8 @@ class ReportedReliability(Settings):
     after ten rounds, 0.9 after five where it alone holds a class) and that of a client with three
     in ten labels drawn at random (1.2 to 1.8).
 
-    Attributes:
-        name: The evidence's name.
-        threshold: The tolerance, in deviations above the median.
-        softening: Added to the median absolute deviation, in the evidence's unit.
-        strength: How much e grows for each deviation above the threshold.
-        limit: The largest e.
-    """
-
-    name: str = "residual_loss"
-    threshold: float = 1.0
-    softening: float = 0.55
-    strength: float = 6.0
-    limit: float = 6.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise FedcrfError(f"evidence {self.name!r}: give its name, such as 'residual_loss'")
-        check_not_negative(self, "threshold", "limit")
-        check_positive(self, "softening", "strength")
-
-    def prior(self, seen: Observation, labels: Vector) -> Prior:
-        """Return the prior, and e by ``reported NAME``; NaN where there is no evidence.
-
-        Raises:
-            FedcrfError: There is evidence, but none of that name.
-        """
-        if seen.evidence and self.name not in seen.evidence:
-            raise FedcrfError(
-                f"there is no evidence named '{self.name}', only {', '.join(seen.evidence)}: "
-                "give it, or name another"
-            )
-        values = seen.evidence.get(self.name, np.full(seen.num_clients, np.nan))
-        usable = seen.finite & np.isfinite(values)
-        against = np.full(seen.num_clients, np.nan)
-        against[usable] = excess(values[usable], self.softening)
-        against = np.clip(self.strength * (against - self.threshold), 0.0, self.limit)
-        prior = label_prior(reported_reliability(against), labels)
-        return Prior(prior, {f"{REPORTED} {self.name}": against})
-
-
-@dataclass(frozen=True)
-class EvidenceCRF(Settings):
-    """Less weight for clients that report worse than the others.
-
-    Weights are ∝ n_i·exp(−min(limit, κ·max(0, z_i − t))), with
-    z_i = (x_i − median(x)) / (median|x − median(x)| + s) of the reported x. By default x is the
-    residual loss: the mean loss that a client has on its own examples after local training. A
-    client whose data differ has a high loss before it trains and a low one after; a client whose
-    data are wrong keeps a high one. Evidence only lowers trust, so that a client that lies gains
-    nothing. `ReportedReliability` gives the reasons for the default settings.
+    It is also the prior of its field, P_i(q) as that of `Reliability` with f_i in the place of ρ_i;
+    with the labels {0, 1} the expected label is f_i.
 
     Attributes:
         evidence: Name of the evidence.
@@ -119,28 +73,36 @@ class EvidenceCRF(Settings):
         [0.333, 0.333, 0.001, 0.333]
     """
 
-    evidence: str = "residual_loss"
-    evidence_threshold: float = 1.0
-    evidence_softening: float = 0.55
-    evidence_strength: float = 6.0
-    evidence_limit: float = 6.0
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "evidence_threshold", "evidence_limit")
-        check_positive(self, "evidence_softening", "evidence_strength")
-        self.field  # noqa: B018  (checks the name)
+    evidence: Text = "residual_loss"
+    evidence_threshold: NotNegative = 1.0
+    evidence_softening: Positive = 0.55
+    evidence_strength: Positive = 6.0
+    evidence_limit: NotNegative = 6.0
 
     @cached_property
     def field(self) -> Field:
         """The field of these settings; with labels 0 and 1 its expected label is f_i."""
-        reported = ReportedReliability(
-            self.evidence,
-            self.evidence_threshold,
-            self.evidence_softening,
-            self.evidence_strength,
-            self.evidence_limit,
-        )
-        return Field((0.0, 1.0), reported, iterations=0)
+        return Field((0.0, 1.0), self, iterations=0)
+
+    def prior(self, seen: Observation, labels: Vector) -> Prior:
+        """Return the prior, and e by ``reported NAME``; NaN where there is no evidence.
+
+        Raises:
+            FedcrfError: There is evidence, but none of that name.
+        """
+        if seen.evidence and self.evidence not in seen.evidence:
+            raise FedcrfError(
+                f"there is no evidence named '{self.evidence}', only {', '.join(seen.evidence)}: "
+                "give it, or name another"
+            )
+        values = seen.evidence.get(self.evidence, np.full(seen.num_clients, np.nan))
+        usable = seen.finite & np.isfinite(values)
+        against = np.full(seen.num_clients, np.nan)
+        against[usable] = excess(values[usable], self.evidence_softening)
+        against = self.evidence_strength * (against - self.evidence_threshold)
+        against = np.clip(against, 0.0, self.evidence_limit)
+        prior = label_prior(reported_reliability(against), labels)
+        return Prior(prior, {f"{REPORTED} {self.evidence}": against})
 
     def infer(
         self, updates: Any, num_examples: Any = None, *, evidence: Evidence | None = None
@@ -166,19 +128,8 @@ class EvidenceCRF(Settings):
         """Infer as `infer` does, from whether each update is finite: (m,) bool."""
         base = base_weights(num_examples, finite)
         found = self.infer_reliability(finite, evidence)
-        weights, fell_back = refined_weights(base, found.expected_label)
-        return Posterior(
-            weights=weights,
-            base_weights=base,
-            trust=found.expected_label,
-            marginals=found.marginals,
-            unary=found.unary,
-            causes=found.causes,
-            clip=np.where(finite, 1.0, np.nan),
-            excluded=~finite,
-            overflowed=np.zeros_like(finite),  # lengths are not computed
-            fell_back=fell_back,
-        )
+        # Lengths are not computed.
+        return Posterior.of(found, base, finite, overflowed=np.zeros_like(finite))
 
     def infer_reliability(self, finite: NDArray[np.bool_], evidence: Evidence | None) -> Inference:
         """Return what is inferred from the evidence alone.

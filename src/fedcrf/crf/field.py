@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_share, check_whole, checked_number, checked_share
+from fedcrf.checks import Natural, Settings, Share, check_whole, checked_number, checked_share
 from fedcrf.crf.parts import (
     Causes,
     Energy,
     EvidencePart,
     LinearPart,
+    Matrix,
     Message,
     Observation,
     PairwisePart,
     PriorPart,
-    TemporalPart,
 )
 from fedcrf.crf.potentials import unary_energy
 from fedcrf.errors import FedcrfError
@@ -54,7 +54,8 @@ class Field(Settings):
         prior: The labels' probabilities P_i.
         evidence: Energies of one client.
         pairwise: Energies between clients.
-        temporal: How the last marginals become this round's prior; None forgets them.
+        persistence: s in [0, 1), the probability that a client's label stays as it was when it last
+            took part; see `transition`. With 0 earlier rounds are forgotten.
         iterations: R ≥ 0, parallel mean-field updates.
         damping: Share of the marginals that an update keeps, in [0, 1).
 
@@ -85,14 +86,13 @@ class Field(Settings):
     prior: PriorPart
     evidence: tuple[EvidencePart, ...] = ()
     pairwise: tuple[PairwisePart, ...] = ()
-    temporal: TemporalPart | None = None
-    iterations: int = 5
-    damping: float = 0.0
+    persistence: Share = 0.0
+    iterations: Natural = 5
+    damping: Share = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "labels", checked_labels(self.labels))
-        check_whole("iterations", self.iterations, least=0)
-        check_share(self, "damping")
 
     @property
     def linear_parts(self) -> tuple[LinearPart, ...]:
@@ -105,8 +105,8 @@ class Field(Settings):
         labels = np.array(self.labels)
         prior = self.prior.prior(seen, labels)
         initial = prior.probabilities
-        if self.temporal is not None and seen.before is not None:
-            initial = self.temporal.transition(initial, seen.before)
+        if seen.before is not None:
+            initial = transition(initial, seen.before, self.persistence, seen.window)
         unary = unary_energy(initial)
         causes = dict(prior.causes)
         if causes:  # potentials may need them too
@@ -139,6 +139,22 @@ def _counted(energy: Energy, part: object, window: float) -> Energy:
     if isinstance(part, LinearPart):
         causes[part.evidence] = causes[part.evidence] / window
     return Energy(energy.values / window, causes)
+
+
+def transition(prior: Matrix, before: Matrix, persistence: float, window: float) -> Matrix:
+    """Return P_t = s·Q_{t−1} + (1 − s)·P₀: a label stays, or is drawn from the prior.
+
+    It is linear, so that expected labels can be given in the place of marginals.
+
+    Args:
+        prior: P₀, the (m, L) prior of a new client, or what broadcasts to it.
+        before: (m, L) marginals Q_{t−1} of the round in which a client last took part; NaN rows
+            for new clients, whose P_t is P₀.
+        persistence: The probability that a label stays over a window.
+        window: k, the rounds of a window; in each a label stays with s = persistence^{1/k}.
+    """
+    stay = persistence ** (1.0 / window)
+    return np.where(np.isnan(before), prior, stay * before + (1.0 - stay) * prior)
 
 
 def mean_field(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import numbers
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,26 +22,39 @@ from fedcrf.statistics.inputs import NO_ARRAY
 Arrays = Mapping[str, NDArray[Any]]
 """A memory as plain arrays by name, which any checkpoint can hold."""
 
-ARRAYS: Mapping[str, tuple[str, str]] = {
-    "layout": ("iu", "4"),
-    "labels": ("iuf", "L"),
-    "clients": ("iu", "k"),  # identities, rising, in the order of the next four
-    "beliefs": ("iuf", "kL"),
-    "sketches": ("iuf", "ks"),
-    "before": ("iuf", "kb"),
-    "rounds": ("iu", "k"),  # each client's row of the next four
-    "positions": ("iuf", "Ts"),  # one of each path of the model, the longest ago first
-    "earlier": ("iuf", "Tb"),
-    "counts": ("iu", "T"),
-    "last": ("iu", "T"),
-    "expected": ("iuf", "s"),
-    "longest": ("iuf", "1"),
-    "window": ("iuf", "5"),
-}
-"""The plain arrays of a memory of k clients: the kinds of dtype that each may have, and its axes.
 
-What they hold is an attribute of `ClientMemory` or `Row`.
-"""
+class Plain(NamedTuple):
+    """One of the plain arrays of a memory.
+
+    Attributes:
+        dtype: Its dtype; as given, any of whole numbers, or any real one.
+        axes: A letter or a number for each: k clients, T paths, L labels, sketches of s numbers,
+            b in an average before the recent one.
+        attribute: Where an axis is of clients or paths, the attribute of `Row` or `Path` in it.
+    """
+
+    dtype: type[np.generic]
+    axes: str
+    attribute: str = ""
+
+
+ARRAYS: Mapping[str, Plain] = {
+    "layout": Plain(np.int64, "4"),
+    "labels": Plain(np.float64, "L"),
+    "clients": Plain(np.int64, "k"),  # identities, rising, in the order of the next four
+    "beliefs": Plain(np.float64, "kL", "belief"),
+    "sketches": Plain(np.float32, "ks", "sketch"),
+    "before": Plain(np.float32, "kb", "before"),
+    "rounds": Plain(np.int64, "k"),  # each client's row of the next four
+    "positions": Plain(np.float64, "Ts", "position"),  # of each path, the longest ago first
+    "earlier": Plain(np.float64, "Tb", "earlier"),
+    "counts": Plain(np.int64, "T", "count"),
+    "last": Plain(np.int64, "T", "last"),
+    "expected": Plain(np.float64, "s"),
+    "longest": Plain(np.float64, "1"),
+    "window": Plain(np.float64, "5"),
+}
+"""What they hold is an attribute of `ClientMemory`, `Row` or `Path`."""
 
 ADDED = ("before", "earlier", "counts", "last", "window")
 """Those that memories of version 0.1 lack; they are of a rule without windows."""
@@ -88,29 +102,6 @@ class Row:
     sketch: NDArray[np.float32]
     before: NDArray[np.float32]
     path: Path
-
-
-@dataclass(frozen=True, eq=False)
-class Recalled:
-    """The rows of a round's m clients, stacked; NaN for a client that is new.
-
-    Attributes:
-        beliefs: (m, L) marginals.
-        sketches: (m, s) float64 sketches of the recent averages of their updates.
-        before: (m, b) float64 sketches of the averages before them; b is s, or 0 without windows.
-        positions: (T, s) of their T different paths, the recent averages.
-        earlier: (T, b) of the same, the averages before them.
-        counts: (T,) of the same, the rounds; 0 for new clients.
-        rounds: (m,) each client's row of the last three.
-    """
-
-    beliefs: NDArray[np.float64]
-    sketches: NDArray[np.float64]
-    before: NDArray[np.float64]
-    positions: NDArray[np.float64]
-    earlier: NDArray[np.float64]
-    counts: NDArray[np.int64]
-    rounds: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,29 +201,13 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         """Return a plain array, made anew and for the caller to keep."""
         if name in SHARED:
             return np.array(getattr(self, name))
-        size, rows = len(self.expected), [self.rows[client] for client in sorted(self.rows)]
+        rows = [self.rows[client] for client in sorted(self.rows)]
+        paths = _paths(self.rows.values())
         if name == "clients":
             return np.array(sorted(self.rows), dtype=np.int64)
-        if name == "beliefs":
-            return np.array([row.belief for row in rows]).reshape(-1, len(self.labels))
-        if name == "sketches":
-            return np.array([row.sketch for row in rows], np.float32).reshape(-1, size)
-        if name == "before":
-            before = np.array([row.before for row in rows], np.float32)
-            return before.reshape(len(rows), self._averaged)
-        paths = _paths(self.rows.values())
-        if name == "positions":
-            return np.array([path.position for path in paths]).reshape(-1, size)
-        if name == "earlier":
-            earlier = np.array([path.earlier for path in paths])
-            return earlier.reshape(len(paths), self._averaged)
-        if name == "counts":
-            return np.array([path.count for path in paths], dtype=np.int64)
-        if name == "last":
-            return np.array([path.last for path in paths], dtype=np.int64)
         if name == "rounds":
             return _rounds(rows, paths)
-        raise KeyError(name)
+        return self._stacked(name, rows if ARRAYS[name].axes[0] == "k" else paths)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the plain arrays."""
@@ -242,26 +217,41 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         """Return the number of plain arrays."""
         return len(ARRAYS)
 
-    @property
-    def _averaged(self) -> int:
-        """b, the numbers in an average before the recent one."""
-        return len(self.expected) if self.averaged else 0
+    @cached_property
+    def _lengths(self) -> dict[str, int]:
+        """The lengths of the axes that do not depend on how many clients are remembered."""
+        size = len(self.expected)
+        fixed = {"1": 1, "4": 4, "5": 5, "L": len(self.labels), "s": size}
+        return {**fixed, "b": size if self.averaged else 0}
 
-    def gather(self, clients: NDArray[np.int64]) -> Recalled:
-        """Return the rows of these (m,) identities."""
+    def _stacked(self, name: str, parts: Collection[Row | Path]) -> NDArray[Any]:
+        """Return one attribute of rows or paths as an array of its own."""
+        dtype, axes, attribute = ARRAYS[name]
+        shape = [len(parts), *(self._lengths[axis] for axis in axes[1:])]
+        return np.array([getattr(part, attribute) for part in parts], dtype).reshape(shape)
+
+    @cached_property
+    def _new_row(self) -> Row:
+        """The row of a client that is new."""
         unknown = np.full(len(self.expected), np.nan)
-        nothing, before = unknown.astype(np.float32), unknown[: self._averaged]
-        path = Path(unknown, before, 0, 0)
-        new = Row(np.full(len(self.labels), np.nan), nothing, nothing[: self._averaged], path)
-        rows = [self.rows.get(client, new) for client in clients.tolist()]
+        before = unknown[: self._lengths["b"]]
+        return Row(
+            belief=np.full(len(self.labels), np.nan),
+            sketch=unknown.astype(np.float32),
+            before=before.astype(np.float32),
+            path=Path(unknown, before, count=0, last=0),
+        )
+
+    def gather(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.float64], Averages]:
+        """Return the beliefs and averages of these (m,) identities; NaN of new clients."""
+        rows = [self.rows.get(client) or self._new_row for client in clients.tolist()]
         paths = _paths(rows)
-        return Recalled(
-            np.array([row.belief for row in rows]),
+        return self._stacked("beliefs", rows), Averages(
             np.array([row.sketch for row in rows], np.float64),
             np.array([row.before for row in rows], np.float64),
-            np.array([path.position for path in paths]),
-            np.array([path.earlier for path in paths]),
-            np.array([path.count for path in paths], dtype=np.int64),
+            self._stacked("positions", paths),
+            self._stacked("earlier", paths),
+            self._stacked("counts", paths),
             _rounds(rows, paths),
         )
 
@@ -288,6 +278,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             most: Clients to remember, or m where that is more. The longest absent are forgotten
                 first.
         """
+        averages = averages if self.averaged else averages.of_one_round()
         rows, identities = dict(self.rows), clients.tolist()
         number = 1 + (next(reversed(rows.values())).path.last if rows else 0)
         paths = {
@@ -300,7 +291,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             for path in set(averages.rounds.tolist())
         }
         sketches = as_remembered(averages.updates)
-        before = as_remembered(averages.before[:, : self._averaged])
+        before = as_remembered(averages.before)
         for place in np.argsort(clients).tolist():
             rows.pop(identities[place], None)  # so that it comes last
             # Copies, since a view would keep the whole round's array in memory.
@@ -363,18 +354,17 @@ def _rounds(rows: Iterable[Row], paths: Mapping[Path, int]) -> NDArray[np.int64]
 
 def _rows(arrays: Arrays) -> dict[int, Row]:
     """Return the rows of checked plain arrays."""
-    paths = [
-        Path(np.array(position, np.float64), np.array(earlier, np.float64), int(count), int(last))
-        for position, earlier, count, last in zip(
-            *(arrays[name] for name in ("positions", "earlier", "counts", "last")), strict=True
-        )
-    ]
     order = np.lexsort((arrays["clients"], arrays["last"][arrays["rounds"]]))
+    own = {name: np.array(arrays[name], each.dtype) for name, each in ARRAYS.items()}
+    paths = [
+        Path(own["positions"][place].copy(), own["earlier"][place].copy(), int(count), int(last))
+        for place, (count, last) in enumerate(zip(own["counts"], own["last"], strict=True))
+    ]
     return {
         int(arrays["clients"][place]): Row(
-            np.array(arrays["beliefs"][place], np.float64),
-            np.array(arrays["sketches"][place], np.float32),
-            np.array(arrays["before"][place], np.float32),
+            own["beliefs"][place].copy(),
+            own["sketches"][place].copy(),
+            own["before"][place].copy(),
             paths[arrays["rounds"][place]],
         )
         for place in order.tolist()
@@ -396,16 +386,10 @@ def _of_version_0_1(memory: Arrays) -> Arrays:
 
 def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
     """Return whether plain arrays have the dtypes and axes of `ARRAYS`."""
-    lengths = {
-        "1": 1,
-        "4": 4,
-        "5": 5,
-        "b": like._averaged,
-        "L": len(like.labels),
-        "s": len(like.expected),
-    }
-    for name, (kinds, axes) in ARRAYS.items():
+    lengths = dict(like._lengths)
+    for name, (dtype, axes, _) in ARRAYS.items():
         array = arrays[name]
+        kinds = "iu" if dtype is np.int64 else "iuf"
         if array.dtype.kind not in kinds or array.ndim != len(axes):
             return False
         for axis, length in zip(axes, array.shape, strict=True):
@@ -432,6 +416,7 @@ def _hold_values(arrays: Arrays) -> bool:
             and (beliefs >= 0).all()
         )
         and bool(window[0] >= 1 and (np.delete(window, 2) >= 0).all())
+        and bool(window[0] == 1 or arrays["before"].shape[1] > 0)
         and not np.isinf(arrays["before"]).any()
         and not np.isinf(arrays["earlier"]).any()
         and np.allclose(beliefs.sum(axis=1), 1.0)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings
+from fedcrf.checks import NotNegative, Settings
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import CrowdStatistics, Statistics
 
@@ -36,10 +36,9 @@ class Observation:
             earlier rounds, and the causes of the prior; NaN where a client's is unknown.
         before: (m, L) marginals of the round in which a client last took part; NaN rows for new
             clients. None without a memory.
-        credit: (m,) in [0, 1], how much a client's opposition to others counts; None where all
-            counts in full.
+        credit: (m,) in [0, 1], how much a client's opposition to others counts; or one for all.
         trust_ratio: (m,) in [0, 1], a client's trust when it last took part, as a share of a new
-            client's prior trust; 1 for a new client. None without a memory.
+            client's prior trust; or one for all. 1 for a new client.
         norm_decay: The logarithm by which the round's median norm is below the longest median norm
             so far; 0 where it is not below.
         sizes: (m,) each client's examples as a multiple of the median, as far as they are believed;
@@ -53,8 +52,8 @@ class Observation:
     evidence: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     before: NDArray[np.float64] | None = None
-    credit: NDArray[np.float64] | None = None
-    trust_ratio: NDArray[np.float64] | None = None
+    credit: NDArray[np.float64] | float = 1.0
+    trust_ratio: NDArray[np.float64] | float = 1.0
     norm_decay: float = 0.0
     sizes: NDArray[np.float64] | None = None
     window: float = 1.0
@@ -155,20 +154,6 @@ class PairwisePart(Protocol):
         ...
 
 
-class TemporalPart(Protocol):
-    """How a client's label changes between rounds."""
-
-    def transition(self, prior: Matrix, before: Matrix) -> Matrix:
-        """Return the (m, L) prior of this round.
-
-        Args:
-            prior: (m, L) prior of a new client.
-            before: (m, L) marginals of the round in which a client last took part; NaN rows for new
-                clients.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class LinearPart(Settings):
     """Base of parts whose energy is evidence times the label: ψ(q) = slope·q·e_i.
@@ -185,7 +170,7 @@ class LinearPart(Settings):
     cause: ClassVar[str]
     evidence: ClassVar[str]
 
-    strength: float
+    strength: NotNegative
 
     @property
     def slope(self) -> float:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.crf.field import Inference
 from fedcrf.crf.potentials import Pairs
+from fedcrf.crf.weights import refined_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import weighted_average
 from fedcrf.statistics.inputs import Layers, given_layers, is_on_gpu
@@ -73,6 +75,39 @@ class Posterior:
         for value in [*values, *self.causes.values()]:
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
+
+    @classmethod
+    def of(
+        cls,
+        found: Inference,
+        base_weights: NDArray[np.float64],
+        finite: NDArray[np.bool_],
+        overflowed: NDArray[np.bool_],
+    ) -> Self:
+        """Return the posterior of a field whose expected labels are the trust; nothing is clipped.
+
+        Args:
+            found: What the field inferred.
+            base_weights: (m,) β.
+            finite: (m,) bool; whether a client is not excluded.
+            overflowed: (m,) bool; see the attribute.
+        """
+        weights, fell_back = refined_weights(base_weights, found.expected_label)
+        causes = dict(found.causes)
+        affinity = causes.pop("affinity", None)
+        return cls(
+            weights=weights,
+            base_weights=base_weights,
+            trust=found.expected_label,
+            marginals=found.marginals,
+            unary=found.unary,
+            causes=causes,
+            clip=np.where(finite, 1.0, np.nan),
+            excluded=~finite,
+            overflowed=overflowed,
+            fell_back=fell_back,
+            affinity=affinity,
+        )
 
     @property
     def coefficients(self) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_not_negative, check_positive, check_truth
+from fedcrf.checks import NotNegative, Positive, Settings, Truth
 from fedcrf.crf.parts import Energy, Matrix, Message, Observation, Prior, Vector
 from fedcrf.statistics import EPSILON, Statistics
 from fedcrf.statistics.crowds import pair_rows
@@ -170,14 +170,9 @@ class Attraction(Settings):
         reliability_gate: Whether affinities carry the factor min(ρ_i, ρ_j).
     """
 
-    strength: float = 0.5
-    bandwidth: float = 0.5
-    reliability_gate: bool = True
-
-    def __post_init__(self) -> None:
-        check_truth("reliability_gate", self.reliability_gate)
-        check_not_negative(self, "strength")
-        check_positive(self, "bandwidth")
+    strength: NotNegative = 0.5
+    bandwidth: Positive = 0.5
+    reliability_gate: Truth = True
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message λ Σ_j A_ij Σ_q' Q_j(q')(q − q')²; A is its cause ``affinity``."""

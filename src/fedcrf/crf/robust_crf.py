@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import (
+    Count,
+    Finite,
+    Fraction,
+    Natural,
+    NotNegative,
+    Positive,
     Settings,
-    check_fraction,
-    check_not_negative,
-    check_number,
-    check_positive,
-    check_whole,
-    checked_number,
+    Share,
+    Text,
+    number,
 )
 from fedcrf.crf.evidence import (
-    Chain,
-    ConsistencyEvidence,
-    GoalEvidence,
+    EVIDENCE,
+    PAIRWISE,
     LogOddsPrior,
-    NormEvidence,
-    Opposition,
+    MeasuredEvidence,
     ResponseEvidence,
     clip_factors,
-    curvature_response,
-    goal_distance,
     norm_decay,
     supported_counts,
     trust_ratio,
-    update_consistency,
     votes,
 )
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
-from fedcrf.crf.field import Field
+from fedcrf.crf.field import Field, Inference, checked_labels, transition
 from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
@@ -48,6 +46,34 @@ from fedcrf.crf.window import Averages, Window
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
+
+
+@dataclass(frozen=True, eq=False)
+class _Recalled:
+    """What is remembered of a round's m clients, and what the round adds to it.
+
+    Attributes:
+        memory: The memory before the round.
+        clients: (m,) identities.
+        beliefs: (m, L) marginals when the clients last took part; NaN rows for new clients.
+        window: This round's.
+        sketches: (m, s) of the updates; NaN rows for those that are not finite.
+        position: (s,) sketch of the global model.
+        averages: The averages after the round.
+    """
+
+    memory: ClientMemory
+    clients: NDArray[np.int64]
+    beliefs: NDArray[np.float64]
+    window: Window
+    sketches: NDArray[np.float64]
+    position: NDArray[np.float64]
+    averages: Averages
+
+    @cached_property
+    def trust(self) -> NDArray[np.float64]:
+        """(m,) expected labels when the clients last took part; NaN for new clients."""
+        return self.beliefs @ self.memory.labels
 
 
 @dataclass(frozen=True)
@@ -67,7 +93,7 @@ class RobustCRF(Settings):
       wants the model to go much farther than others do.
 
     Each has a tolerance, and only what exceeds it is evidence. Agreement earns nothing. The prior
-    is P(q) ∝ exp(b·q), and a client's label is a Markov chain over rounds (`Chain`). A client that
+    is P(q) ∝ exp(b·q), and a client's label is a Markov chain over rounds (`Field`). A client that
     reports evidence against itself is trusted less, and its opposition to others counts less.
 
     Weights are α_i ∝ n_i q̄_i / k_i with k_i = 1 + Σ_{j≠i} max(0, cos(u_i, u_j))^p, so that copies
@@ -171,124 +197,59 @@ class RobustCRF(Settings):
     }
 
     labels: tuple[float, ...] = (0.0, 0.25, 1.0)
-    prior_log_odds: float = 2.0
-    persistence: float = 0.9
-    longest_window: float | None = None
-    opposition_strength: float = 2.0
-    opposition_tolerance: float = 0.3
-    opposition_tolerance_growth: float = 0.0
-    vote_power: float = 32.0
-    large_round: float = 10.0
-    copy_power: float = 100.0
-    spread: float = 4.0
-    norm_strength: float = 8.0
-    norm_exponent: float = 0.7
-    norm_tolerance: float = 1.0
-    norm_tolerance_growth: float = 0.0
-    curvature_response_strength: float = 10.0
-    curvature_response_share: float = 0.5
-    curvature_response_tolerance_growth: float = 0.0
-    update_consistency_strength: float = 10.0
-    update_consistency_share: float = 0.5
-    goal_tolerance: float | None = None
-    clip: float = 2.0
-    counts: str | None = None
-    count_cap: float = 3.0
-    evidence: str = "residual_loss"
-    evidence_threshold: float = 1.0
-    evidence_softening: float = 0.55
-    evidence_strength: float = 6.0
-    evidence_limit: float = 6.0
-    trust_floor: float = 0.15
-    iterations: int = 30
-    damping: float = 0.5
-    remember: int = 4096
-    sketch_size: int = 4096
-    sketch_seed: int | None = None
+    prior_log_odds: Finite = 2.0
+    persistence: Share = 0.9
+    longest_window: Annotated[float, number(1.0)] | None = None
+    opposition_strength: NotNegative = 2.0
+    opposition_tolerance: NotNegative = 0.3
+    opposition_tolerance_growth: NotNegative = 0.0
+    vote_power: Positive = 32.0
+    large_round: Positive = 10.0
+    copy_power: Positive = 100.0
+    spread: NotNegative = 4.0
+    norm_strength: NotNegative = 8.0
+    norm_exponent: NotNegative = 0.7
+    norm_tolerance: NotNegative = 1.0
+    norm_tolerance_growth: Fraction = 0.0
+    curvature_response_strength: NotNegative = 10.0
+    curvature_response_share: Fraction = 0.5
+    curvature_response_tolerance_growth: NotNegative = 0.0
+    update_consistency_strength: NotNegative = 10.0
+    update_consistency_share: Fraction = 0.5
+    goal_tolerance: NotNegative | None = None
+    clip: Positive = 2.0
+    counts: Literal["claimed", "attested"] | None = None
+    count_cap: Positive = 3.0
+    evidence: Text = "residual_loss"
+    evidence_threshold: NotNegative = 1.0
+    evidence_softening: Positive = 0.55
+    evidence_strength: Positive = 6.0
+    evidence_limit: NotNegative = 6.0
+    trust_floor: Fraction = 0.15
+    iterations: Natural = 30
+    damping: Share = 0.5
+    remember: Count = 4096
+    sketch_size: Count = 4096
+    sketch_seed: Natural | None = None
 
     def __post_init__(self) -> None:
-        # Here, so that errors have these names; the field's parts have others for them.
-        checked_number("prior_log_odds", self.prior_log_odds)
-        check_not_negative(
-            self,
-            "opposition_strength",
-            "opposition_tolerance",
-            "opposition_tolerance_growth",
-            "norm_strength",
-            "norm_exponent",
-            "norm_tolerance",
-            "curvature_response_strength",
-            "curvature_response_tolerance_growth",
-            "update_consistency_strength",
-        )
-        if self.goal_tolerance is not None:
-            check_not_negative(self, "goal_tolerance")
-        check_fraction(
-            self,
-            "norm_tolerance_growth",
-            "curvature_response_share",
-            "update_consistency_share",
-            "trust_floor",
-        )
-        object.__setattr__(self, "labels", self.field.labels)
-        self.reported  # noqa: B018  (checks the settings)
-        check_positive(self, "clip", "count_cap", "copy_power")
-        if self.counts not in (None, "claimed", "attested"):
-            raise FedcrfError(f'counts {self.counts!r}: give "claimed" or "attested", or none')
+        super().__post_init__()
+        object.__setattr__(self, "labels", checked_labels(self.labels))
         if self.counts == "claimed" and self.norm_exponent == 0.0:
             raise FedcrfError(
                 'norm_exponent 0: give one above 0 where counts are "claimed", since lengths that '
                 "do not grow with the examples support none"
             )
-        if self.longest_window is not None:
-            check_number("longest_window", self.longest_window, 1.0)
-        check_whole("remember", self.remember, least=1)
-        check_whole("sketch_size", self.sketch_size, least=1)
-        check_whole("sketch_seed", self._seed, least=0)
 
     @cached_property
     def field(self) -> Field:
         """The field of these settings."""
-        goals: tuple[GoalEvidence, ...] = ()
-        if self.goal_tolerance is not None:
-            goals = (GoalEvidence(self.norm_strength, self.goal_tolerance),)
         return Field(
             self.labels,
             LogOddsPrior(self.prior_log_odds),
-            evidence=(
-                NormEvidence(
-                    self.norm_strength,
-                    self.norm_exponent,
-                    self.norm_tolerance,
-                    spread=self.spread,
-                    tolerance_growth=self.norm_tolerance_growth,
-                ),
-                ResponseEvidence(
-                    self.curvature_response_strength,
-                    self.curvature_response_share,
-                    self.spread,
-                    self.large_round,
-                    self.curvature_response_tolerance_growth,
-                ),
-                ConsistencyEvidence(
-                    self.update_consistency_strength,
-                    self.update_consistency_share,
-                    self.spread,
-                    self.large_round,
-                ),
-                *goals,
-            ),
-            pairwise=(
-                Opposition(
-                    self.opposition_strength,
-                    self.opposition_tolerance,
-                    self.vote_power,
-                    self.large_round,
-                    self.spread,
-                    self.opposition_tolerance_growth,
-                ),
-            ),
-            temporal=Chain(self.persistence),
+            evidence=tuple(part for kind in EVIDENCE for part in kind.of(self)),
+            pairwise=tuple(part for kind in PAIRWISE for part in kind.of(self)),
+            persistence=self.persistence,
             iterations=self.iterations,
             damping=self.damping,
         )
@@ -303,8 +264,8 @@ class RobustCRF(Settings):
                 this name; NaN for a new client, whose p_i is p₀.
             window: k, the cause of this name; in its place s is s^{1/k}.
         """
-        chain = Chain(self.persistence).within(window)
-        return chain.transition(np.asarray(self.unknown_label), remembered)
+        unknown = np.asarray(self.unknown_label)
+        return transition(unknown, remembered, self.persistence, window)
 
     @cached_property
     def unknown_label(self) -> float:
@@ -312,20 +273,10 @@ class RobustCRF(Settings):
         labels = np.asarray(self.labels)
         return float(LogOddsPrior(self.prior_log_odds).probabilities(labels) @ labels)
 
-    @property
-    def _seed(self) -> int:
-        return 0 if self.sketch_seed is None else self.sketch_seed
-
     @cached_property
     def reported(self) -> EvidenceCRF:
         """The CRF of the evidence that clients report."""
-        return EvidenceCRF(
-            self.evidence,
-            self.evidence_threshold,
-            self.evidence_softening,
-            self.evidence_strength,
-            self.evidence_limit,
-        )
+        return EvidenceCRF(**{each.name: getattr(self, each.name) for each in fields(EvidenceCRF)})
 
     def infer(
         self,
@@ -386,7 +337,7 @@ class RobustCRF(Settings):
 
     def sketches(self, clients: Sequence[Layers]) -> NDArray[np.float64]:
         """Return (m, sketch_size) sketches of vectors, of updates or of models."""
-        return sketch(clients, self.sketch_size, self._seed)
+        return sketch(clients, self.sketch_size, self.sketch_seed or 0)
 
     def infer_from_statistics(
         self,
@@ -412,69 +363,23 @@ class RobustCRF(Settings):
         """
         finite = statistics.finite
         claimed = base_weights(num_examples, finite)
-        who = identities(clients, len(finite))
-        layout = (statistics.dimension, self.sketch_size, self._seed, position is not None)
-        averaged = self.longest_window is not None
-        memory = ClientMemory.of(memory, layout, self.labels, averaged=averaged)
-        past, window = memory.gather(who), Window.of(memory.window)
-        position = memory.expected if position is None else position
-        # Rounded, so that a repeated update has not changed.
-        sketches = as_remembered(sketches).astype(np.float64)
-        sketches[~finite] = np.nan
-        looked_at = statistics
-        if averaged:
-            averages = Averages.of(past, sketches, position, window.length)
-            if window.length > 1.0:
-                looked_at = replace(statistics, gram=averages.updates @ averages.updates.T)
-        else:
-            averages = Averages.of_single_rounds(past, sketches, position)
-        trusted = past.beliefs @ memory.labels
+        past = self._recalled(statistics, sketches, position, clients, memory)
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
-        credit = np.ones(len(finite)) if reported is None else reported.expected_label
-        middle = median_norm(looked_at.norms, finite)
-        change = averages.updates - averages.before
-        response = curvature_response(change, averages.steps)
-        known = response[np.isfinite(response)]
-        # Where nobody responds yet, a longer window will show who does.
-        heard = response if not averaged or median(known) < 0.0 else np.full_like(response, np.nan)
-        counted, sizes = self._counted(claimed, looked_at.norms, heard)
-        copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
-        base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
-        measured = {
-            ResponseEvidence.cause: heard,
-            ConsistencyEvidence.cause: update_consistency(averages.updates, averages.before),
-        }
-        if self.goal_tolerance is not None:
-            measured[GoalEvidence.cause] = goal_distance(averages.updates, change, averages.steps)
-        seen = Observation(
-            looked_at,
-            num_examples=counted,
-            measured=measured,
-            before=past.beliefs,
-            credit=credit,
-            trust_ratio=trust_ratio(trusted, self.unknown_label),
-            norm_decay=norm_decay(middle, float(memory.longest[0])),
-            sizes=sizes,
-            window=window.length,
-        )
-        field = self.field
-        if window.length > 1.0:
-            field = replace(field, temporal=Chain(self.persistence).within(window.length))
-        found = field.infer(seen)
+        credit = 1.0 if reported is None else reported.expected_label
+
+        seen = self._observed(statistics, claimed, past, credit)
+        found = self.field.infer(seen)
+
         trust = found.expected_label * credit
+        copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
+        base, _ = refined_weights(seen.num_examples, np.where(finite, copies, 0.0))
         decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
         longest = self.clip * median_norm(statistics.norms, finite)
         longest *= math.exp(self.norm_tolerance_growth * seen.norm_decay)
         clip = clip_factors(statistics.norms, finite, longest)
-        beliefs = found.marginals
-        if decided.kept_reason is not None and memory.trusts_absent(
-            who, self.trust_floor * self.unknown_label
-        ):
-            # While the model stays, nobody is tested: trust may fall, but it does not rise.
-            risen = found.expected_label > trusted
-            beliefs = np.where(risen[:, None], past.beliefs, beliefs)
-        present = slice(None) if finite.all() else finite  # all rows, without a copy
-        moved = (decided.weights * clip)[present] @ sketches[present]
+        learnt = found.marginals
+        if decided.kept_reason is not None:
+            learnt = self._learnt_while_kept(past, found)
         return Posterior(
             weights=decided.weights,
             base_weights=base,
@@ -484,32 +389,115 @@ class RobustCRF(Settings):
             causes={
                 # A part has a number for an excluded client too, of which it measured nothing.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
-                "remembered": trusted,
+                "remembered": past.trust,
                 "clip": clip,
                 "copies": copies,
-                **({"window": np.where(finite, window.length, np.nan)} if averaged else {}),
-                **self._counted_parts(claimed, counted),
+                **({"window": np.where(finite, seen.window, np.nan)} if self._windowed else {}),
+                **self._counted_parts(claimed, seen.num_examples),
                 **(reported.causes if reported is not None and evidence else {}),
             },
             clip=clip,
             excluded=~finite,
             overflowed=statistics.overflowed,
             fell_back=decided.fell_back,
-            memory=memory.scatter(
-                who[present],
-                beliefs[present],
-                averages.of_clients(present),
-                expected=position + moved,
-                median_norm=middle,
-                window=(
-                    memory.window
-                    if self.longest_window is None
-                    else window.after(response, self.longest_window).numbers
-                ),
-                most=self.remember,
-            ),
+            memory=self._remembered(past, seen, learnt, decided.weights * clip),
             trusted_share=decided.share,
             kept_reason=decided.kept_reason,
+        )
+
+    @property
+    def _windowed(self) -> bool:
+        return self.longest_window is not None
+
+    def _recalled(
+        self,
+        statistics: UpdateStatistics,
+        sketches: NDArray[np.float64],
+        position: NDArray[np.float64] | None,
+        clients: Sequence[int | str] | None,
+        memory: Arrays | None,
+    ) -> _Recalled:
+        """Return what is known of the round's clients, and where the round takes their averages."""
+        who = identities(clients, len(statistics.finite))
+        seed, given = self.sketch_seed or 0, position is not None
+        layout = (statistics.dimension, self.sketch_size, seed, given)
+        known = ClientMemory.of(memory, layout, self.labels, averaged=self._windowed)
+        position = known.expected if position is None else position
+        # Rounded, so that a repeated update has not changed.
+        sketches = as_remembered(sketches).astype(np.float64)
+        sketches[~statistics.finite] = np.nan
+        beliefs, averages = known.gather(who)
+        window = Window.of(known.window)
+        averages = averages.after(sketches, position, window.length)
+        return _Recalled(known, who, beliefs, window, sketches, position, averages)
+
+    def _observed(
+        self,
+        statistics: UpdateStatistics,
+        claimed: NDArray[np.float64],
+        past: _Recalled,
+        credit: NDArray[np.float64] | float,
+    ) -> Observation:
+        """Return what the field sees of a round: its updates' averages, and how they compare."""
+        finite, averages = statistics.finite, past.averages
+        if past.window.length > 1.0:
+            statistics = replace(statistics, gram=averages.updates @ averages.updates.T)
+        measured = {
+            part.cause: compared
+            for part in self.field.evidence
+            if isinstance(part, MeasuredEvidence)
+            and (compared := part.compare(averages)) is not None
+        }
+        response = averages.response
+        if self._windowed and not median(response[np.isfinite(response)]) < 0.0:
+            # Nobody responds yet; a longer window will show who does.
+            response = measured[ResponseEvidence.cause] = np.full_like(response, np.nan)
+        counted, sizes = self._counted(claimed, statistics.norms, response)
+        longest = float(past.memory.longest[0])
+        return Observation(
+            statistics,
+            num_examples=counted,
+            measured=measured,
+            before=past.beliefs,
+            credit=credit,
+            trust_ratio=trust_ratio(past.trust, self.unknown_label),
+            norm_decay=norm_decay(median_norm(statistics.norms, finite), longest),
+            sizes=sizes,
+            window=past.window.length,
+        )
+
+    def _learnt_while_kept(self, past: _Recalled, found: Inference) -> NDArray[np.float64]:
+        """Return the marginals to be remembered of a round whose clients do not move the model.
+
+        While the model stays, nobody is tested: trust may fall, but it does not rise, if there is
+        anybody else to wait for.
+        """
+        enough = self.trust_floor * self.unknown_label
+        if not past.memory.trusts_absent(past.clients, enough):
+            return found.marginals
+        risen = found.expected_label > past.trust
+        return np.where(risen[:, None], past.beliefs, found.marginals)
+
+    def _remembered(
+        self,
+        past: _Recalled,
+        seen: Observation,
+        learnt: NDArray[np.float64],
+        coefficients: NDArray[np.float64],
+    ) -> ClientMemory:
+        """Return the memory after a round, in which the updates had these (m,) coefficients."""
+        present = slice(None) if seen.finite.all() else seen.finite  # all rows, without a copy
+        window = past.window
+        if self.longest_window is not None:
+            window = window.after(past.averages.response, self.longest_window)
+        return past.memory.scatter(
+            past.clients[present],
+            learnt[present],
+            past.averages.of_clients(present),
+            expected=past.position + coefficients[present] @ past.sketches[present],
+            median_norm=median_norm(seen.statistics.norms, seen.finite),
+            window=window.numbers,
+            most=self.remember,
         )
 
     def _counted(

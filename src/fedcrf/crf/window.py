@@ -19,16 +19,15 @@ two averages: the response to the model's steps is that of single updates, witho
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.crf.evidence import curvature_response
 from fedcrf.crf.potentials import median
-
-if TYPE_CHECKING:
-    from fedcrf.crf.memory import Recalled
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -69,7 +68,7 @@ class Window:
     @property
     def numbers(self) -> NDArray[np.float64]:
         """(5,) the attributes in their order, as a memory keeps them."""
-        return np.array([self.length, self.rounds, self.mean, self.variance, self.scatter])
+        return np.array(astuple(self))
 
     @property
     def signal(self) -> float:
@@ -108,63 +107,66 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Averages:
-    """The averages of a round's m clients, in sketches of s numbers, and what is kept of them.
+    """The averages of a round's m clients, in sketches of s numbers; NaN where a client is new.
+
+    Clients that took part in the same rounds share one path of the model; T are different.
 
     Attributes:
         updates: (m, s) U of each client.
-        before: (m, s) V; NaN for a new client.
-        steps: (m, s) how the model moved between its two averages, or (1, s) if that is one for
-            all; NaN for a new client.
-        positions: (T, s) the recent averages of the T different paths of the model.
-        earlier: (T, s) the averages before them.
+        before: (m, b) V of each client; b is s, or 0 in a memory without windows, where V is the
+            last U.
+        positions: (T, s) the recent averages of the paths.
+        earlier: (T, b) the averages before them.
         counts: (T,) how many rounds are in them.
         rounds: (m,) each client's row of the last three.
     """
 
     updates: Matrix
     before: Matrix
-    steps: Matrix
     positions: Matrix
     earlier: Matrix
     counts: NDArray[np.int64]
     rounds: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, past: Recalled, sketches: Matrix, position: Vector, length: float) -> Self:
-        """Return the averages after a round.
+    @cached_property
+    def change(self) -> Matrix:
+        """(m, s) U − V."""
+        return self.updates - self.before
+
+    @cached_property
+    def steps(self) -> Matrix:
+        """(m, s) how the model moved between its averages; (1, s) if that is one for all."""
+        steps = self.positions - self.earlier
+        return steps if len(steps) == 1 else steps[self.rounds]
+
+    @cached_property
+    def response(self) -> Vector:
+        """(m,) curvature responses; NaN where the model did not move, or the client is new."""
+        return curvature_response(self.change, self.steps)
+
+    def after(self, sketches: Matrix, position: Vector, length: float) -> Self:
+        """Return the averages after a round, V of b = s numbers.
 
         Args:
-            past: What is remembered of its clients.
-            sketches: (m, s) sketches of their updates.
+            sketches: (m, s) sketches of the updates.
             position: (s,) sketch of the global model.
-            length: k.
+            length: k; where nothing is averaged, 1.
         """
-        counts = past.counts + 1
+        counts = self.counts + 1
+        if length == 1.0:  # U is the update itself, and V the one before
+            positions = np.repeat(position[None], len(counts), axis=0)
+            return type(self)(
+                sketches, self.updates, positions, self.positions, counts, self.rounds
+            )
         share = 1.0 / np.minimum(length, counts)
         before = 1.0 / np.minimum(length, np.maximum(counts - 1, 1))
-        positions = _towards(past.positions, position, share)
-        earlier = _towards(past.earlier, past.positions, before)
-        return cls(
-            updates=_towards(past.sketches, sketches, share[past.rounds]),
-            before=_towards(past.before, past.sketches, before[past.rounds]),
-            steps=_by_client(positions - earlier, past.rounds),
-            positions=positions,
-            earlier=earlier,
+        return type(self)(
+            updates=_towards(self.updates, sketches, share[self.rounds]),
+            before=_towards(self.before, self.updates, before[self.rounds]),
+            positions=_towards(self.positions, position, share),
+            earlier=_towards(self.earlier, self.positions, before),
             counts=counts,
-            rounds=past.rounds,
-        )
-
-    @classmethod
-    def of_single_rounds(cls, past: Recalled, sketches: Matrix, position: Vector) -> Self:
-        """Return what `of` does where nothing is averaged, and keep no averages before it."""
-        return cls(
-            updates=sketches,
-            before=past.sketches,
-            steps=_by_client(position - past.positions, past.rounds),
-            positions=position[None],
-            earlier=np.empty((1, 0)),
-            counts=np.ones(1, dtype=np.int64),
-            rounds=np.zeros(len(sketches), dtype=np.int64),
+            rounds=self.rounds,
         )
 
     def of_clients(self, chosen: slice | NDArray[np.bool_]) -> Self:
@@ -176,14 +178,19 @@ class Averages:
             rounds=self.rounds[chosen],
         )
 
-
-def _by_client(steps: Matrix, rounds: NDArray[np.int64]) -> Matrix:
-    return steps if len(steps) == 1 else steps[rounds]
+    def of_one_round(self) -> Self:
+        """Return what a memory without windows keeps: the updates and model of one round."""
+        return replace(
+            self,
+            before=self.before[:, :0],
+            positions=self.positions[:1],
+            earlier=self.earlier[:1, :0],
+            counts=np.ones(1, dtype=np.int64),
+            rounds=np.zeros_like(self.rounds),
+        )
 
 
 def _towards(mean: Matrix, value: Matrix, share: Vector) -> Matrix:
     """Return mean + share · (value − mean), row by row; the value itself where its share is 1."""
-    if (share == 1.0).all():
-        return np.broadcast_to(value, mean.shape)
     parts = share[:, None]
     return np.where(parts == 1.0, value, mean + parts * (value - mean))

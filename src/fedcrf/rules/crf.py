@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from fedcrf.checks import check_not_negative
+from fedcrf.checks import Count, NotNegative, number
 from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF, base_weights
 from fedcrf.crf.memory import sketch_seed_of
 from fedcrf.rules.base import (
@@ -81,14 +81,11 @@ class CRFRobust(RobustCRF, Deciding):
     """
 
     remembers: ClassVar[bool] = True
-    ignores: ClassVar[frozenset[str]] = frozenset(
-        each.name for each in fields(RobustCRF) if each.name.startswith("evidence")
-    )
+    ignores: ClassVar[frozenset[str]] = frozenset(each.name for each in fields(EvidenceCRF))
 
     def decide(self, given: Round) -> AggregationResult:
         """Infer the weights and move the model."""
         models, origin = given.layers
-        asked = self.wanted_evidence
         statistics = update_statistics(models, origin)
         sketches = self.sketches([origin, *models])
         with np.errstate(invalid="ignore"):
@@ -100,7 +97,7 @@ class CRFRobust(RobustCRF, Deciding):
             position=sketches[0],
             clients=[report.client for report in given.reports],
             memory=given.memory,
-            evidence=reported_evidence(given.reports, asked) if asked else None,
+            evidence=reported_evidence(given.reports, self.wanted_evidence),
         )
         return _result(given, posterior)
 
@@ -110,11 +107,6 @@ class CRFRobust(RobustCRF, Deciding):
             return self
         remembered = sketch_seed_of(memory)
         return replace(self, sketch_seed=seed if remembered is None else remembered)
-
-
-def _fixed(name: str) -> Any:
-    """Return the field of a setting that has `RobustCRF`'s default for good."""
-    return field(default=getattr(RobustCRF, name), init=False)
 
 
 @dataclass(frozen=True)
@@ -144,49 +136,41 @@ class CRFWindowed(CRFRobust):
 
     behaviour: ClassVar[int] = 3
 
-    tolerance: float = 1.0
-    longest_window: float | None = 10.0
-    counts: str | None = "claimed"
-    sketch_size: int = 512
+    free: ClassVar[frozenset[str]] = frozenset(
+        {
+            "prior_log_odds",
+            "persistence",
+            "longest_window",
+            "clip",
+            "counts",
+            "trust_floor",
+            "remember",
+            "sketch_size",
+            "sketch_seed",
+        }
+    )
 
-    # They follow from the tolerance.
-    opposition_tolerance: float = field(default=0.5, init=False)
-    norm_tolerance: float = field(default=1.0, init=False)
-    goal_tolerance: float | None = field(default=1.0, init=False)
-    spread: float = field(default=4.0, init=False)
-    curvature_response_share: float = field(default=0.25, init=False)
-    update_consistency_share: float = field(default=0.5, init=False)
+    tolerance: NotNegative = 1.0
+    longest_window: Annotated[float, number(1.0)] | None = 10.0
+    counts: Literal["claimed", "attested"] | None = "claimed"
+    sketch_size: Count = 512
 
-    # No world has needed others.
-    labels: tuple[float, ...] = _fixed("labels")
-    opposition_strength: float = _fixed("opposition_strength")
-    opposition_tolerance_growth: float = _fixed("opposition_tolerance_growth")
-    vote_power: float = _fixed("vote_power")
-    large_round: float = _fixed("large_round")
-    copy_power: float = _fixed("copy_power")
-    norm_strength: float = _fixed("norm_strength")
-    norm_exponent: float = _fixed("norm_exponent")
-    norm_tolerance_growth: float = field(default=1.0, init=False)
-    curvature_response_strength: float = _fixed("curvature_response_strength")
-    curvature_response_tolerance_growth: float = _fixed("curvature_response_tolerance_growth")
-    update_consistency_strength: float = _fixed("update_consistency_strength")
-    count_cap: float = _fixed("count_cap")
-    evidence: str = _fixed("evidence")
-    evidence_threshold: float = _fixed("evidence_threshold")
-    evidence_softening: float = _fixed("evidence_softening")
-    evidence_strength: float = _fixed("evidence_strength")
-    evidence_limit: float = _fixed("evidence_limit")
-    iterations: int = _fixed("iterations")
-    damping: float = _fixed("damping")
+    norm_tolerance_growth: float = 1.0
+    # Those below are for a tolerance of 1, and follow from it.
+    opposition_tolerance: float = 0.5
+    norm_tolerance: float = 1.0
+    goal_tolerance: float | None = 1.0
+    spread: float = 4.0
+    curvature_response_share: float = 0.25
+    update_consistency_share: float = 0.5
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "tolerance")
+        super().__post_init__()
         for name in ("opposition_tolerance", "norm_tolerance", "goal_tolerance", "spread"):
             object.__setattr__(self, name, self.tolerance * getattr(self, name))
         for name in ("curvature_response_share", "update_consistency_share"):
             missing = self.tolerance * (1.0 - getattr(self, name))
             object.__setattr__(self, name, max(0.0, 1.0 - missing))
-        super().__post_init__()
 
 
 @dataclass(frozen=True)
