@@ -141,6 +141,19 @@ def test_integers_keep_their_dtype_and_are_rounded_not_cut(
         assert (got[name].dtype, got[name].shape) == (np.int64, before[name].shape)
 
 
+@every_rule
+def test_models_of_integers_alone_are_averaged_or_refused_in_words(rule: Rule) -> None:
+    before = {"table": np.zeros((2, 2), np.uint8)}
+    reports = [ClientReport(i, {"table": np.full((2, 2), i, np.uint8)}, 5) for i in range(3)]
+    try:
+        table = Round(before, reports).aggregate(rule).state["table"]
+    except FedcrfError as error:
+        assert "hold no numbers" in str(error) or "no server data" in str(error)
+    else:
+        assert table.dtype == np.uint8
+        assert (table <= 2).all()
+
+
 # --- reports that are left out, and rounds that cannot be -----------------------------------
 
 

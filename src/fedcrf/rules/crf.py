@@ -40,9 +40,8 @@ class CRF(ClientCRF, Deciding):
 
     def _posterior(self, given: Round) -> Posterior:
         """Return the weights and their causes; what else is (m, m) is freed before the average."""
-        statistics = self.statistics(
-            *models_of(given.model, given.reports)
-        )  # not kept with a round
+        # The round would keep its layers while it averages.
+        statistics = self.statistics(*models_of(given.model, given.reports))
         posterior = self.infer_from_statistics(statistics, num_examples(given.reports))
         large = len(given.reports) > LARGEST_AFFINITY and isinstance(posterior.affinity, np.ndarray)
         return replace(posterior, affinity=None) if large else posterior

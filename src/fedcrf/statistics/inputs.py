@@ -83,7 +83,7 @@ def blocks(
         numbers: In a block, unless the clients are very many; by default as many as fit in cache.
             Tensors come in larger blocks, as tensors.
     """
-    if not clients:
+    if not clients or not clients[0]:
         return
     like, dimension = clients[0][0], num_numbers(clients[0])
     numbers = GPU_NUMBERS if is_torch_tensor(like) else numbers or BLOCK_NUMBERS
