@@ -145,10 +145,13 @@ def test_integers_keep_their_dtype_and_are_rounded_not_cut(
 def test_models_of_integers_alone_are_averaged_or_refused_in_words(rule: Rule) -> None:
     before = {"table": np.zeros((2, 2), np.uint8)}
     reports = [ClientReport(i, {"table": np.full((2, 2), i, np.uint8)}, 5) for i in range(3)]
+    refused = ""
     try:
         table = Round(before, reports).aggregate(rule).state["table"]
     except FedcrfError as error:
-        assert "hold no numbers" in str(error) or "no server data" in str(error)
+        refused = str(error)
+    if refused:
+        assert re.search("hold no numbers|no server data", refused)
     else:
         assert table.dtype == np.uint8
         assert (table <= 2).all()

@@ -13,6 +13,7 @@ from fedcrf.checks import Count, Natural, one_of
 from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics.inputs import Layers
 from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
+from fedcrf.statistics.one_pass import checked_dimension
 
 BLOCK_NUMBERS = 1 << 16
 """Numbers of all clients that are worked on at once."""
@@ -77,7 +78,7 @@ def dealt(models: Sequence[Layers], num_groups: int, draw: np.random.Generator) 
     one is filled up with zeros.
     """
     sizes = [len(layer) for layer in models[0]]
-    size = -(-sum(sizes) // num_groups)
+    size = -(-checked_dimension(models) // num_groups)
     places = draw.permutation(sum(sizes))
     width = size * max(1, BLOCK_NUMBERS // (len(models) * size))
     for start in range(0, sum(sizes), width):
