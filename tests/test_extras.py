@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import requires
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
@@ -78,11 +78,14 @@ def test_a_command_names_the_extra_that_it_needs() -> None:
 @pytest.mark.parametrize(
     ("module", "package"),
     [
+        ("fedcrf.cli", "typer"),
         ("fedcrf.data", "PIL"),
+        ("fedcrf.experiments.study", "pydantic"),
         ("fedcrf.loggers", "tomli_w"),
         ("fedcrf.models", "torch"),
         ("fedcrf.objectives", "torch"),
         ("fedcrf.own.result", "pandas"),
+        ("fedcrf.report.page", "pandas"),
         ("fedcrf.simulation.rounds", "pydantic"),
     ],
 )
@@ -90,3 +93,27 @@ def test_a_module_names_the_extra_that_it_needs(module: str, package: str) -> No
     done = run_without(f"import {module}", "numpy")
     said = f"ModuleNotFoundError: {package} is not installed: pip install 'fedcrf[simulation]'"
     assert done.stderr.splitlines()[-1] == said
+
+
+def test_neighbours_name_the_extra_that_they_need() -> None:
+    program = """
+import numpy as np
+from fedcrf import ClientCRF, FedcrfError
+try:
+    ClientCRF(neighbours=2).infer(np.eye(4), [1] * 4)
+except FedcrfError as error:
+    print(error)
+"""
+    done = run_without(program, "numpy")
+    said = "neighbours: scipy is not installed: pip install 'fedcrf[simulation]'\n"
+    assert (done.stdout, done.stderr) == (said, "")
+
+
+def test_what_is_missing_is_named_where_the_package_itself_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("fedcrf.extras.requires", missing)
+    assert mend(ModuleNotFoundError(name="torch")) == "torch is not installed: pip install 'torch'"

@@ -291,6 +291,7 @@ def test_what_is_asked_of_a_result_and_is_not_there_is_a_line(tmp_path: Path) ->
         (lambda: result.explain(number=2), "has no round 2: choose from 1 to 1"),
         (lambda: result.model_of("z"), "unknown site 'z': choose from east"),
         (lambda: result.report(tmp_path), "not a file: name another file"),
+        (lambda: result.report(3), "the report's path is 3: give a path"),
         (lambda: result.report(tmp_path / "file" / "a.html"), "name another file"),
     ):
         with pytest.raises(FedcrfError, match=said):
@@ -768,6 +769,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
          "sites": {name: (x, y[:, None] + 0.5) for name, (x, y) in sites().items()}},
         "attack LabelFlip poisons labels or images, and targets are no labels",
     ),
+    "judging by a number": ({"judge": 3}, r"judge is 3: give patterns of names: there are"),
     "judging nothing": ({"judge": "*lora*"}, r"no tensor is named like '\*lora\*': there are"),
     "sharing nothing": ({"share": ["!0.*", "!2.*"]}, "share leaves no tensor: there are 0.weight"),
     "a head that the server has not": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import requires
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
 from fedcrf.errors import FedcrfError
@@ -41,7 +41,11 @@ def mend(missing: ModuleNotFoundError) -> str:
     """Return the line that names a package that cannot be imported, and how to install it."""
     package = (missing.name or "").partition(".")[0]
     installed_as = _normalised(_DISTRIBUTIONS.get(package, package))
-    found = map(_REQUIREMENT.match, requires("fedcrf") or [])
+    try:
+        required = requires("fedcrf") or []
+    except PackageNotFoundError:  # the package is not installed itself, but on the path
+        required = []
+    found = map(_REQUIREMENT.match, required)
     extras = [each["extra"] for each in found if each and _normalised(each["name"]) == installed_as]
     wanted = f"fedcrf[{extras[0]}]" if extras else installed_as or "fedcrf[all]"
     return f"{package or missing} is not installed: pip install '{wanted}'"

@@ -32,6 +32,7 @@ from fedcrf.rules import (
     RULES,
     SERVER_OPTIMIZERS,
     Adam,
+    CRFWindowed,
     FedAvg,
     Momentum,
     Optimized,
@@ -257,6 +258,15 @@ def test_a_run_says_by_which_signs_it_can_be_repeated(rule: str) -> None:
     assert left_open.describe() == said.describe()
     assert left_open.cells() == said.cells()
     assert said.describe()["rules"][rule]["sketch_seed"] == 0, "as in every published run"
+
+
+@pytest.mark.parametrize("key", ["norm_strength", "goal_tolerance", "evidence_limit"])
+def test_a_fixed_setting_is_refused_and_a_stored_one_is_read_over(key: str) -> None:
+    given = {"methods": ["crf-windowed"], "rules": {"crf-windowed": {"tolerance": 2.0, key: 3.0}}}
+    with pytest.raises(FedcrfError, match=rf"^rules.crf-windowed.{key} is fixed: .*free.* clip"):
+        resolve(given)
+    (cell,) = resolve(given, {"seeds": [0]}, reading=True).cells()
+    assert cell.rule == CRFWindowed(tolerance=2.0, sketch_seed=0)
 
 
 def test_description_is_complete() -> None:

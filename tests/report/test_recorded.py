@@ -17,9 +17,10 @@ from experiments.runs import summary
 from fedcrf.cli import app
 from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.recorded import Description, RecordedRun
+from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.report.explanation import causes_of, clients_table, find_rounds
 from fedcrf.report.page import read_report, render, write_page
+from fedcrf.rules import CRFWindowed
 from fedcrf.simulation.records import ExcludedNode, Metrics, RoundRecord
 from report.browser import Browser
 from report.sentences import sentence
@@ -73,6 +74,21 @@ def test_it_is_explained_with_its_own_rule(tmp_path: Path) -> None:
         assert np.isfinite(each.seen("own_trust"))
         assert "on its own evidence" in sentence(each)
     assert causes_of(records[2], rule) == []
+
+
+def test_a_recorded_rule_with_fixed_settings_is_read(tmp_path: Path) -> None:
+    rule = CRFWindowed(tolerance=2.0)
+    settings = rule_settings(rule)
+    assert settings["norm_tolerance"] == 2.0, "which is fixed"
+    description = Description(
+        framework="flwr 1.41.0",
+        strategy="RuleStrategy",
+        rule=rule.name,
+        settings=settings,
+        provenance=summary("fedavg", 0, 0.5).provenance,
+    )
+    run = RecordedRun.begin(tmp_path, description, BEGAN)
+    assert run.description().known_rule == rule
 
 
 def test_nodes_are_told_and_why_they_were_left_out(

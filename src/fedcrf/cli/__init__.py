@@ -9,11 +9,14 @@ import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, cast
 
-import typer
-
 from fedcrf._version import __version__
-from fedcrf.cli import commands
 from fedcrf.errors import EarlierNameWarning, FedcrfError
+from fedcrf.extras import naming_extras
+
+with naming_extras():
+    import typer
+
+from fedcrf.cli import commands
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -120,8 +120,8 @@ class RobustCRF(Settings):
         large_round: Clients beyond which a round is large; see `Opposition`.
         copy_power: p, how alike updates must be to share one client's weight. Copies have a cosine
             of 1; honest updates from similar data reach 0.95.
-        spread: Lower median deviations that are tolerated: of the norm in every round, of the other
-            three in a large one.
+        spread: Lower median deviations that are tolerated: of the norm in every round; of
+            opposition, response and consistency in a large one.
         norm_strength: κ of the norm.
         norm_exponent: How an honest update's norm grows with its examples.
         norm_tolerance: The tolerated excess of the norm, as a logarithm.

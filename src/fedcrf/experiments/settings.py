@@ -102,8 +102,12 @@ def build(kind: type[T], options: Options, where: str) -> T:
     """
     if not isinstance(options, Mapping):
         raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
     for key in options:
+        if key in fixed(kind):
+            raise FedcrfError(
+                f"{where}.{key} is fixed: leave it out; free are {', '.join(known) or 'none'}"
+            )
         if key not in known:
             raise (
                 unknown_name(f"key in [{where}]", key, known)
@@ -180,9 +184,14 @@ def plain(settings: Any) -> dict[str, Any]:
 def ignored(settings: Any) -> frozenset[str]:
     """Return the settings that mean nothing to a class of settings or one of it, or are fixed."""
     named: frozenset[str] = getattr(settings, "ignores", frozenset())
+    return named | fixed(settings)
+
+
+def fixed(settings: Any) -> frozenset[str]:
+    """Return the settings of a class, or of one of it, that cannot be given."""
     if not dataclasses.is_dataclass(settings):
-        return named
-    return named | {field.name for field in dataclasses.fields(settings) if not field.init}
+        return frozenset()
+    return frozenset(field.name for field in dataclasses.fields(settings) if not field.init)
 
 
 def without_name(options: Options) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from fedcrf.experiments.settings import (
     convert,
     find_method,
     find_server_optimizer,
+    fixed,
     folder_name,
     hashable,
     ignored,
@@ -258,6 +259,8 @@ class RunSpec:
         called = short_name(name)
         given, where = self.settings[section].get(called, {}), f"{section}.{called}"
         kind = self._kind(KINDS[section], name, given)
+        if self.reading:  # a setting may have been fixed since
+            given = {key: value for key, value in given.items() if key not in fixed(kind)}
         built = build(kind, given, where)
         # What is ignored is checked, and has its default, so that runs do not differ by it.
         used = {key: value for key, value in given.items() if key not in ignored(kind)}

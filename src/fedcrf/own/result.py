@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedcrf.checks import check_path
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extras import check_installed, naming_extras
 
@@ -116,6 +117,7 @@ class SimulationResult:
         It needs the extra ``report``.
         """
         check_installed("jinja2", "a report: ")
+        check_path("the report's path", path)
         from fedcrf.report.page import read_report, write_page
 
         with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -33,8 +33,10 @@ def chosen(names: Sequence[str], patterns: Patterns, what: str) -> frozenset[str
     Patterns are those of `fnmatch`; with ``!`` before it for what is left out. Where all have it,
     every other name is chosen. ``what`` is the argument that gives them, as errors call it.
     """
-    given = [patterns] if isinstance(patterns, str) else list(patterns)
     there = listed(names, 8)
+    if not isinstance(patterns, Iterable):
+        raise FedcrfError(f"{what} is {patterns!r}: give patterns of names: there are {there}")
+    given = [patterns] if isinstance(patterns, str) else list(patterns)
     if not given:
         raise FedcrfError(f"{what} has no pattern: give one, or leave it out: there are {there}")
     for each in given:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, check_whole
+from fedcrf.extras import check_installed
 from fedcrf.statistics.inputs import Layers, as_numpy, blocks
 from fedcrf.statistics.one_pass import (
     EPSILON,
@@ -145,8 +146,10 @@ def crowd_statistics(
         The statistics.
 
     Raises:
-        FedcrfError: The updates hold no numbers (d = 0).
+        FedcrfError: The updates hold no numbers (d = 0), or a package is not installed.
     """
+    for package in ("scipy", "threadpoolctl"):
+        check_installed(package, wanted_by="neighbours: ")
     from threadpoolctl import threadpool_limits
 
     dimension = checked_dimension(clients)

@@ -32,8 +32,8 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
 
     - A site is its name, which NVFlare has authenticated.
     - A result that cannot be used (other tensors than the global model's, no count of examples) is
-      excluded and named in the log and the record. One that is not finite gets weight 0. So is a
-      site that was sent the model and sent nothing back.
+      excluded and named in the log and the record, and so is a site that was sent the model and
+      sent nothing back. A result that is not finite gets weight 0.
     - A round without a usable result keeps the model. A second one in a row ends the job.
     - ``FULL`` and ``DIFF`` parameters are read, NumPy arrays and torch tensors. The result is
       ``FULL``, of the global model's kind and dtypes.
@@ -44,7 +44,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
     All arguments are JSON, so that a job with it can be exported.
 
     Args:
-        rule: Name of the server rule, as in ``fedcrf run --method``.
+        rule: Name of the server rule, as of `fedcrf.rules.find_rule`.
         settings: Its settings by name; by default its own.
         weighted_by: Name of each site's count of examples, in its ``FLModel.meta`` or ``metrics``.
             ``NUM_STEPS_CURRENT_ROUND``, which NVFlare weighs by, counts steps.
