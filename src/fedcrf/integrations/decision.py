@@ -27,11 +27,13 @@ MOST_LISTED = 20
 class TrainingRound:
     """A round in progress, numbered from 1 on.
 
-    ``state`` is the global model, ``asked`` are the nodes that it was sent to. It was sent when it
-    ``started``; all replies had ``arrived`` later, by `time.perf_counter` in seconds; NaN before.
+    ``sent`` is the global model as the framework has it, ``state`` the same as arrays. ``asked``
+    are the nodes that it was sent to. It was sent when it ``started``; all replies had ``arrived``
+    later, by `time.perf_counter` in seconds; NaN before.
     """
 
     number: int
+    sent: Any
     state: State
     asked: tuple[Node, ...]
     started: float

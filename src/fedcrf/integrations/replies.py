@@ -22,7 +22,8 @@ from fedcrf.crf import RobustCRF
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.base import misfit_of
-from fedcrf.statistics import is_floating
+from fedcrf.statistics import as_numpy, is_floating
+from fedcrf.statistics.inputs import NO_ARRAY, in_form_of, is_torch_tensor
 
 T = TypeVar("T")
 
@@ -260,6 +261,47 @@ def check_numbers(name: str, tensor: NDArray[Any]) -> None:
     """Raise a `FedcrfError` unless a tensor holds real numbers."""
     if tensor.dtype.kind not in "biuf" and not is_floating(tensor.dtype):
         raise FedcrfError(f"holds {tensor.dtype} as '{name}': give real numbers")
+
+
+def state_of(arrays: Any, unpacked: Callable[[Any], Any]) -> State:
+    """Return a framework's arrays by name; NumPy arrays and tensors of the host are not copied.
+
+    ``unpacked`` returns a value as NumPy array or torch tensor, whatever the framework made of it.
+
+    Raises:
+        FedcrfError: They are not arrays of real numbers by name.
+    """
+    if not isinstance(arrays, Mapping):
+        raise FedcrfError(f"holds parameters of type {type(arrays).__name__}, not arrays by name")
+    state = {}
+    for name, value in arrays.items():
+        try:
+            array = as_numpy(unpacked(value))
+        except NO_ARRAY:
+            array = np.array(None)
+        check_numbers(name, array)
+        state[str(name)] = array
+    return state
+
+
+def in_form_of_sent(state: State, sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model with torch tensors wherever the one that was sent has them."""
+    return {
+        name: in_form_of(array, sent[name]) if is_torch_tensor(sent[name]) else array
+        for name, array in state.items()
+    }
+
+
+def changed(model: State, changes: State) -> State:
+    """Return model + changes; a change alone where the two do not fit, which is said later."""
+
+    def added(name: str, change: NDArray[Any]) -> Any:
+        before = model.get(name)
+        fits = before is not None and before.shape == change.shape
+        return before + change if fits else change
+
+    with np.errstate(over="ignore", invalid="ignore"):  # no rule gives weight to infinities
+        return {name: added(name, change) for name, change in changes.items()}
 
 
 def usable_model(state: State, global_state: State) -> tuple[State, frozenset[str]]:

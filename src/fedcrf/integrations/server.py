@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from fedcrf.integrations.replies import (
     Metrics,
     Node,
     Reply,
+    about,
     average_metrics,
     client_reports,
     evaluate_replies,
@@ -72,6 +73,7 @@ class RuleServer:
         checkpoint_to: A file that is written after every round.
         memory: `memory` of the server of an earlier run, to continue from; by default none.
         named_nodes: Whether the ids of nodes are names instead of numbers.
+        read: Reads the framework's global model as arrays by name; by default it is that.
 
     Raises:
         FedcrfError: Records cannot be written there, no metric is named for the rule's evidence, or
@@ -98,6 +100,7 @@ class RuleServer:
         checkpoint_to: str | Path | None = None,
         memory: Memory | None = None,
         named_nodes: bool = False,
+        read: Callable[[Any], State] = dict,
     ) -> None:
         if not isinstance(rule, Rule):
             raise FedcrfError(
@@ -121,6 +124,7 @@ class RuleServer:
         # The one draw that must not repeat: nobody else may know it.
         self.secret_seed = 1 + secrets.randbits(62)
         self._log = log
+        self._read = read
         self._named_nodes = named_nodes
         # What runs continue from; with a memory alone, the count of rounds begins anew.
         self._origin = Checkpoint(0, {}, checked_memory(rule, memory, names=named_nodes))
@@ -197,22 +201,33 @@ class RuleServer:
             raise FedcrfError(f"checkpoint {self._checkpoint} {misfit}: is it of another run?")
         self._origin = replace(saved, model={})
 
-    def begin_round(self, number: int, model: State, asked: Sequence[Node]) -> None:
+    def begin_round(self, number: int, sent: Any, asked: Sequence[Node]) -> None:
         """Begin a round; the first begins a run.
 
-        The global model is read until the round is decided. More nodes than are asked now may
-        follow; see `ask_also`.
+        ``sent`` is the global model as the framework has it. It is read until the round is decided.
+        More nodes than are asked now may follow; see `ask_also`.
 
         Raises:
-            FedcrfError: The memory is of another model, or the records' folder cannot be made.
+            FedcrfError: The model holds something other than real numbers, the memory is of another
+                model, or the records' folder cannot be made.
         """
+        model = self.model_of(sent)
         if number == 1:
             self._begin()
             self._check_memory(model)
             if self._recorder is not None:
                 self._log.info("Records: %s", self._recorder.begin(self._origin.run))
         started = time.perf_counter()
-        self._round = TrainingRound(number + self.rounds_before, model, tuple(asked), started)
+        self._round = TrainingRound(number + self.rounds_before, sent, model, tuple(asked), started)
+
+    def model_of(self, sent: Any) -> State:
+        """Return the framework's global model as arrays.
+
+        Raises:
+            FedcrfError: It holds something other than real numbers.
+        """
+        with about("the global model"):
+            return self._read(sent)
 
     def ask_also(self, nodes: Iterable[Node]) -> None:
         """Add nodes to those that the round's model is sent to; a node may be there already."""

@@ -23,7 +23,7 @@ from fedcrf.checks import (
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.flower.arrays import as_record, as_state
 from fedcrf.integrations.flower.replies import FlowerReply, average_by_counts
-from fedcrf.integrations.replies import MetricNames, about
+from fedcrf.integrations.replies import MetricNames
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import CRF, Memory, Rule
 
@@ -114,6 +114,7 @@ class RuleStrategy(Settings, FedAvg):
             record_to=record_to,
             checkpoint_to=checkpoint_to,
             memory=memory,
+            read=as_state,
         )
         self.rule, self.metric_names = self._server.rule, self._server.metric_names
         if arguments.get("train_metrics_aggr_fn") is None:
@@ -223,12 +224,9 @@ class RuleStrategy(Settings, FedAvg):
                 model, or the records' folder cannot be made.
         """
         messages = list(messages)
-        with about("the global model"):
-            state = as_state(arrays)
         # Also where a run begins: strategies that wrap this one replace ``start``.
         asked = [message.metadata.dst_node_id for message in messages]
-        self._server.begin_round(server_round, state, asked)
-        self._arrays = arrays
+        self._server.begin_round(server_round, arrays, asked)
         return messages
 
     def aggregate_train(
@@ -256,7 +254,7 @@ class RuleStrategy(Settings, FedAvg):
             finite = [reply.content for reply in decision.finite]
             metrics.update(self.train_metrics_aggr_fn(finite, self.weighted_by_key))
         metrics.update(decision.reasons())
-        arrays = self._arrays if decision.kept_reason is not None else as_record(state)
+        arrays = as_record(state) if decision.kept_reason is None else decision.round.sent
         self._server.finish(decision, as_state(arrays))
         return arrays, metrics
 

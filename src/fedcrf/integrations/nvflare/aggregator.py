@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import nvflare
 from nvflare.apis.event_type import EventType
@@ -18,28 +16,15 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedcrf.checks import Text, check_given
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.settings import build
+from fedcrf.integrations.jobs import Job, JobServer
 from fedcrf.integrations.nvflare.replies import SiteReply, as_state
-from fedcrf.integrations.replies import MetricNames, about
-from fedcrf.integrations.server import RuleServer
-from fedcrf.rules import find_rule
-from fedcrf.statistics.inputs import in_form_of, is_torch_tensor
+from fedcrf.integrations.replies import in_form_of_sent
 
 LOGGER = logging.getLogger(__name__)
 
 CONTROLLER = "controller"
 """The id that recipes give their controller."""
-
-
-class _Texts(TypedDict):
-    """The arguments that are texts, which a job's file can hold."""
-
-    rule: Text
-    weighted_by: Text
-    record_to: Text | None
-    checkpoint_to: Text | None
 
 
 class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no types
@@ -82,27 +67,11 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         checkpoint_to: str | None = "fedcrf.npz",
     ) -> None:
         super().__init__()
-        texts = {"rule": rule, "weighted_by": weighted_by}
-        paths = {"record_to": record_to, "checkpoint_to": checkpoint_to}
-        check_given({**texts, **paths}, _Texts)
-        given = {} if settings is None else settings
-        if not isinstance(given, Mapping):
-            raise FedcrfError(f"settings is {settings!r}: give the rule's settings by name")
-        try:
-            json.dumps(given)
-        except (TypeError, ValueError):
-            raise FedcrfError(
-                f"settings is {settings!r}: give numbers, texts and lists, which a job's file holds"
-            ) from None
-        self._rule = build(find_rule(rule), dict(given), rule)
+        self._job = Job(rule, settings, weighted_by, record_to, checkpoint_to)
         # NVFlare reads the arguments of a job's file from the attributes of these names.
         self.rule, self.settings, self.weighted_by = rule, settings, weighted_by
         self.record_to, self.checkpoint_to = record_to, checkpoint_to
-        self._server: RuleServer | None = None
-        self._lock = threading.Lock()  # sites fetch their task in threads of their own
-        self._number = 0
-        self._sent: Mapping[str, Any] | None = None
-        self._replies: dict[str, FLModel] = {}
+        self._server: JobServer | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Begin the job, and each round when the first site fetches the model."""
@@ -125,18 +94,14 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         Raises:
             FedcrfError: Records cannot be written there.
         """
-        self._server = RuleServer(
-            self._rule,
-            MetricNames(partition_id=None),  # a site is its name, whatever it says
+        self._server = JobServer(
+            self._job,
+            run_folder,
             framework=f"nvflare {nvflare.__version__}",
             strategy=type(self).__name__,
             log=LOGGER,
-            named_nodes=True,
-            record_to=None if self.record_to is None else run_folder / self.record_to,
-            checkpoint_to=None if self.checkpoint_to is None else run_folder / self.checkpoint_to,
+            read=as_state,
         )
-        self._number = 0
-        self.reset_stats()
 
     def sent(self, params: Mapping[str, Any], sites: list[str]) -> None:
         """Note that sites are sent the global model; the first time in a round begins it.
@@ -145,25 +110,11 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
             FedcrfError: The checkpoint is damaged, or of another rule or model; or the global model
                 holds something other than real numbers.
         """
-        server = self._begun()
-        with self._lock:
-            if self._sent is None:
-                with about("the global model"):
-                    state = as_state(params)
-                if self._number == 0 and self.checkpoint_to is not None:
-                    saved = server.saved()
-                    if saved is not None:
-                        server.go_on(saved, state)
-                        LOGGER.info("Continuing after round %d with its memory", saved.round)
-                self._number += 1
-                server.begin_round(self._number, state, ())
-                self._sent = params
-            server.ask_also(sites)
+        self._begun().fetched(params, sites)
 
     def accept_model(self, model: FLModel) -> None:
         """Keep a site's result for the round's end."""
-        with self._lock:
-            self._replies[str((model.meta or {}).get("client_name"))] = model
+        self._begun().replied(str((model.meta or {}).get("client_name")), model)
 
     def aggregate_model(self) -> FLModel:
         """Return the next model; where the rule keeps the present one, no change of it.
@@ -174,33 +125,18 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
             FedcrfError: No site was sent the model, it is the second round in a row without a
                 usable result, or a file cannot be written.
         """
-        server, params = self._begun(), self._sent
-        if params is None:
-            raise FedcrfError(
-                "no site fetched the model in this round: are they connected to the server?"
-            )
-        state = as_state(params)
-        replies = [
-            SiteReply(site, model, state, self.weighted_by) for site, model in self._replies.items()
-        ]
-        decision, after = server.decide(replies, self.weighted_by)
-        metrics = server.averaged(decision, self.weighted_by)
-        server.finish(decision, after)
-        self.reset_stats()
+        decision, after, metrics = self._begun().end_round(SiteReply)
         if decision.kept_reason is not None:
             return FLModel(params_type=ParamsType.DIFF, params={}, metrics=metrics)
-        full = {
-            name: in_form_of(array, params[name]) if is_torch_tensor(params[name]) else array
-            for name, array in after.items()
-        }
+        full = in_form_of_sent(after, decision.round.sent)
         return FLModel(params_type=ParamsType.FULL, params=full, metrics=metrics)
 
     def reset_stats(self) -> None:
         """Forget the results of the round; what the rule remembers stays."""
-        with self._lock:
-            self._sent, self._replies = None, {}
+        if self._server is not None:
+            self._server.forget()
 
-    def _begun(self) -> RuleServer:
+    def _begun(self) -> JobServer:
         if self._server is None:
             raise FedcrfError("the job has not begun: NVFlare sends START_RUN, or call begin()")
         return self._server

@@ -1,0 +1,156 @@
+"""A server of a framework that runs jobs from files, and whose sites fetch the model."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedcrf.checks import Settings, Text
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.settings import build
+from fedcrf.integrations.decision import Decision
+from fedcrf.integrations.replies import MetricNames, Reply
+from fedcrf.integrations.server import RuleServer
+from fedcrf.rules import Rule, State, find_rule
+
+Wrap = Callable[[str, Any, State, str], Reply]
+"""Makes a reply of a site's name, what it sent, the global model, and the name of its count."""
+
+
+@dataclass(frozen=True)
+class Job(Settings):
+    """A server as a job's file describes it: all of it is JSON.
+
+    Attributes:
+        rule: Name of the server rule, as in ``fedcrf run --method``.
+        settings: Its settings by name; by default its own.
+        weighted_by: Name of the sites' count of examples.
+        record_to: A folder that gets one for the job's records; None for none.
+        checkpoint_to: A file with the memory, written after every round; None for none.
+        server_rule: The rule with its settings.
+
+    Raises:
+        FedcrfError: An unknown rule, or values that are none.
+    """
+
+    rule: Text
+    settings: Mapping[str, Any] | None
+    weighted_by: Text
+    record_to: Text | None
+    checkpoint_to: Text | None
+    server_rule: Rule = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = {} if self.settings is None else self.settings
+        if not isinstance(given, Mapping):
+            raise FedcrfError(f"settings is {given!r}: give the rule's settings by name")
+        try:
+            json.dumps(given)
+        except (TypeError, ValueError):
+            raise FedcrfError(
+                f"settings is {given!r}: give numbers, texts and lists, which a job's file holds"
+            ) from None
+        built = build(find_rule(self.rule), dict(given), self.rule)
+        object.__setattr__(self, "server_rule", built)
+
+
+class JobServer(RuleServer):
+    """A job's rounds. Sites have names, which identify them, and come one by one in threads.
+
+    A round begins when its first site fetches the model, and ends with `end_round`. The first goes
+    on from the job's checkpoint, if there is one.
+
+    Args:
+        job: What the job's file says.
+        folder: The job's run folder, where relative paths begin.
+        framework: As for `RuleServer`, like all further ones.
+    """
+
+    _open: bool
+    _contents: dict[str, Any]
+
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        *,
+        framework: str,
+        strategy: str,
+        log: logging.Logger,
+        read: Callable[[Any], State],
+    ) -> None:
+        super().__init__(
+            job.server_rule,
+            MetricNames(partition_id=None),  # a site is its name, whatever it says
+            framework=framework,
+            strategy=strategy,
+            log=log,
+            record_to=None if job.record_to is None else folder / job.record_to,
+            checkpoint_to=None if job.checkpoint_to is None else folder / job.checkpoint_to,
+            named_nodes=True,
+            read=read,
+        )
+        self._weighted_by = job.weighted_by
+        self._lock = threading.Lock()
+        self._number = 0
+        self.forget()
+
+    def fetched(self, sent: Any, sites: Iterable[str]) -> None:
+        """Note that sites are sent the global model; the first time in a round begins it.
+
+        Raises:
+            FedcrfError: As `begin_round`; also, the checkpoint is damaged, or of another rule or
+                model.
+        """
+        with self._lock:
+            if not self._open:
+                if self._number == 0 and self._checkpoint is not None:
+                    self._go_on_if_saved(self.model_of(sent))
+                self._number += 1
+                self.begin_round(self._number, sent, ())
+                self._open = True
+            self.ask_also(sites)
+
+    def replied(self, site: str, content: Any) -> None:
+        """Keep what a site sent for the round's end; of several results of one the last counts."""
+        with self._lock:
+            self._contents[site] = content
+
+    def end_round(self, wrap: Wrap) -> tuple[Decision, dict[str, Any], dict[str, Any]]:
+        """Return what became of the round, the next model as of `decide`, and the metrics' means.
+
+        The round is recorded and saved before this returns.
+
+        Raises:
+            FedcrfError: No site fetched the model, it is the second round in a row without a
+                usable reply, or a file cannot be written.
+        """
+        if not self._open:
+            raise FedcrfError(
+                "no site fetched the model in this round: are they connected to the server?"
+            )
+        assert self._round is not None
+        state, weighted_by = self._round.state, self._weighted_by
+        replies = [wrap(site, each, state, weighted_by) for site, each in self._contents.items()]
+        decision, after = self.decide(replies, weighted_by)
+        metrics = self.averaged(decision, weighted_by)
+        self.finish(decision, after)
+        self.forget()
+        return decision, after, metrics
+
+    def forget(self) -> None:
+        """Forget the round and its replies; what the rule remembers stays."""
+        with self._lock:
+            self._open, self._contents = False, {}
+
+    def _go_on_if_saved(self, model: State) -> None:
+        saved = self.saved()
+        if saved is not None:
+            self.go_on(saved, model)
+            self._log.info("Continuing after round %d with its memory", saved.round)

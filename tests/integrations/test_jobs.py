@@ -1,0 +1,117 @@
+"""A job of any framework: sites fetch the model and hand in dictionaries, each in its thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcrf.errors import FedcrfError
+from fedcrf.experiments.recorded import recorded_runs
+from fedcrf.integrations.jobs import Job, JobServer
+from fedcrf.integrations.replies import changed, in_form_of_sent, state_of
+from integrations.hostile import COUNT, Answer
+
+LOG = logging.getLogger("a framework with jobs")
+MODEL = {"w": np.zeros(8, dtype=np.float32)}
+SITES = ["Aarau", "Bern", "Chur"]
+
+
+def job(**other: Any) -> Job:
+    given = {"rule": "fedavg", "settings": None, "weighted_by": COUNT}
+    return Job(**({"record_to": "runs", "checkpoint_to": "run.npz"} | given | other))
+
+
+def server_of(folder: Path, **other: Any) -> JobServer:
+    return JobServer(job(**other), folder, framework="none 1", strategy="Jobs", log=LOG, read=dict)
+
+
+def wrapped(site: str, content: Any, sent: Any, weighted_by: str) -> Answer:
+    return Answer(site, {"metrics": {weighted_by: 10}, "model": changed(sent, content)})
+
+
+def round_of(server: JobServer, sites: Sequence[str] = SITES) -> Any:
+    """Run a round in which all sites fetch the model and some of them hand in ones."""
+    server.forget()
+
+    def site(name: str) -> None:
+        server.fetched(MODEL, [name])
+        if name in sites:
+            server.replied(name, {"w": np.ones(8, dtype=np.float32)})
+
+    with ThreadPoolExecutor(len(SITES)) as threads:
+        list(threads.map(site, SITES))
+    return server.end_round(wrapped)
+
+
+def test_sites_come_one_by_one_and_who_hands_in_nothing_is_named(tmp_path: Path) -> None:
+    decision, after, _ = round_of(server_of(tmp_path), ["Chur", "Aarau"])
+    assert np.array_equal(after["w"], np.ones(8))
+    assert decision.round.number == 1
+    assert [reply.node for reply in decision.replies] == ["Aarau", "Chur"]
+    assert [(each.node, each.reason) for each in decision.excluded] == [("Bern", "did not reply")]
+    (run,) = recorded_runs(tmp_path / "runs").values()
+    assert [record.clients for record in run.records()] == [["Aarau", "Chur"]]
+
+
+def test_a_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    for _ in range(2):
+        server = server_of(tmp_path)
+        round_of(server)
+        round_of(server)
+    (run,) = recorded_runs(tmp_path / "runs").values()
+    assert [record.round for record in run.records()] == [1, 2, 3, 4]
+
+
+def test_a_round_that_nobody_fetched_is_an_error(tmp_path: Path) -> None:
+    server = server_of(tmp_path, record_to=None, checkpoint_to=None)
+    round_of(server)
+    with pytest.raises(FedcrfError, match="no site fetched the model in this round"):
+        server.end_round(wrapped)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"rule": "fedag"}, "fedag"),
+        ({"rule": None}, "rule is None: give a text"),
+        ({"weighted_by": 3}, "weighted_by is 3: give a text"),
+        ({"record_to": Path("here")}, "record_to is"),
+        ({"settings": {"colour": 1}}, "unknown key in"),
+        ({"settings": [1]}, "give the rule's settings by name"),
+        ({"settings": {"bandwidth": object()}}, "which a job's file holds"),
+    ],
+)
+def test_what_no_job_can_be(arguments: dict[str, Any], line: str) -> None:
+    with pytest.raises(FedcrfError, match=line):
+        job(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "line"),
+    [
+        ([1.0], "holds parameters of type list, not arrays by name"),
+        ({"w": "text"}, "holds <U4 as 'w': give real numbers"),
+        ({"w": [[1.0], [2.0, 3.0]]}, "holds object as 'w': give real numbers"),
+    ],
+)
+def test_what_no_model_can_be(arrays: Any, line: str) -> None:
+    with pytest.raises(FedcrfError, match=line):
+        state_of(arrays, lambda value: value)
+
+
+def test_a_model_goes_back_in_the_form_in_which_it_was_sent() -> None:
+    torch = pytest.importorskip("torch")
+    sent = {"w": torch.ones(2, 2, dtype=torch.bfloat16), 3: np.arange(2)}
+    state = state_of(sent, lambda value: value)
+    assert state["3"] is sent[3]
+    back = in_form_of_sent(changed(state, state), {"w": sent["w"], "3": sent[3]})
+    assert torch.equal(back["w"], 2 * sent["w"])
+    assert back["w"].dtype == torch.bfloat16
+    assert back["3"].tolist() == [0, 2]
