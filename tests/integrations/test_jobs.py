@@ -115,3 +115,22 @@ def test_a_model_goes_back_in_the_form_in_which_it_was_sent() -> None:
     assert torch.equal(back["w"], 2 * sent["w"])
     assert back["w"].dtype == torch.bfloat16
     assert back["3"].tolist() == [0, 2]
+
+
+def test_a_reply_that_comes_while_the_round_ends_is_late(tmp_path: Path) -> None:
+    server = server_of(tmp_path)
+    server.fetched(MODEL, SITES)
+    server.replied("Aarau", {"w": np.ones(8, dtype=np.float32)})
+
+    def meanwhile(site: str, content: Any, sent: Any, weighted_by: str) -> Answer:
+        server.replied("Bern", content)
+        return wrapped(site, content, sent, weighted_by)
+
+    decision, _, _ = server.end_round(meanwhile)
+    assert [reply.node for reply in decision.replies] == ["Aarau"]
+    assert [each.node for each in decision.excluded] == ["Bern", "Chur"]
+
+
+def test_a_fixed_setting_is_refused() -> None:
+    with pytest.raises(FedcrfError, match=r"^crf-windowed\.norm_strength is fixed: .* tolerance"):
+        job(rule="crf-windowed", settings={"norm_strength": 3.0})

@@ -428,3 +428,14 @@ def test_every_rule_names_its_paper(name: str) -> None:
 def test_reports_that_are_none(report: Any, message: str) -> None:
     with pytest.raises(FedcrfError, match=message):
         FedAvg().aggregate({}, {"w": np.zeros(2)}, [report])
+
+
+@every_rule
+def test_a_memory_is_arrays_by_name(rule: Rule) -> None:
+    before, reports = round_ = sample(5)
+    rule = round_.served(rule)
+    for none in ([1.0], 3):
+        with pytest.raises(FedcrfError, match=f"the memory is a {type(none).__name__}: give the"):
+            rule.aggregate(none, before, reports)  # type: ignore[arg-type]
+    fresh = rule.aggregate({}, before, reports)
+    assert_same(rule.aggregate(None, before, reports).state, fresh.state, 0)  # type: ignore[arg-type]

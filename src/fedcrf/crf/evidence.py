@@ -58,7 +58,7 @@ class RobustPart(LinearPart):
 
     @classmethod
     def of(cls, crf: Any) -> tuple[Self, ...]:
-        """Return the potential with the settings of a robust CRF; nothing where the CRF has none.
+        """Return the potential with the settings of a robust CRF; ``()`` if it is not in use.
 
         A setting of the CRF has the potential's cause before its name, or the same name if it is
         one of `SHARED`. One that the CRF lacks keeps its default.

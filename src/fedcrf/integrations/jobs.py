@@ -27,7 +27,7 @@ class Job(Settings):
     """A server as a job's file describes it: all of it is JSON.
 
     Attributes:
-        rule: Name of the server rule, as in ``fedcrf run --method``.
+        rule: Name of the server rule, as of `fedcrf.rules.find_rule`.
         settings: Its settings by name; by default its own.
         weighted_by: Name of the sites' count of examples.
         record_to: A folder that gets one for the job's records; None for none.
@@ -35,7 +35,7 @@ class Job(Settings):
         server_rule: The rule with its settings.
 
     Raises:
-        FedcrfError: An unknown rule, or values that are none.
+        FedcrfError: An unknown rule, or a value or setting that cannot be.
     """
 
     rule: Text
@@ -137,7 +137,9 @@ class JobServer(RuleServer):
             )
         assert self._round is not None
         state, weighted_by = self._round.state, self._weighted_by
-        replies = [wrap(site, each, state, weighted_by) for site, each in self._contents.items()]
+        with self._lock:
+            contents = dict(self._contents)  # a site may be late
+        replies = [wrap(site, each, state, weighted_by) for site, each in contents.items()]
         decision, after = self.decide(replies, weighted_by)
         metrics = self.averaged(decision, weighted_by)
         self.finish(decision, after)

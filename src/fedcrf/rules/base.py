@@ -371,6 +371,15 @@ def weighted_result(
     )
 
 
+def check_memory(memory: object) -> None:
+    """Raise a `FedcrfError` unless a memory is arrays by name."""
+    if not isinstance(memory, Mapping):
+        raise FedcrfError(
+            f"the memory is a {type(memory).__name__}: give the one that this rule returned, or "
+            "an empty one to begin anew"
+        )
+
+
 def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
     """Check that every report fits the global model.
 
@@ -432,16 +441,20 @@ class Round:
     """A round as a rule sees it: what is computed of it, when it is first asked for.
 
     Args:
-        memory: As for `Rule.aggregate`, and so are the others.
+        memory: As for `Rule.aggregate`, and so are the others; None is taken for an empty one.
         model: The model w_t.
         reports: The m reports.
 
     Raises:
-        FedcrfError: No reports, or one that does not fit the global model.
+        FedcrfError: No reports, one that does not fit the global model, or no memory by names.
     """
 
-    def __init__(self, memory: Memory, model: State, reports: Sequence[ClientReport]) -> None:
+    def __init__(
+        self, memory: Memory | None, model: State, reports: Sequence[ClientReport]
+    ) -> None:
         check_reports(model, reports)
+        memory = {} if memory is None else memory
+        check_memory(memory)
         self.memory, self.model, self.reports = memory, model, reports
 
     @cached_property

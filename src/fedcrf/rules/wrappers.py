@@ -17,6 +17,7 @@ from fedcrf.rules.base import (
     Memory,
     Rule,
     average_states,
+    check_memory,
     finite_reports,
     is_buffer,
 )
@@ -218,11 +219,7 @@ def _named(memory: Memory, part: str) -> Memory:
     """Return one part of the memory."""
     if isinstance(memory, _Joined):
         return memory.parts.get(part, {})
-    if not isinstance(memory, Mapping):
-        raise FedcrfError(
-            f"the memory is a {type(memory).__name__}: give the one that this rule returned, or "
-            "an empty one to begin anew"
-        )
+    check_memory(memory)
     start = f"{part}."
     return {
         name.removeprefix(start): array for name, array in memory.items() if name.startswith(start)

@@ -137,7 +137,7 @@ def about_median(
         clients: m lists of flat layers.
         origin: Flat layers of the global model to take away; none where the layers are updates.
         threads: Tasks carried out at once, all cores by default; no part of the result.
-        products: Whether the Gram matrix is wanted, and else the median.
+        products: Whether the Gram matrix is summed up; otherwise the median is kept.
 
     Returns:
         The sums. None where float32 would not do: a product or a distance overflows, or squares

@@ -149,7 +149,7 @@ def finite_sums(
         clients: As for `update_statistics`, and the next two.
         origin: The global model.
         threads: Of the compiled code.
-        products: Whether the Gram matrix is wanted, and else the median.
+        products: Whether the Gram matrix is summed up; otherwise the median is kept.
     """
 
     def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], AboutMedian]:

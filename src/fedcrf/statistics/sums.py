@@ -65,7 +65,7 @@ class AboutMedian:
         Args:
             clients: For each of m clients its flat layers.
             origin: Flat layers of the global model to take away; none where the layers are updates.
-            products: Whether the Gram matrix is wanted, and else the median.
+            products: Whether the Gram matrix is summed up; otherwise the median is kept.
         """
         m, library, like = len(clients), *_library(clients)
         gram = zeros((m if products else 0,) * 2, like)

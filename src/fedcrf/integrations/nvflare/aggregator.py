@@ -55,7 +55,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
             the job's run folder: an absolute one is found by a job that is submitted again.
 
     Raises:
-        FedcrfError: An unknown rule, or arguments that are none.
+        FedcrfError: An unknown rule, or an argument or setting that cannot be.
     """
 
     def __init__(
