@@ -272,6 +272,7 @@ def _draw_rounds(axis: Any, section: Mapping[str, Any]) -> None:
     axis.invert_yaxis()
     axis.set_xlabel("seconds a round (dotted: arithmetic at the measured peak)")
     axis.set_title("MNIST round, 10 clients, MLP")
+    axis.set_xlim(right=1.3 * axis.get_xlim()[1])  # beside the longest bar
     axis.legend(loc="lower right")
 
 
