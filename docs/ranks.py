@@ -51,24 +51,22 @@ def rank_tables(places: Sequence[Place]) -> list[Table]:
 
 
 def means(places: Sequence[Place], column: str | None) -> pd.DataFrame:
-    """Return a method's mean in each place, methods by places, the best of the first place first.
+    """Return a method's mean in each place, methods by places, in the order of their mean rank.
 
     It is the worst case, or by how much a column exceeds FedAvg's where nobody is wrong; see
     `RANKED`. NaN where a method is not run.
     """
-    methods = list(dict.fromkeys(method for place in places for method in place.suite.methods))
-    found = pd.DataFrame(
+    found = _estimates(places, column)
+    numbers = pd.DataFrame(
         {
-            place.title: {
-                method_title(method): math.nan if each is None else each.mean
-                for method in methods
-                for each in [_compared(place, method, column)]
-            }
-            for place in places
-        }
+            place.title: {method: each.mean for method, each in known.items()}
+            for place, known in zip(places, found, strict=True)
+        },
+        dtype=float,
     )
-    order = found.rank(ascending=False).mean(axis="columns").sort_values().index
-    return found.loc[order].rename_axis(index="", columns="")
+    order = numbers.rank(ascending=False, method="min").mean(axis="columns").sort_values().index
+    numbers = numbers.loc[order].rename(index=method_title)
+    return numbers.rename_axis(index="", columns="")
 
 
 def _ranked(
@@ -77,9 +75,7 @@ def _ranked(
     """Return a table of methods by places and the methods' mean ranks; see `RANKED`."""
     methods = list(dict.fromkeys(method for place in places for method in place.suite.methods))
     ranks, texts = pd.DataFrame(index=methods), pd.DataFrame(index=methods)
-    for number, place in enumerate(places):
-        found = {method: _compared(place, method, column) for method in methods}
-        known = {method: each for method, each in found.items() if each is not None}
+    for number, (place, known) in enumerate(zip(places, _estimates(places, column), strict=True)):
         means = pd.Series({method: each.mean for method, each in known.items()}, dtype=float)
         ranks[number] = means.rank(ascending=False, method="min")
         texts[number] = {
@@ -93,6 +89,18 @@ def _ranked(
     )
     titles = (f"{place.title} (n = {len(place.suite.seeds)})" for place in places)
     return Table("", (f"{title} (rank)", "mean rank", *titles), rows), mean
+
+
+def _estimates(places: Sequence[Place], column: str | None) -> list[dict[str, Estimate]]:
+    """Return for each place what the methods that were run there are ranked by; see `RANKED`."""
+    return [
+        {
+            method: found
+            for method in place.suite.methods
+            if (found := _compared(place, method, column)) is not None
+        }
+        for place in places
+    ]
 
 
 def _compared(place: Place, method: str, column: str | None) -> Estimate | None:

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -324,6 +324,7 @@ def places_of(folder: Path, suite: str, dataset: str, quick: bool) -> list[Place
     ]
 
 
+@cache
 def protocol_places() -> list[Place]:
     """Return the places of all protocols."""
     places = []

@@ -91,9 +91,8 @@ class ClientCRF(Settings):
                 f"sketch_size {self.sketch_size} is for the search of neighbours: "
                 "give neighbours too, or leave it out"
             )
-        if (
-            self.sketch_size is None and self.sketch_seed
-        ):  # 0 stands in run files of exact neighbours
+        # A seed of 0 stands in run files of exact neighbours.
+        if self.sketch_size is None and self.sketch_seed:
             raise FedcrfError(
                 f"sketch_seed {self.sketch_seed} is of sketches: give sketch_size too, or leave "
                 "it out"
