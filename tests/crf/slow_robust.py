@@ -223,9 +223,8 @@ class SlowRobust:
         after = list(model)
         for c in present:
             self.last[c] = belief[c]
-            most = (
-                self.clip * median(lengths.values()) * math.exp(self.norm_tolerance_growth * shrunk)
-            )
+            most = self.clip * median(lengths.values()) * math.sqrt(self.window)
+            most *= math.exp(self.norm_tolerance_growth * shrunk)
             clip = min(1.0, most / lengths[c]) if lengths[c] else 1.0
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
@@ -301,9 +300,8 @@ class SlowRobust:
             if examples[c] > 0
         }
         middle, deviation = usual(z.values())
-        tolerated = (
-            max(self.norm_tolerance, self.spread * deviation) + self.norm_tolerance_growth * shrunk
-        )
+        tolerated = max(self.norm_tolerance, self.spread * deviation) + math.log(self.window) / 2
+        tolerated += self.norm_tolerance_growth * shrunk
         return {c: min(2.0, max(0.0, z.get(c, middle) - middle - tolerated)) for c in present}
 
     def _answers(self, present: list, shrunk: float) -> dict:

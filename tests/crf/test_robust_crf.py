@@ -127,7 +127,6 @@ def test_windows_against_the_slow_version(rounds, counts):
     """Updates are mostly noise, so that a window grows; the model moves on by itself too."""
     settings = {
         "longest_window": 10.0,
-        "norm_tolerance_growth": 1.0,
         "counts": counts,
         "goal_tolerance": 0.2,
     }

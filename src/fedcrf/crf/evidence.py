@@ -122,8 +122,8 @@ class NormEvidence(MeasuredEvidence):
     """An update far longer than its examples explain: ψ(q) = κ·q·min(limit, max(0, z_i − t)).
 
     z_i is log‖u_i‖ − a·log n_i less its median over the clients. The tolerance is
-    t = max(tolerance, spread·δ) with the lower median deviation δ, since honest clients may differ
-    much.
+    t = max(tolerance, spread·δ) + ½·log k with the lower median deviation δ, since honest clients
+    may differ much, and the window's length k: see `longer_for_a_window`.
 
     The tolerance may grow with the norm decay. Once most clients have learnt their own examples,
     the updates of the others are long in comparison. A client that lost its weight for its length
@@ -160,7 +160,8 @@ class NormEvidence(MeasuredEvidence):
     def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
         """Return t; see `MeasuredEvidence.threshold`."""
         tolerated = max(self.tolerance, self.spread * deviation)
-        return tolerated + self.tolerance_growth * seen.norm_decay
+        longer = math.log(longer_for_a_window(seen.window))
+        return tolerated + longer + self.tolerance_growth * seen.norm_decay
 
 
 @dataclass(frozen=True)
@@ -382,6 +383,15 @@ def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vecto
     lengths = np.log(np.maximum(norms, np.finfo(np.float64).tiny))
     excess = lengths - exponent * np.log(num_examples)
     return np.asarray(excess - median(excess))
+
+
+def longer_for_a_window(window: float) -> float:
+    """Return √k, how much longer than others an average over k rounds may honestly be.
+
+    The average of updates that are mostly noise is √k times shorter than they are. The average of a
+    client whose updates are mostly signal, as where only that client holds a label, is not.
+    """
+    return math.sqrt(window)
 
 
 def supported_counts(num_examples: Vector, norms: Vector, exponent: float, slack: float) -> Vector:

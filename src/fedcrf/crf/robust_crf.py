@@ -30,6 +30,7 @@ from fedcrf.crf.evidence import (
     MeasuredEvidence,
     ResponseEvidence,
     clip_factors,
+    longer_for_a_window,
     norm_decay,
     supported_counts,
     trust_ratio,
@@ -136,8 +137,8 @@ class RobustCRF(Settings):
             each client, in [0, 1].
         goal_tolerance: How much farther than the median's a client's goal may be, as a logarithm;
             beyond it, κ is that of the norm. Where left out, goals are no evidence.
-        clip: The norm to which updates are clipped, in median norms. It grows with the norm decay
-            where ``norm_tolerance_growth`` is above 0.
+        clip: The norm to which updates are clipped, in median norms; √k times as many in a window
+            of k rounds. It grows with the norm decay where ``norm_tolerance_growth`` is above 0.
         counts: How counts of examples are believed. "attested": in full. "claimed": of a client
             that responds, up to ``count_cap`` times what the length of its update supports
             (`supported_counts`). Otherwise, and where left out, up to ``count_cap`` medians. A
@@ -375,6 +376,7 @@ class RobustCRF(Settings):
         base, _ = refined_weights(seen.num_examples, np.where(finite, copies, 0.0))
         decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
         longest = self.clip * median_norm(statistics.norms, finite)
+        longest *= longer_for_a_window(seen.window)
         longest *= math.exp(self.norm_tolerance_growth * seen.norm_decay)
         clip = clip_factors(statistics.norms, finite, longest)
         learnt = found.marginals

@@ -133,7 +133,7 @@ class CRFWindowed(CRFRobust):
         sketch_seed: Seed of the sketches' signs.
     """
 
-    behaviour: ClassVar[int] = 3
+    behaviour: ClassVar[int] = 4
 
     free: ClassVar[frozenset[str]] = frozenset(
         {
@@ -154,7 +154,6 @@ class CRFWindowed(CRFRobust):
     counts: Literal["claimed", "attested"] | None = "claimed"
     sketch_size: Count = 512
 
-    norm_tolerance_growth: float = 1.0
     # Those below are for a tolerance of 1, and follow from it.
     opposition_tolerance: float = 0.5
     norm_tolerance: float = 1.0
