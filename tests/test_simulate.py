@@ -741,6 +741,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a loss that is none": ({"loss": "mse"}, "loss is a str: give a function, or leave it out"),
     "a loss that raises later": ({"loss": in_round(9)}, r"round \d failed \(KeyError: 'lost'\)"),
     "a metric of no number": ({"metrics": {"f1": lambda o, t: None}}, "'f1' gives no number"),
+    "a metric's name alone": ({"metrics": "acc"}, "metrics is 'acc': give a function of"),
     "metrics twice": ({"metrics": [l1_loss, l1_loss]}, "metric 'l1_loss' is there twice"),
     "an optimizer that is none": ({"optimizer": lambda p: p}, "function returns a list"),
     "an optimizer that asks for more": (
@@ -748,6 +749,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         r"the optimizer makes no step \(TypeError",
     ),
     "no such rule": ({"rule": "crf-robst"}, "unknown method 'crf-robst': did you mean"),
+    "a keyword that is none": (
+        {"lerning_rate": 1}, "fedcrf.simulate 'lerning_rate': did you mean learning_rate"
+    ),
+    "a keyword like none": ({"zzz": 1}, "'zzz': choose from attack, attackers, batch_size, "),
+    "a setting of the rule": (
+        {"rule": "krum", "num_byzantine": 1},
+        r"num_byzantine is a setting of Krum, and no .*: give rule=Krum\(num_byzantine=…\)",
+    ),
+    "a setting of the rule, misspelt": (
+        {"rule": "krum", "num_byzantin": 1}, "'num_byzantin': did you mean num_byzantine"
+    ),
     "a rule that is none": ({"rule": 3}, "rule is a int: give a method's name"),
     "a rule for fewer attackers": (
         {"rule": "krum", "attack": "sign-flip", "attackers": ["north", "south"]},

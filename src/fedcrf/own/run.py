@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from fedcrf._version import __version__
 from fedcrf.attacks import Attack, DataAttack, Threat, find_attack
 from fedcrf.checks import check_whole, is_number
 from fedcrf.data.site_files import read_site_files
-from fedcrf.errors import FedcrfError, in_a_line, listed, unknown_name
+from fedcrf.errors import FedcrfError, KeywordError, in_a_line, listed, unknown_name
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.experiments.settings import find_method, method_title
@@ -225,6 +226,8 @@ def _naming_arguments() -> Iterator[None]:
 @_naming_arguments()
 def run(given: SimpleNamespace) -> SimulationResult:
     """Carry out what `fedcrf.simulate` was called with."""
+    for name in given.unknown:
+        raise _unknown_argument(name, given)
     check_whole("rounds", given.rounds, least=1)
     check_whole("seed", given.seed, least=0)
     if not isinstance(given.record_to, str | Path | None):
@@ -297,6 +300,23 @@ def run(given: SimpleNamespace) -> SimulationResult:
         for i, name in enumerate(names)
     }
     return SimulationResult(whole, tuple(names), tuple(records), description, personal)
+
+
+def _unknown_argument(name: str, given: SimpleNamespace) -> KeywordError:
+    """Return the error for a keyword that is no argument; it may be a setting of the rule."""
+    known = sorted(vars(given).keys() - {"unknown"})
+    kind = given.rule if isinstance(given.rule, type) else type(given.rule)
+    if isinstance(given.rule, str):
+        kind = find_rule(find_method(given.rule).rule)
+    settings = [each.name for each in fields(kind) if each.init] if is_dataclass(kind) else []
+    if name in settings:
+        return KeywordError(
+            f"{name} is a setting of {kind.__name__}, and no argument of fedcrf.simulate: give "
+            f"rule={kind.__name__}({name}=…)"
+        )
+    near = difflib.get_close_matches(name, [*known, *settings], n=3, cutoff=0.5)
+    mend = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
+    return KeywordError(f"unknown argument of fedcrf.simulate '{name}': {mend}")
 
 
 def _servers(given: Any, sites: Sites, what: str) -> Examples | float:

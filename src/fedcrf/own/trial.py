@@ -181,6 +181,10 @@ class Tried:
 def _metrics(metrics: Any) -> dict[str, Metric]:
     if metrics is None:
         return {}
+    if isinstance(metrics, str):  # a sequence too, of letters
+        raise FedcrfError(
+            f"metrics is '{metrics}': give a function of outputs and targets, or several by name"
+        )
     if not isinstance(metrics, Mapping):
         several = metrics if isinstance(metrics, Sequence) else [metrics]
         names = [getattr(each, "__name__", type(each).__name__).lower() for each in several]
