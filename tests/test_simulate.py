@@ -703,8 +703,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a share of all": ({"validation": 1.0}, r"validation 1.0: give a share in \[0, 1\), or inputs"),
     "nothing to validate on": ({"validation": 0.001}, "too few examples to validate on: give val"),
     "no model": ({"model": 3}, "the model is a int: give a function or class"),
-    "a function of no model": ({"model": lambda: 3}, "the model's function returns a int: return"),
-    "a model that cannot be made": ({"model": lambda: nn.Linear(1)}, "the model cannot be made"),
+    "a function of no model": ({"model": lambda: 3}, "the model's function makes a int: give"),
+    "a model that cannot be made": ({"model": lambda: nn.Linear(1)}, r"the model's function failed \(Type"),
     "a model of other inputs": (
         {"model": lambda: nn.Linear(4, 2)},
         r"the model cannot take inputs of shape \(32, 5\) and float32 \(RuntimeError",

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from fedcrf.errors import FedcrfError, failing, listed
+from fedcrf.models import made_by
 from fedcrf.own.sites import Sites
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.randomness import Stream, torch_seed
@@ -81,19 +82,15 @@ class Factory:
             )
         return cls(model)
 
-    def build(self, image_shape: object, num_classes: int) -> nn.Module:
-        """Return the network, fresh; both arguments are left to the user's function."""
-        return self.make()
+    def build(self, image_shape: object = None, num_classes: int = 0) -> nn.Module:
+        """Return the network, fresh; the user's function knows of neither argument."""
+        return made_by(self.make, "the model's function")
 
     def seeded(self, seed: int, device: torch.device) -> nn.Module:
         """Return a seed's network, as all of its run are made."""
-        with torch.random.fork_rng(devices=[]), failing("the model cannot be made ({})"):
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, Stream.MODEL))
-            network = self.make()
-        if not isinstance(network, nn.Module):
-            raise FedcrfError(
-                f"the model's function returns a {type(network).__name__}: return a torch.nn.Module"
-            )
+            network = self.build()
         if not any(each.requires_grad for each in network.parameters()):
             raise FedcrfError("the model has no parameter to train: give one with requires_grad")
         return network.to(device)
