@@ -704,7 +704,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "nothing to validate on": ({"validation": 0.001}, "too few examples to validate on: give val"),
     "no model": ({"model": 3}, "the model is a int: give a function or class"),
     "a function of no model": ({"model": lambda: 3}, "the model's function makes a int: give"),
-    "a model that cannot be made": ({"model": lambda: nn.Linear(1)}, r"the model's function failed \(Type"),
+    "a model that cannot be made": ({"model": lambda: nn.Linear(1)}, r"function failed \(TypeErr"),
     "a model of other inputs": (
         {"model": lambda: nn.Linear(4, 2)},
         r"the model cannot take inputs of shape \(32, 5\) and float32 \(RuntimeError",

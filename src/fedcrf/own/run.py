@@ -31,7 +31,7 @@ from fedcrf.experiments.settings import find_method, method_title
 from fedcrf.experiments.store import CellStore, check_free, folder_lock
 from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
-from fedcrf.own.sites import SHARE, Sites, check_alike, federation_of, read_examples, read_sites
+from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
 from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
@@ -327,7 +327,7 @@ def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
             raise FedcrfError(f"{what} {given}: give a share in [0, 1), or inputs and targets")
         return float(given)
     held = read_examples(given, f"the server's {what}")
-    check_alike(sites.examples[0], held, sites.called[0], f"the server's {what}")
+    check_same_form({sites.called[0]: sites.examples[0], f"the server's {what}": held})
     return held
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from fedcrf.data import split_client
+from fedcrf.data.site_files import check_alike, check_pair
 from fedcrf.errors import FedcrfError, failing
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.randomness import Stream, generator
@@ -83,8 +84,7 @@ def read_sites(sites: object) -> Sites:
         raise FedcrfError(f"site '{min(twice)}' is there twice: give each site a name of its own")
     called = [_called(name) for name in names or range(len(held))]
     examples = tuple(map(read_examples, held, called))
-    for each, name in zip(examples[1:], called[1:], strict=True):
-        check_alike(examples[0], each, called[0], name)
+    check_same_form(dict(zip(called, examples, strict=True)))
     return Sites(None if names is None else tuple(names), examples)
 
 
@@ -107,32 +107,19 @@ def read_examples(held: object, called: str) -> Examples:
         _tensor(each, f"{what} of {called}")
         for each, what in zip(pair, ("inputs", "targets"), strict=True)
     )
-    if not inputs.dim() or not targets.dim() or len(inputs) != len(targets):
-        counts = [len(each) if each.dim() else "no" for each in (inputs, targets)]
-        raise FedcrfError(
-            f"{called} has {counts[0]} inputs and {counts[1]} targets: give one target for each"
-        )
-    if not len(inputs):
-        raise FedcrfError(f"{called} has no examples: leave it out, or give it some")
+    check_pair(inputs, targets, called)
     return Examples(inputs, targets)
 
 
-def check_alike(first: Examples, each: Examples, whose: str, called: str) -> None:
-    """Raise a `FedcrfError` where examples have another shape or kind than the first site's."""
-    for what, there, here in (
-        ("inputs", first.images, each.images),
-        ("targets", first.labels, each.labels),
-    ):
-        if there.shape[1:] != here.shape[1:]:
-            raise FedcrfError(
-                f"{what} of {called} have shape {tuple(here.shape[1:])}, those of {whose} "
-                f"{tuple(there.shape[1:])}: give all sites the same"
-            )
-        if there.dtype != here.dtype:
-            raise FedcrfError(
-                f"{what} of {called} are {_kind(here)}, those of {whose} {_kind(there)}: give all "
-                "sites the same"
-            )
+def check_same_form(examples: Mapping[str, Examples]) -> None:
+    """Raise a `FedcrfError` where somebody's examples have another shape or kind than the first's.
+
+    ``examples`` are by whose they are, as errors call it.
+    """
+    for what, name in (("inputs", "images"), ("targets", "labels")):
+        tensors = {called: getattr(each, name) for called, each in examples.items()}
+        check_alike(what, {called: tuple(each.shape[1:]) for called, each in tensors.items()})
+        check_alike(what, {called: _kind(each) for called, each in tensors.items()})
 
 
 def federation_of(
