@@ -27,7 +27,7 @@ from fedcrf.experiments.store import folder_lock
 from fedcrf.report.explanation import find_rounds
 from fedcrf.report.page import read_report
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.randomness import Stream, generator, torch_seed
+from fedcrf.simulation.federation import Stream, generator, torch_seed
 from tolerance import assert_alike
 
 ROOT = Path(__file__).parents[1]

@@ -92,18 +92,18 @@ def test_a_run_that_is_left_early_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize(("workers", "processes"), [(1, 0), (2, 2)])
 def test_one_worker_is_this_process(workers: int, processes: int) -> None:
-    with engine_for(simulation()._work, workers) as engine:
+    with engine_for(simulation(), workers) as engine:
         assert engine.processes == processes == len(multiprocessing.active_children())
 
 
 def test_memory_for_clients_is_that_of_one_round() -> None:
-    work = simulation(federation=federation((9, 4, 0, 6, 12, 5)), clients_per_round=3)._work
+    work = simulation(federation=federation((9, 4, 0, 6, 12, 5)), clients_per_round=3)
     memory = Engine(work).memory
     assert {len(rows) for rows in (memory.clients, *memory.others.values())} == {3}
 
 
 def test_there_are_no_more_workers_than_clients_in_a_round() -> None:
-    with engine_for(simulation(clients_per_round=1)._work, 2) as engine:
+    with engine_for(simulation(clients_per_round=1), 2) as engine:
         assert engine.processes == 0
 
 

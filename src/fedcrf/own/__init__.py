@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedcrf.attacks import Attack, Threat
+    from fedcrf.objectives import Loss, Metric, OptimizerFactory
     from fedcrf.own.result import SimulationResult
     from fedcrf.rules import Rule
-    from fedcrf.simulation.task import Loss, Metric, OptimizerFactory
 
 
 def simulate(

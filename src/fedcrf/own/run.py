@@ -29,7 +29,7 @@ from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.experiments.settings import find_method, method_title
 from fedcrf.experiments.store import CellStore, check_free, folder_lock
-from fedcrf.objectives import Objective, find_objective
+from fedcrf.objectives import Objective, Task, find_objective
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
 from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
@@ -41,7 +41,6 @@ from fedcrf.simulation.federation import Examples, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation, save_model
-from fedcrf.simulation.task import Task
 
 OTHER = "name another folder as record_to"
 

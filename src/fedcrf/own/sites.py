@@ -15,8 +15,13 @@ from torch.utils.data import Dataset, TensorDataset
 from fedcrf.data import split_client
 from fedcrf.data.site_files import check_alike, check_pair
 from fedcrf.errors import FedcrfError, failing
-from fedcrf.simulation.federation import Examples, Federation, PooledExamples
-from fedcrf.simulation.randomness import Stream, generator
+from fedcrf.simulation.federation import (
+    Examples,
+    Federation,
+    PooledExamples,
+    Stream,
+    generator,
+)
 
 SHARE = 0.1
 """Of a site's examples, for validation and for test each, where the server holds none."""

@@ -16,10 +16,9 @@ from torch.utils._pytree import tree_leaves
 
 from fedcrf.errors import FedcrfError, failing, listed
 from fedcrf.models import made_by
+from fedcrf.objectives import ACCURACY, Metric, Outputs, Task
 from fedcrf.own.sites import Sites
-from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.randomness import Stream, torch_seed
-from fedcrf.simulation.task import ACCURACY, Metric, Outputs, Task
+from fedcrf.simulation.federation import Examples, Stream, torch_seed
 
 NOT = "!"
 """Stands before a pattern of names that are left out."""

@@ -1,9 +1,16 @@
-"""The federation: every client's data, as tensors ready to train on."""
+"""The federation: every client's data, as tensors ready to train on, and a run's random streams.
+
+There is a stream for each purpose, all from the run's seed. It depends only on the seed and its
+name. So a resumed run draws what the first one would have drawn, and methods under one seed share
+partition, initial model and client shuffles.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -22,8 +29,36 @@ from fedcrf.data import (
     split_client,
 )
 from fedcrf.errors import FedcrfError
-from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import Client
+
+
+class Stream(enum.IntEnum):
+    """The purposes; the numbers are part of every published result and never change."""
+
+    PARTITION = 0
+    SPLIT = 1
+    MODEL = 2
+    SHUFFLE = 3
+    TRAINING = 4
+    PARTICIPATION = 5
+    ATTACKERS = 6
+    ATTACK = 7
+    POISON = 8
+    SERVER = 9
+
+
+def generator(seed: int, stream: Stream, *indices: int) -> np.random.Generator:
+    """Return the generator of one purpose, such as the shuffle of one round and client."""
+    return np.random.default_rng(_sequence(seed, stream, *indices))
+
+
+def torch_seed(seed: int, stream: Stream, *indices: int) -> int:
+    """Return a seed for torch's generator, for one purpose."""
+    return int(_sequence(seed, stream, *indices).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _sequence(seed: int, stream: Stream, *indices: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(int(stream), *indices))
 
 
 @dataclass(frozen=True)
@@ -115,6 +150,11 @@ class Federation:
         return [client if self.names is None else self.names[client] for client in clients]
 
     @property
+    def device(self) -> torch.device:
+        """Where the data lie."""
+        return self.validation.labels.device
+
+    @cached_property
     def eligible(self) -> list[int]:
         """The clients that have examples to train on."""
         return [client for client, each in enumerate(self.clients) if len(each)]
