@@ -435,11 +435,8 @@ def engine_for(simulation: Simulation, num_workers: int) -> Iterator[Engine]:
     does its work.
     """
     num_workers = min(num_workers, simulation.most_participants)
-    on_gpu, by_user = (
-        simulation.federation.device.type == "cuda",
-        simulation.task is not CLASSIFICATION,
-    )
-    alone = num_workers <= 1 or on_gpu or by_user
+    on_gpu = simulation.federation.device.type == "cuda"
+    alone = num_workers <= 1 or on_gpu or simulation.task is not CLASSIFICATION
     engine = Engine(simulation, 0 if alone else num_workers)
     try:
         yield engine
