@@ -40,7 +40,13 @@ from fedcrf.simulation.engine import state_of
 from fedcrf.simulation.federation import Examples, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation, save_model
+from fedcrf.simulation.rounds import (
+    EarlyStopping,
+    RunState,
+    Simulation,
+    save_model,
+    seeded_network,
+)
 
 OTHER = "name another folder as record_to"
 
@@ -240,7 +246,7 @@ def run(given: SimpleNamespace) -> SimulationResult:
         "test": _servers(given.test, held, "test"),
     }
     plan = Factory.of(given.model)
-    network = plan.seeded(given.seed, held.examples[0].labels.device)
+    network = seeded_network(plan, given.seed, held.examples[0].labels.device)
     task = task_of(network, held, given.loss, given.metrics, given.optimizer, given.share)
     tried = Tried.of(network, held, servers, task, given.batch_size)
     if task.personal and any(isinstance(each, Examples) for each in servers.values()):
@@ -252,7 +258,7 @@ def run(given: SimpleNamespace) -> SimulationResult:
     check_participation(given.clients_per_round, len(held.examples))
     rule, objective = _rule(given, len(held.examples), threat)
     simulation = Simulation(
-        federation=federation_of(held, **servers, seed=given.seed, num_classes=tried.num_classes),
+        federation=federation_of(held, servers, given.seed, tried.num_classes),
         model=plan,
         objective=objective,
         rule=rule if given.judge is None else _judged(rule, given.judge, network, task),

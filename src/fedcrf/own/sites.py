@@ -12,16 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from fedcrf.data import split_client
 from fedcrf.data.site_files import check_alike, check_pair
 from fedcrf.errors import FedcrfError, failing
-from fedcrf.simulation.federation import (
-    Examples,
-    Federation,
-    PooledExamples,
-    Stream,
-    generator,
-)
+from fedcrf.simulation.federation import Examples, Federation, PooledExamples, cut, dealt
 
 SHARE = 0.1
 """Of a site's examples, for validation and for test each, where the server holds none."""
@@ -128,50 +121,48 @@ def check_same_form(examples: Mapping[str, Examples]) -> None:
 
 
 def federation_of(
-    sites: Sites, validation: Examples | float, test: Examples | float, seed: int, num_classes: int
+    sites: Sites, held_by_server: Mapping[str, Examples | float], seed: int, num_classes: int
 ) -> Federation:
-    """Deal each site's examples into parts.
+    """Return the federation of the sites, each cut in parts.
 
-    ``validation`` and ``test`` are what the server holds for it, or the share of each site's
-    examples; ``num_classes`` is 0 where targets are no labels.
+    ``held_by_server`` has by ``validation`` and ``test`` what the server holds for it, or the share
+    of each site's examples; ``num_classes`` is 0 where targets are no labels.
     """
-    shares = [0.0 if isinstance(each, Examples) else each for each in (validation, test)]
-    parts = []
-    for client, (each, called) in enumerate(zip(sites.examples, sites.called, strict=True)):
-        labels = np.zeros(len(each), np.int64)
-        if num_classes:
-            labels = each.labels.cpu().numpy().astype(np.int64)
-        draw = generator(seed, Stream.SPLIT, client)
-        parts.append(split_client(np.arange(len(each)), labels, draw, *shares))
-        if not len(parts[-1].train):
+    shares = {name: held for name, held in held_by_server.items() if isinstance(held, float)}
+    nothing = [each.part(0, 0) for each in sites.examples]
+    of_server = {
+        name: PooledExamples.of([*nothing, held])  # its owner is behind the last client
+        for name, held in held_by_server.items()
+        if isinstance(held, Examples)
+    }
+    whole = Examples.joined(sites.examples)
+    labels = np.zeros(len(whole), np.int64)
+    if num_classes:
+        labels = whole.labels.cpu().numpy().astype(np.int64)
+    ends = np.cumsum([len(each) for each in sites.examples])
+    parts = np.split(np.arange(len(whole)), ends[:-1])
+    splits = cut(parts, labels, seed, **dict.fromkeys(of_server, 0.0), **shares)
+    for each, split, called in zip(sites.examples, splits, sites.called, strict=True):
+        if not len(split.train):
             raise FedcrfError(
                 f"{called} has {len(each)} examples, and none is left to train on: give it more, "
                 "or smaller shares (validation=, test=)"
             )
-    pooled = []
-    for name, held in (("validation", validation), ("test", test)):
-        if isinstance(held, Examples):  # of an owner behind the last client
-            owners = torch.full((len(held),), len(parts), device=held.labels.device)
-            pooled.append(PooledExamples(held.images, held.labels, owners))
-        else:
-            held_by = zip(sites.examples, parts, strict=True)
-            pooled.append(PooledExamples.of([each.at(getattr(cut, name)) for each, cut in held_by]))
-    if not len(pooled[0]):
+    federation = dealt(
+        whole.at,
+        splits,
+        **of_server,
+        held_out=None,
+        image_shape=tuple(whole.images.shape[1:]),
+        num_classes=num_classes,
+        names=sites.names,
+    )
+    if not len(federation.validation):
         raise FedcrfError(
             "the sites hold too few examples to validate on: give validation=(inputs, targets), "
             "or a larger share"
         )
-    return Federation(
-        clients=tuple(
-            each.at(part.train) for each, part in zip(sites.examples, parts, strict=True)
-        ),
-        validation=pooled[0],
-        test=pooled[1],
-        held_out=None,
-        image_shape=tuple(sites.examples[0].images.shape[1:]),
-        num_classes=num_classes,
-        names=sites.names,
-    )
+    return federation
 
 
 def _is_named(site: object) -> bool:

@@ -18,7 +18,7 @@ from fedcrf.errors import FedcrfError, failing, listed
 from fedcrf.models import made_by
 from fedcrf.objectives import ACCURACY, Metric, Outputs, Task
 from fedcrf.own.sites import Sites
-from fedcrf.simulation.federation import Examples, Stream, torch_seed
+from fedcrf.simulation.federation import Examples
 
 NOT = "!"
 """Stands before a pattern of names that are left out."""
@@ -81,18 +81,9 @@ class Factory:
             )
         return cls(model)
 
-    def build(self, image_shape: object = None, num_classes: int = 0) -> nn.Module:
+    def build(self, image_shape: object, num_classes: int) -> nn.Module:
         """Return the network, fresh; the user's function knows of neither argument."""
         return made_by(self.make, "the model's function")
-
-    def seeded(self, seed: int, device: torch.device) -> nn.Module:
-        """Return a seed's network, as all of its run are made."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(seed, Stream.MODEL))
-            network = self.build()
-        if not any(each.requires_grad for each in network.parameters()):
-            raise FedcrfError("the model has no parameter to train: give one with requires_grad")
-        return network.to(device)
 
 
 def task_of(
@@ -118,6 +109,8 @@ def task_of(
         )
     if loss is None and (measured or not sites.have_labels):
         loss, measured = functional.cross_entropy, measured or {ACCURACY: _accuracy}
+    if not any(each.requires_grad for each in network.parameters()):
+        raise FedcrfError("the model has no parameter to train: give one with requires_grad")
     state = network.state_dict()
     frozen = {
         name

@@ -8,7 +8,7 @@ partition, initial model and client shuffles.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -196,9 +196,15 @@ def client_splits(
 
     ``labels`` are those of the training set, (n,).
     """
-    parts = partition(labels, settings, generator(seed, Stream.PARTITION))
+    return cut(partition(labels, settings, generator(seed, Stream.PARTITION)), labels, seed)
+
+
+def cut(
+    parts: Sequence[NDArray[np.int64]], labels: NDArray[np.int64], seed: int, **shares: float
+) -> tuple[ClientSplit, ...]:
+    """Return the clients' parts, each cut in three; ``shares`` are those of `split_client`."""
     return tuple(
-        split_client(indices, labels, generator(seed, Stream.SPLIT, client))
+        split_client(indices, labels, generator(seed, Stream.SPLIT, client), **shares)
         for client, indices in enumerate(parts)
     )
 
@@ -234,19 +240,10 @@ def build_federation(
     ``splits`` are those of `client_splits`; there must be examples to train and to validate on.
     """
     check_splits(splits)
-    training = np.concatenate([split.train for split in splits])
-    scale = dataset.train.normalisation(training)
-    union = _examples(dataset.train, training, scale, device)  # one piece of memory to share
-    sizes = [len(split.train) for split in splits]
-    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
-
-    def pooled(chosen: Sequence[NDArray[np.int64]]) -> PooledExamples:
-        return PooledExamples.of([_examples(dataset.train, each, scale, device) for each in chosen])
-
-    return Federation(
-        clients=tuple(Examples(images, labels) for images, labels in parts),
-        validation=pooled([split.validation for split in splits]),
-        test=pooled([split.test for split in splits]),
+    scale = dataset.train.normalisation(np.concatenate([split.train for split in splits]))
+    return dealt(
+        lambda places: _examples(dataset.train, places, scale, device),
+        splits,
         held_out=None
         if dataset.held_out is None
         else _examples(dataset.held_out, np.arange(len(dataset.held_out)), scale, device),
@@ -254,6 +251,28 @@ def build_federation(
         num_classes=dataset.num_classes,
         names=dataset.sites,
     )
+
+
+def dealt(
+    taken: Callable[[NDArray[np.int64]], Examples],
+    splits: Sequence[ClientSplit],
+    **known: Any,
+) -> Federation:
+    """Return the federation of clients whose examples are cut so.
+
+    Args:
+        taken: Returns the examples at some places of all there are.
+        splits: The places of each client's parts.
+        known: The other fields of `Federation`; also validation and test where the clients' parts
+            are not what they are of.
+    """
+    union = taken(np.concatenate([split.train for split in splits]))  # one piece, to be shared
+    sizes = [len(split.train) for split in splits]
+    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
+    for name in ("validation", "test"):
+        if name not in known:
+            known[name] = PooledExamples.of([taken(getattr(split, name)) for split in splits])
+    return Federation(clients=tuple(Examples(*part) for part in parts), **known)
 
 
 def _examples(

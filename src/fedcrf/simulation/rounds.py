@@ -296,14 +296,10 @@ class Simulation(Settings):
 
     def network(self) -> nn.Module:
         """Return the seed's initial network, on the federation's device."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.seed, Stream.MODEL))
-            shape: Any = self.federation.image_shape  # of any inputs for a plan that takes them
-            network = self.model.build(shape, self.federation.num_classes)
-        # Convolutions are fastest in this layout, which those of volumes have not.
-        if all(tensor.dim() < 5 for tensor in network.state_dict().values()):
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return network.to(self.federation.device)
+        held = self.federation
+        return seeded_network(
+            self.model, self.seed, held.device, held.image_shape, held.num_classes
+        )
 
     @cached_property
     def _trained_names(self) -> frozenset[str]:
@@ -489,6 +485,22 @@ class Simulation(Settings):
         for name in self._trained_names:
             model[name][...] -= model[name].dtype.type(decay) * before[name]
         return model
+
+
+def seeded_network(
+    plan: ModelPlan, seed: int, device: torch.device, image_shape: Any = (), num_classes: int = 0
+) -> nn.Module:
+    """Return a seed's initial network, on a device.
+
+    ``image_shape`` is that of any inputs for a plan that takes them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, Stream.MODEL))
+        network = plan.build(image_shape, num_classes)
+    # Convolutions are fastest in this layout, which those of volumes have not.
+    if all(tensor.dim() < 5 for tensor in network.state_dict().values()):
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.to(device)
 
 
 DIGEST_SIZE = 32
