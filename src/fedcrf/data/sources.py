@@ -435,44 +435,37 @@ def decode_splits(
 def _image_column(name: str, features: Features, wanted: str | None) -> str:
     from datasets import Image
 
-    if wanted is not None:
-        return _existing("image column", wanted, features)
     found = [column for column, feature in features.items() if isinstance(feature, Image)]
-    if len(found) == 1:
-        return found[0]
-    raise _ambiguous(name, "image", found, features)
+    return _column(name, "image", wanted, found, features)
 
 
 def _label_column(name: str, features: Features, wanted: str | None, preferred: str | None) -> str:
     from datasets import ClassLabel
 
-    if wanted is not None:
-        _existing("label column", wanted, features)
-        if not _can_be_label(features[wanted]):
-            raise FedcrfError(
-                f"column '{wanted}' of data set '{name}' does not hold class labels, integers or "
-                "strings; name another one with --label-column."
-            )
-        return wanted
-    class_labels = [c for c, feature in features.items() if isinstance(feature, ClassLabel)]
-    if len(class_labels) == 1:
-        return class_labels[0]
-    candidates = class_labels or [c for c, feature in features.items() if _can_be_label(feature)]
-    for column in (preferred, *_LABEL_NAMES):
-        if column in candidates:
-            return column
-    raise _ambiguous(name, "label", class_labels, features)
+    found = [c for c, feature in features.items() if isinstance(feature, ClassLabel)]
+    if len(found) != 1:
+        candidates = found or [c for c, feature in features.items() if _can_be_label(feature)]
+        known = [column for column in (preferred, *_LABEL_NAMES) if column in candidates]
+        found = known[:1] or found
+    column = _column(name, "label", wanted, found, features)
+    if not _can_be_label(features[column]):
+        raise FedcrfError(
+            f"column '{column}' of data set '{name}' does not hold class labels, integers or "
+            "strings; name another one with --label-column."
+        )
+    return column
 
 
-def _existing(kind: str, wanted: str, features: Features) -> str:
-    if wanted not in features:
-        raise unknown_name(kind, wanted, features)
-    return wanted
-
-
-def _ambiguous(name: str, kind: str, found: Sequence[str], features: Features) -> FedcrfError:
+def _column(
+    name: str, kind: str, wanted: str | None, found: Sequence[str], features: Features
+) -> str:
+    """Return the column that is wanted, or the only one that was found."""
+    if wanted is not None and wanted not in features:
+        raise unknown_name(f"{kind} column", wanted, features)
+    if wanted is not None or len(found) == 1:
+        return wanted or found[0]
     trouble = "more than one" if found else "no obvious"
-    return FedcrfError(
+    raise FedcrfError(
         f"data set '{name}' has {trouble} {kind} column; name it with --{kind}-column (its columns "
         f"are {', '.join(features)})."
     )

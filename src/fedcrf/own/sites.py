@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from fedcrf.data.site_files import check_alike, check_pair
 from fedcrf.errors import FedcrfError, failing
@@ -88,12 +88,8 @@ def read_sites(sites: object) -> Sites:
 
 def read_examples(held: object, called: str) -> Examples:
     """Return inputs and targets as tensors; see `read_sites`. ``called`` is whose they are."""
-    if isinstance(held, Examples):
-        return held
-    if isinstance(held, TensorDataset) and len(held.tensors) == 2:
-        pair: tuple[Any, ...] = held.tensors
-    elif isinstance(held, Dataset):
-        pair = _stacked(held, called)
+    if isinstance(held, Dataset):
+        pair: tuple[Any, ...] = _stacked(held, called)
     elif isinstance(held, tuple | list) and len(held) == 2:
         pair = tuple(held)
     else:
