@@ -71,14 +71,11 @@ class RawTable:
 class EmbeddedSource:
     """A data set that comes with an installed library.
 
-    ``read`` returns grey images ``(n, H, W)`` uint8 and labels ``(n,)`` int64, of which the last
-    are held out; the class names are in the labels' order.
+    ``read`` returns arrays, as a function from outside does (`_dataset_of`).
     """
 
     description: str
-    read: Callable[[], tuple[NDArray[np.uint8], NDArray[np.int64]]]
-    num_held_out: int
-    class_names: tuple[str, ...]
+    read: Callable[[], object]
 
     def identity(self, name: str) -> Mapping[str, object]:
         """Return in JSON values all that the data depend on; changed code reads other data."""
@@ -86,23 +83,11 @@ class EmbeddedSource:
             reader = inspect.getsource(self.read)
         except (OSError, TypeError):  # typed in, or no function of Python's
             reader = ""
-        return {
-            "embedded": name,
-            "num_held_out": self.num_held_out,
-            "class_names": self.class_names,
-            "reader": reader,
-        }
+        return {"embedded": name, "reader": reader}
 
     def decode(self, name: str, options: ReadOptions) -> ImageDataset:
-        """Read the library's arrays, resize them, and cut off the held-out ones."""
-        _check_no_columns(name, options)
-        images, labels = self.read()
-        cut = len(labels) - self.num_held_out
-        train, held_out = (
-            _labelled(name, images[rows], labels[rows], options)
-            for rows in (slice(cut), slice(cut, None))
-        )
-        return ImageDataset(name, train, held_out, self.class_names)
+        """Read the library's arrays, and resize them."""
+        return _dataset_of(name, self.read(), options)
 
 
 @dataclass(frozen=True)
@@ -172,11 +157,12 @@ class _LocalSource:
 DatasetSource = EmbeddedSource | HubSource
 
 
-def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _read_digits() -> tuple[NDArray[Any], ...]:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    return digits.images.astype(np.uint8), digits.target.astype(np.int64)
+    images, labels, cut = digits.images.astype(np.uint8), digits.target, -_DIGITS_HELD_OUT
+    return images[:cut], labels[:cut], images[cut:], labels[cut:]
 
 
 DATASETS: Mapping[str, DatasetSource] = {
@@ -184,8 +170,6 @@ DATASETS: Mapping[str, DatasetSource] = {
         "1,797 grey 8x8 digits that come with scikit-learn (values 0 to 16); needs no download. "
         f"The last {_DIGITS_HELD_OUT} are the held-out test set.",
         read=_read_digits,
-        num_held_out=_DIGITS_HELD_OUT,
-        class_names=tuple("0123456789"),
     ),
     "mnist": HubSource("MNIST: 70,000 grey 28x28 digits, 10 classes.", "ylecun/mnist"),
     "cifar10": HubSource(
@@ -245,8 +229,6 @@ def load_dataset(
 
 def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
     found = find("dataset", name, {})
-    if isinstance(found, EmbeddedSource):
-        return found.decode(name, options)
     if not callable(found):
         raise FedcrfError(
             f"data set '{name}' is no data set: give a function that returns images and labels"
@@ -300,11 +282,15 @@ def _parquet_files(folder: Path, split: str) -> tuple[Path, ...]:
 
 
 def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset:
-    """Return the data set of images and labels that a function from outside returns.
+    """Return the data set of (n, H, W) or (n, H, W, 3) images and (n,) labels, resized.
 
     Behind them may be those of a held-out part.
     """
-    _check_no_columns(name, options)
+    if options.image_column is not None or options.label_column is not None:
+        raise FedcrfError(
+            f"data set '{name}' has no columns to choose from; omit --image-column "
+            "and --label-column."
+        )
     mend = (
         "return images, labels, or images, labels, test_images, test_labels: (n, H, W) or "
         "(n, H, W, 3) whole numbers from 0 to 255, and (n,) whole numbers from 0 on"
@@ -323,26 +309,12 @@ def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset
             )
         if pixels.min() < 0 or pixels.max() > 255 or classes.min() < 0:
             raise FedcrfError(f"data set '{name}' has pixels or labels out of range: {mend}")
-        parts.append(_labelled(name, pixels.astype(np.uint8), classes.astype(np.int64), options))
+        each = map(Image.fromarray, pixels.astype(np.uint8))
+        blocks = [image_block(image, options.image_size) for image in each]
+        parts.append(LabelledImages(join_blocks(name, blocks), classes.astype(np.int64)))
     most = max(int(part.labels.max()) for part in parts)
     names = tuple(str(label) for label in range(most + 1))
     return ImageDataset(name, parts[0], parts[1] if len(parts) > 1 else None, names)
-
-
-def _labelled(
-    name: str, images: NDArray[np.uint8], labels: NDArray[np.int64], options: ReadOptions
-) -> LabelledImages:
-    """Return (n, H, W) or (n, H, W, 3) images, resized, with their labels."""
-    blocks = [image_block(Image.fromarray(one), options.image_size) for one in images]
-    return LabelledImages(join_blocks(name, blocks), labels)
-
-
-def _check_no_columns(name: str, options: ReadOptions) -> None:
-    if options.image_column is not None or options.label_column is not None:
-        raise FedcrfError(
-            f"data set '{name}' has no columns to choose from; omit --image-column "
-            "and --label-column."
-        )
 
 
 def _stamps(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
