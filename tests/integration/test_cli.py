@@ -463,12 +463,12 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("mnist", "train*.parquet"),
     ),
     "cut Parquet": (a_parquet_cut_short, MINE, ("train.parquet",)),
-    "alpha 0": (nothing, ("run", "--alpha", "0"), ("--alpha", "0")),
-    "alpha -1": (nothing, ("run", "--alpha", "-1"), ("--alpha", "-1")),
-    "alpha nan": (nothing, ("run", "--alpha", "nan"), ("--alpha", "nan")),
-    "alpha inf": (nothing, ("run", "--alpha", "inf"), ("--alpha", "inf")),
+    "alpha 0": (nothing, ("run", "--alpha", "0"), ("alpha 0",)),
+    "alpha -1": (nothing, ("run", "--alpha", "-1"), ("alpha -1",)),
+    "alpha nan": (nothing, ("run", "--alpha", "nan"), ("alpha nan",)),
+    "alpha inf": (nothing, ("run", "--alpha", "inf"), ("alpha inf",)),
     "alpha abc": (nothing, ("run", "--alpha", "abc"), ("--alpha", "abc")),
-    "no clients": (nothing, ("run", "--clients", "0"), ("--clients", "0")),
+    "no clients": (nothing, ("run", "--clients", "0"), ("num_clients 0",)),
     "too many clients": (nothing, ("run", "--clients", "200"), ("200", "1437")),
     # Each has one example and so nothing to validate on: known before anything is written.
     "clients too small": (
