@@ -658,7 +658,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
     "show a foreign folder": (a_foreign_folder, ("show", "out"), ("out",)),
     "show nothing": (nothing, ("show", "out"), ("out",)),
     "show without a folder": (nothing, ("show",), ("RUN",)),
-    "partition alpha": (nothing, ("partition", "--alpha", "0"), ("--alpha", "0")),
+    "partition alpha": (nothing, ("partition", "--alpha", "0"), ("alpha 0",)),
     "partition clients": (nothing, ("partition", "--clients", "2000"), ("2000", "1437")),
     "partition seed": (nothing, ("partition", "--seed", "-1"), ("--seed", "-1")),
 }  # fmt: skip
