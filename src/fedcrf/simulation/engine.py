@@ -226,10 +226,6 @@ class Worker:
         self._network = simulation.network()
         self._trainer = trainer(self._network, simulation.training, simulation.task)
         self._batches = Batches(simulation.training, simulation.seed, simulation.fewest_in_a_step)
-        self._slots: dict[int, list[Tensor]] = {}
-        self._fixed: list[Tensor] | None = None
-        if isinstance(self._trainer, MLPTraining):
-            self._fixed = self._tensors()
         self._momenta = [
             momentum_of(row, trained(self._network)) for row in memory.personal.get(MOMENTUM, ())
         ]
@@ -246,10 +242,8 @@ class Worker:
                 passes = self._batches.of(client, number, len(examples))
                 momenta = self._momenta[client] if self._momenta else None
                 loss = self._trainer(examples, simulation.objective, passes, momenta, number)
-                if slot not in self._slots:
-                    places = self.memory.state(slot).values()
-                    self._slots[slot] = [torch.from_numpy(array) for array in places]
-                torch._foreach_copy_(self._slots[slot], self._tensors())
+                places = map(torch.from_numpy, self.memory.state(slot).values())
+                torch._foreach_copy_(list(places), self._tensors())
                 for name, tensor in simulation.task.personal_tensors(self._network).items():
                     self.memory.personal[name][client] = tensor
                 trained.append((loss, self._evidence(examples)))
@@ -294,8 +288,6 @@ class Worker:
 
     def _tensors(self) -> list[Tensor]:
         """Return the network's tensors; asked anew, since a module may replace a buffer."""
-        if self._fixed is not None:
-            return self._fixed
         return list(self._simulation.task.shared_tensors(self._network).values())
 
 
