@@ -211,6 +211,17 @@ def test_several_outputs_frozen_parts_and_tensors() -> None:
     assert changed == ["one.weight", "one.bias", "other.weight", "other.bias"]
 
 
+def test_state_that_is_no_tensor_stays_where_it_is() -> None:
+    class Noted(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"note": 1}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    assert list(simulate(model=lambda: Noted(5, 2)).model) == ["weight", "bias"]
+
+
 def test_text_as_whole_numbers_and_a_data_set_of_items() -> None:
     class Words(torch.utils.data.Dataset[Any]):
         def __init__(self, seed: int) -> None:

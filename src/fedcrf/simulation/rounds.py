@@ -498,7 +498,7 @@ def seeded_network(
         torch.manual_seed(torch_seed(seed, Stream.MODEL))
         network = plan.build(image_shape, num_classes)
     # Convolutions are fastest in this layout, which those of volumes have not.
-    if all(tensor.dim() < 5 for tensor in network.state_dict().values()):
+    if all(tensor.dim() < 5 for tensor in (*network.parameters(), *network.buffers())):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network.to(device)
 
