@@ -1,6 +1,6 @@
 """The engine of rounds: it trains clients and scores models, in this process or in several.
 
-A worker process has one thread and works for one client at a time, the largest first. Data, models
+A worker process has one thread and works for some clients at a time. Data, models
 and scores are in shared memory. A client's training depends only on the global model and its own
 random stream, so the results are the same to the bit for any number of workers.
 """
@@ -308,6 +308,9 @@ def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     }
 
 
+PIECES = 8
+"""In which a round's clients are fetched, for each worker: few messages, and all end together."""
+
 EVALUATION_BATCHES = 4
 """Batches that a worker process evaluates at a time, where there are many."""
 
@@ -437,23 +440,13 @@ def engine_for(simulation: Simulation, num_workers: int) -> Iterator[Engine]:
 
 
 def shared_out(sizes: Sequence[int], num_workers: int) -> list[list[int]]:
-    """Return the pieces in which workers fetch clients: the largest first, many small ones at once.
+    """Return the pieces in which workers fetch clients: places in the (m,) sizes.
 
-    A piece is at most a quarter of a worker's share of what is left, or one client, so that few
-    messages are needed and yet all workers end together (guided self-scheduling: Polychronopoulos
-    and Kuck, IEEE Transactions on Computers 1987). Pieces are lists of indices into the (m,) sizes,
-    how much work each client is.
+    Large and small clients are spread over them, so that they are about as much work each.
     """
-    pieces: list[list[int]] = []
-    left, room = sum(sizes), 0.0
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        if not pieces or sizes[index] > room:
-            pieces.append([])
-            room = left / (4 * num_workers)
-        pieces[-1].append(index)
-        room -= sizes[index]
-        left -= sizes[index]
-    return pieces
+    places = sorted(range(len(sizes)), key=lambda place: -sizes[place])
+    count = min(len(places), PIECES * num_workers)
+    return [places[first::count] for first in range(count)]
 
 
 def _serve(connection: Connection, simulation: Simulation, memory: RoundMemory) -> None:
