@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,31 +94,40 @@ class EmbeddedSource:
 class HubSource:
     """A data set of the Hugging Face hub, ``"owner/name"``, or a local copy of its Parquet files.
 
-    ``label_column`` is the one to take where the data set has several.
+    ``label_column`` is the one to take where the data set has several; ``files`` are those of the
+    local copy, in order, by split.
     """
 
     description: str
     hub_name: str
     label_column: str | None = None
+    files: Mapping[str, Sequence[Path]] | None = None
 
     def identity(self, name: str) -> Mapping[str, object]:
-        """Return the name on the hub: a cached set needs no network."""
-        return {"hub": self.hub_name}
+        """Return the name on the hub, which needs no network; or paths, sizes and times of change.
+
+        They are all that the data depend on.
+        """
+        if self.files is None:
+            return {"hub": self.hub_name}
+        return {split: _stamps(paths) for split, paths in self.files.items()}
 
     def decode(self, name: str, options: ReadOptions) -> ImageDataset:
-        """Fetch the data set, or read the hub library's own cache, and decode it."""
-        with _quiet():
-            tables = self._fetch(name)
+        """Read files, or fetch the data set, or read the hub library's own cache; and decode it."""
+        if self.files is not None:
+            tables = {split: [*map(_read_parquet, paths)] for split, paths in self.files.items()}
+        else:
+            with _quiet():
+                tables = self._fetched(name)
         if "train" not in tables:
             raise FedcrfError(
                 f"data set '{name}' has no train split on the hub, only "
                 f"{', '.join(tables)}; choose another data set."
             )
-        held_out = next((tables[split] for split in _HELD_OUT_SPLITS if split in tables), None)
-        rest = [] if held_out is None else [held_out]
-        return decode_splits(name, [tables["train"]], rest, options, self.label_column)
+        held_out = next((tables[split] for split in _HELD_OUT_SPLITS if split in tables), [])
+        return decode_splits(name, tables["train"], held_out, options, self.label_column)
 
-    def _fetch(self, name: str) -> Mapping[str, RawTable]:
+    def _fetched(self, name: str) -> dict[str, list[RawTable]]:
         import datasets
 
         try:
@@ -131,27 +140,9 @@ class HubSource:
             ) from error
         mend = "choose another data set, or remove it from the Hugging Face cache to fetch it anew"
         return {
-            split: RawTable(f"split '{split}' of '{self.hub_name}'", mend, rows)
+            split: [RawTable(f"split '{split}' of '{self.hub_name}'", mend, rows)]
             for split, rows in splits.items()
         }
-
-
-@dataclass(frozen=True)
-class _LocalSource:
-    """Parquet files of training and held-out rows, in order."""
-
-    train: Sequence[Path]
-    held_out: Sequence[Path]
-    label_column: str | None
-
-    def identity(self, name: str) -> Mapping[str, object]:
-        """Return the files' paths, sizes and times of change."""
-        return {"train": _stamps(self.train), "held_out": _stamps(self.held_out)}
-
-    def decode(self, name: str, options: ReadOptions) -> ImageDataset:
-        """Read the files whole, and decode them."""
-        train, held_out = ([*map(_read_parquet, paths)] for paths in (self.train, self.held_out))
-        return decode_splits(name, train, held_out, options, self.label_column)
 
 
 DatasetSource = EmbeddedSource | HubSource
@@ -238,7 +229,7 @@ def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
     return made if isinstance(made, ImageDataset) else _dataset_of(name, made, options)
 
 
-def _find(name: str, data_dir: Path | None) -> DatasetSource | _LocalSource:
+def _find(name: str, data_dir: Path | None) -> DatasetSource:
     source = DATASETS.get(name)
     if isinstance(source, EmbeddedSource):
         return source
@@ -258,27 +249,26 @@ def _find(name: str, data_dir: Path | None) -> DatasetSource | _LocalSource:
         if name not in folders:
             raise unknown_name("data set", name, {*DATASETS, *folders})
     source = source or HubSource("", hub_name=name)
-    return source if folder is None else _local_source(name, folder, source)
+    return source if folder is None else _local_copy(name, folder, source)
 
 
-def _local_source(name: str, data_dir: Path, source: HubSource) -> _LocalSource:
+def _local_copy(name: str, data_dir: Path, source: HubSource) -> HubSource:
     short_name = source.hub_name.rpartition("/")[2]
     # An alias is looked for under its own name first, a hub name under its owner's first.
     folders = [data_dir / place for place in dict.fromkeys((name, source.hub_name, short_name))]
     for folder in folders:
-        train = _parquet_files(folder, "train")
-        if train:
-            held_out = (_parquet_files(folder, split) for split in _HELD_OUT_SPLITS)
-            return _LocalSource(train, next(filter(None, held_out), ()), source.label_column)
+        train, *held_out = (
+            (split, sorted(path.absolute() for path in folder.glob(f"{split}*.parquet")))
+            for split in ("train", *_HELD_OUT_SPLITS)
+        )
+        if train[1]:
+            first = [(split, paths) for split, paths in held_out if paths][:1]
+            return replace(source, files=dict([train, *first]))
     looked_in = " or ".join(f"'{folder}'" for folder in folders)
     raise FedcrfError(
         f"data set '{name}': there is no train*.parquet in {looked_in}; put "
         f"its Parquet files there, or unset --data-dir and {DATA_VARIABLE} to use the hub."
     )
-
-
-def _parquet_files(folder: Path, split: str) -> tuple[Path, ...]:
-    return tuple(sorted(path.absolute() for path in folder.glob(f"{split}*.parquet")))
 
 
 def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset:
