@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import compress
@@ -93,17 +93,23 @@ class EarlyStopping(Settings):
 
 
 def lost_rounds(
-    before: int, number: int, honest: Set[Client], excluded: Set[Client], threat: Threat | None
+    before: int,
+    number: int,
+    clients: Iterable[Client],
+    attackers: Iterable[Client] | None,
+    excluded: Iterable[Client],
+    threat: Threat | None,
 ) -> int:
     """Return how many rounds in a row, up to this one, no honest client had a finite update.
 
     The outcome of an attack is a result, not divergence: rounds count only if nobody had attacked
-    before the first of them. ``before`` is this number for the round before; ``honest`` are those
-    who did not attack, ``excluded`` those whose update was not finite.
+    before the first of them. ``before`` is this number for the round before; ``excluded`` are those
+    whose update was not finite.
     """
+    honest = set(clients) - set(attackers or ())
     if not honest:
         return before
-    if not honest <= excluded:
+    if not honest <= set(excluded):
         return 0
     attacked = threat is not None and any(map(threat.schedule.active, range(1, number)))
     return 0 if attacked and not before else before + 1
@@ -113,8 +119,8 @@ def lost_so_far(before: int, record: RoundRecord, threat: Threat | None) -> int:
     """Return `lost_rounds` from the record of a round, ``before`` that of the record before."""
     if record.totals is not None:
         return record.totals.lost_rounds
-    honest = set(record.clients) - set(record.attackers or ())
-    return lost_rounds(before, record.round, honest, set(record.excluded), threat)
+    who = record.clients, record.attackers, record.excluded
+    return lost_rounds(before, record.round, *who, threat)
 
 
 def divergence(lost: int, done: int, ended: bool) -> str | None:
@@ -418,13 +424,8 @@ class Simulation(Settings):
         aggregated = time.perf_counter()
         clients = self.federation.called(report.client for report in reports)
         attacking = None if attackers is None else self.federation.called(attackers)
-        lost = lost_rounds(
-            state.lost_rounds,
-            number,
-            set(clients) - set(attacking or ()),
-            set(compress(clients, result.excluded)),
-            self.threat,
-        )
+        excluded = compress(clients, result.excluded)
+        lost = lost_rounds(state.lost_rounds, number, clients, attacking, excluded, self.threat)
         loss = float(np.average(losses, weights=num_examples(trained_reports)))
         last = number >= self.max_rounds
         shown = number % self.evaluate_every == 0 or last
