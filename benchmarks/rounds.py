@@ -14,9 +14,11 @@ from benchmarks.timing import seconds, take_turns
 from benchmarks.workload import WORKLOADS
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
-from fedcrf.simulation.engine import Engine, Work, engine_for, state_of
+from fedcrf.rules import FedAvg
+from fedcrf.simulation.engine import Engine, engine_for, state_of
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.local_training import LocalTraining, epochs, trainer
+from fedcrf.simulation.rounds import Simulation
 
 OURS, CRF, BFLOAT16, SLICES = "fedcrf", "fedcrf, CRF rule", "fedcrf, bfloat16", "tensor slices"
 ours, crf = Entry(OURS, "ours"), Entry(CRF, "ours", options={"rule": "crf"})
@@ -95,7 +97,7 @@ def overhead(turns: int = 15) -> dict[str, Any]:
         image_shape=(1, 28, 28),
         num_classes=10,
     )
-    work = Work(federation, MLP(), Plain(), LocalTraining(), 256, 0, PER_ROUND)
+    work = Simulation(federation, MLP(), Plain(), FedAvg(), clients_per_round=PER_ROUND)
     model, torch_threads = state_of(work.network().state_dict()), torch.get_num_threads()
     torch.set_num_threads(1)
     count = PER_ROUND * EXAMPLES

@@ -45,9 +45,9 @@ from fedcrf.rules import (
     find_rule,
 )
 from fedcrf.rules.byzfl import AGGREGATORS, PRE_AGGREGATORS
+from fedcrf.simulation.engine import Scores, client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.local_training import LocalTraining, MLPTraining
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
-from fedcrf.simulation.task import Scores, client_evaluation_of, evaluation_of, score
 from simulation import small
 
 TABLE = Path(__file__).with_suffix(".json")

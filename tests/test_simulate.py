@@ -27,7 +27,7 @@ from fedcrf.experiments.store import folder_lock
 from fedcrf.report.explanation import find_rounds
 from fedcrf.report.page import read_report
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.randomness import Stream, generator, torch_seed
+from fedcrf.simulation.federation import Stream, generator, torch_seed
 from tolerance import assert_alike
 
 ROOT = Path(__file__).parents[1]
@@ -209,6 +209,17 @@ def test_several_outputs_frozen_parts_and_tensors() -> None:
         start = Two().state_dict()
     changed = [name for name in start if not torch.equal(start[name], result.model[name])]
     assert changed == ["one.weight", "one.bias", "other.weight", "other.bias"]
+
+
+def test_state_that_is_no_tensor_stays_where_it_is() -> None:
+    class Noted(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"note": 1}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    assert list(simulate(model=lambda: Noted(5, 2)).model) == ["weight", "bias"]
 
 
 def test_text_as_whole_numbers_and_a_data_set_of_items() -> None:
@@ -703,8 +714,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a share of all": ({"validation": 1.0}, r"validation 1.0: give a share in \[0, 1\), or inputs"),
     "nothing to validate on": ({"validation": 0.001}, "too few examples to validate on: give val"),
     "no model": ({"model": 3}, "the model is a int: give a function or class"),
-    "a function of no model": ({"model": lambda: 3}, "the model's function returns a int: return"),
-    "a model that cannot be made": ({"model": lambda: nn.Linear(1)}, "the model cannot be made"),
+    "a function of no model": ({"model": lambda: 3}, "the model's function makes a int: give"),
+    "a model that cannot be made": ({"model": lambda: nn.Linear(1)}, r"function failed \(TypeErr"),
     "a model of other inputs": (
         {"model": lambda: nn.Linear(4, 2)},
         r"the model cannot take inputs of shape \(32, 5\) and float32 \(RuntimeError",
@@ -741,6 +752,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a loss that is none": ({"loss": "mse"}, "loss is a str: give a function, or leave it out"),
     "a loss that raises later": ({"loss": in_round(9)}, r"round \d failed \(KeyError: 'lost'\)"),
     "a metric of no number": ({"metrics": {"f1": lambda o, t: None}}, "'f1' gives no number"),
+    "a metric's name alone": ({"metrics": "acc"}, "metrics is 'acc': give a function of"),
     "metrics twice": ({"metrics": [l1_loss, l1_loss]}, "metric 'l1_loss' is there twice"),
     "an optimizer that is none": ({"optimizer": lambda p: p}, "function returns a list"),
     "an optimizer that asks for more": (
@@ -748,6 +760,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         r"the optimizer makes no step \(TypeError",
     ),
     "no such rule": ({"rule": "crf-robst"}, "unknown method 'crf-robst': did you mean"),
+    "a keyword that is none": (
+        {"lerning_rate": 1}, "fedcrf.simulate 'lerning_rate': did you mean learning_rate"
+    ),
+    "a keyword like none": ({"zzz": 1}, "'zzz': choose from attack, attackers, batch_size, "),
+    "a setting of the rule": (
+        {"rule": "krum", "num_byzantine": 1},
+        r"num_byzantine is a setting of Krum, and no .*: give rule=Krum\(num_byzantine=…\)",
+    ),
+    "a setting of the rule, misspelt": (
+        {"rule": "krum", "num_byzantin": 1}, "'num_byzantin': did you mean num_byzantine"
+    ),
     "a rule that is none": ({"rule": 3}, "rule is a int: give a method's name"),
     "a rule for fewer attackers": (
         {"rule": "krum", "attack": "sign-flip", "attackers": ["north", "south"]},

@@ -1,14 +1,14 @@
-"""Client objectives: what a client minimises in its local training.
+"""What a client minimises in its local training: a task's loss, and an objective beside it.
 
 An objective is a frozen dataclass here and a line in `OBJECTIVES`; its fields are its settings, and
-a run's description may set them by name.
+a run's description may set them by name. A task is a user's loss, metrics and optimizer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from fedcrf.checks import NotNegative, Settings
 from fedcrf.errors import FedcrfError
@@ -17,7 +17,8 @@ from fedcrf.extras import naming_extras
 
 with naming_extras():
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
+    from torch.nn import functional
 
 
 class Objective(Protocol):
@@ -90,3 +91,70 @@ def find_objective(name: str) -> type[Objective]:
     if not hasattr(found, "correct_gradients"):
         raise FedcrfError(f"objective '{name}' lacks correct_gradients: give it that method")
     return found
+
+
+Outputs = Any
+"""What a network returns: a tensor, or several in tuples, lists and dictionaries."""
+
+Loss = Callable[[Outputs, Tensor], Tensor]
+"""From the outputs and targets of some examples to their mean loss, a scalar."""
+
+Metric = Callable[[Outputs, Tensor], float | Tensor]
+"""From the outputs and targets of some examples to a number."""
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""From the trained parameters to their optimizer, made anew for each client and round."""
+
+LOSS, ACCURACY = "loss", "accuracy"
+"""What is measured in every task, and has its own fields in records."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The loss and metrics of a model; cross-entropy and accuracy by default.
+
+    With a loss of the user's, loss and metrics are measured over each client's examples as a whole,
+    and numbers over all clients are means by examples; else example by example. Without an
+    optimizer it is SGD with momentum. Clients send the ``shared`` tensors, all if there is None,
+    and keep the ``personal`` ones from round to round; those in neither keep their initial values.
+    """
+
+    loss: Loss | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    optimizer: OptimizerFactory | None = None
+    shared: frozenset[str] | None = None
+    personal: frozenset[str] = frozenset()
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The names of what a model is measured by."""
+        return (LOSS, ACCURACY, *(name for name in self.metrics if name != ACCURACY))
+
+    @property
+    def by_client(self) -> bool:
+        """Whether a model is measured client by client, instead of example by example."""
+        return self.loss is not None or bool(self.personal)
+
+    def loss_of(self, outputs: Outputs, targets: Tensor) -> Tensor:
+        """Return the mean loss over some examples."""
+        if self.loss is None:
+            return functional.cross_entropy(outputs.float(), targets)
+        return self.loss(outputs, targets)
+
+    def shared_tensors(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return the tensors that clients send, by name in the network's order."""
+        state = network.state_dict()
+        return {name: each for name, each in state.items() if self.shares(name)}
+
+    def personal_tensors(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return the tensors that a client keeps, by name in the network's order."""
+        state = network.state_dict() if self.personal else {}
+        return {name: state[name] for name in state if name in self.personal}
+
+    def shares(self, name: str) -> bool:
+        """Return whether clients send a tensor of this name."""
+        return self.shared is None or name in self.shared
+
+
+CLASSIFICATION = Task()
+"""Cross-entropy and accuracy, SGD with momentum, and every tensor sent."""

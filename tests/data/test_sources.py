@@ -501,12 +501,12 @@ def test_a_reader_that_was_written_anew_is_asked(monkeypatch: pytest.MonkeyPatch
         return np.full((4, 2, 2), 2, dtype=np.uint8), np.zeros(4, dtype=np.int64)
 
     found = []
-    for read, names in ((ones, ("a",)), (twos, ("a",)), (twos, ("b",))):
-        source = EmbeddedSource("made up.", read, num_held_out=1, class_names=names)
-        monkeypatch.setattr("fedcrf.data.sources.DATASETS", {"made-up": source})
-        dataset = load_dataset("made-up")
-        found.append((int(dataset.train.images.max()), dataset.class_names))
-    assert found == [(1, ("a",)), (2, ("a",)), (2, ("b",))]
+    for read in (ones, twos):
+        monkeypatch.setattr(
+            "fedcrf.data.sources.DATASETS", {"made-up": EmbeddedSource("made up.", read)}
+        )
+        found.append(int(load_dataset("made-up").train.images.max()))
+    assert found == [1, 2]
 
 
 def test_digits_have_no_columns() -> None:

@@ -40,9 +40,9 @@ from fedcrf.objectives import Plain
 from fedcrf.report.page import read_report
 from fedcrf.rules import CRF, FedAvg, Krum
 from fedcrf.rules.server_optimizers import Adam
+from fedcrf.simulation.engine import Scores
 from fedcrf.simulation.local_training import LocalTraining, MLPTraining
 from fedcrf.simulation.rounds import Simulation
-from fedcrf.simulation.task import Scores
 
 STALE = "rule crf has behaviour 2 now and had 1"
 

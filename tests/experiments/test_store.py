@@ -21,9 +21,9 @@ from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import LOCK_NAME, CellStore, Store
 from fedcrf.report.explanation import find_round, find_rounds
 from fedcrf.report.page import read_report, render
+from fedcrf.simulation.engine import evaluation_of, score
 from fedcrf.simulation.federation import build_federation, client_splits
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
-from fedcrf.simulation.task import evaluation_of, score
 from simulation.small import same_state, without_seconds
 
 

@@ -463,12 +463,12 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("mnist", "train*.parquet"),
     ),
     "cut Parquet": (a_parquet_cut_short, MINE, ("train.parquet",)),
-    "alpha 0": (nothing, ("run", "--alpha", "0"), ("--alpha", "0")),
-    "alpha -1": (nothing, ("run", "--alpha", "-1"), ("--alpha", "-1")),
-    "alpha nan": (nothing, ("run", "--alpha", "nan"), ("--alpha", "nan")),
-    "alpha inf": (nothing, ("run", "--alpha", "inf"), ("--alpha", "inf")),
+    "alpha 0": (nothing, ("run", "--alpha", "0"), ("alpha 0",)),
+    "alpha -1": (nothing, ("run", "--alpha", "-1"), ("alpha -1",)),
+    "alpha nan": (nothing, ("run", "--alpha", "nan"), ("alpha nan",)),
+    "alpha inf": (nothing, ("run", "--alpha", "inf"), ("alpha inf",)),
     "alpha abc": (nothing, ("run", "--alpha", "abc"), ("--alpha", "abc")),
-    "no clients": (nothing, ("run", "--clients", "0"), ("--clients", "0")),
+    "no clients": (nothing, ("run", "--clients", "0"), ("num_clients 0",)),
     "too many clients": (nothing, ("run", "--clients", "200"), ("200", "1437")),
     # Each has one example and so nothing to validate on: known before anything is written.
     "clients too small": (
@@ -658,7 +658,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
     "show a foreign folder": (a_foreign_folder, ("show", "out"), ("out",)),
     "show nothing": (nothing, ("show", "out"), ("out",)),
     "show without a folder": (nothing, ("show",), ("RUN",)),
-    "partition alpha": (nothing, ("partition", "--alpha", "0"), ("--alpha", "0")),
+    "partition alpha": (nothing, ("partition", "--alpha", "0"), ("alpha 0",)),
     "partition clients": (nothing, ("partition", "--clients", "2000"), ("2000", "1437")),
     "partition seed": (nothing, ("partition", "--seed", "-1"), ("--seed", "-1")),
 }  # fmt: skip

@@ -30,9 +30,9 @@ from fedcrf.attacks import (
 )
 from fedcrf.models import MLP
 from fedcrf.rules import FedAvg
+from fedcrf.simulation.engine import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.rounds import RunState, Simulation
-from fedcrf.simulation.task import client_evaluation_of, evaluation_of, score
 from simulation import small
 from simulation.small import (
     BatchNormPlan,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedcrf.simulation.engine import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.task import client_evaluation_of, evaluation_of, score
 from simulation.small import CLASSES, SHAPE, BatchNormPlan, DropoutPlan, examples
 from tolerance import alike
 

@@ -16,12 +16,11 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain, Proximal
 from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized, Rule
-from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.engine import client_evaluation_of, evaluation_of, score
+from fedcrf.simulation.federation import Examples, Stream, generator
 from fedcrf.simulation.local_training import LocalTraining, epochs, train_client
-from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.rounds import EarlyStopping, load_checkpoint, save_checkpoint
-from fedcrf.simulation.task import client_evaluation_of, evaluation_of, score
 from simulation.small import (
     Asking,
     BatchNormPlan,
@@ -397,7 +396,7 @@ def test_the_draw_depends_on_the_seed_and_the_round_alone() -> None:
 
 
 def test_every_client_is_drawn_equally_often() -> None:
-    work = simulation(federation=federation(FIVE), clients_per_round=2)._work
+    work = simulation(federation=federation(FIVE), clients_per_round=2)
     count = np.bincount(np.concatenate([work.participants(n) for n in range(2000)]), minlength=6)
     # 2000 rounds, two of five: 800 each, standard deviation 22.
     assert count[2] == 0

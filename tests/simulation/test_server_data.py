@@ -15,11 +15,11 @@ import torch
 
 from fedcrf.attacks import ATTACKS, Schedule, Threat
 from fedcrf.errors import FedcrfError
+from fedcrf.objectives import Task
 from fedcrf.rules import Adam, FedAvg, FedDisco, FLTrust, Optimized
 from fedcrf.simulation.engine import engine_for, label_divergence
 from fedcrf.simulation.federation import Examples, Federation
 from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.task import Task
 from simulation import small
 from simulation.small import NormedPlan, assert_resumes, federation, run
 
@@ -39,7 +39,7 @@ def union(whole: Federation) -> Counter[bytes]:
 @pytest.mark.parametrize("count", [1, 17, 60])
 def test_the_server_s_examples_are_drawn_once_from_the_clients_training_parts(count: int) -> None:
     whole = federation((20, 0, 7, 33))
-    root = keys(simulation(federation=whole, rule=FLTrust(count))._work.root)
+    root = keys(simulation(federation=whole, rule=FLTrust(count)).root)
     assert root.total() == count
     assert not root - union(whole)
     assert max(root.values()) == 1
@@ -49,7 +49,7 @@ def test_the_server_s_examples_are_drawn_once_from_the_clients_training_parts(co
 
 def test_the_draw_depends_on_the_seed_alone() -> None:
     def drawn(**changes: Any) -> Counter[bytes]:
-        return keys(simulation(rule=FLTrust(20), **changes)._work.root)
+        return keys(simulation(rule=FLTrust(20), **changes).root)
 
     assert drawn() == drawn(clients_per_round=2, training=LocalTraining(0.5))
     assert drawn() != drawn(seed=6)
@@ -60,7 +60,7 @@ def test_over_seeds_every_client_gives_its_share() -> None:
     owners = [keys(client) for client in whole.clients]
     found = np.zeros(4)
     for seed in range(40):
-        root = keys(simulation(rule=FLTrust(12), seed=seed)._work.root)
+        root = keys(simulation(rule=FLTrust(12), seed=seed).root)
         found += [(root & owner).total() for owner in owners]
     # 480 draws of 60: shares of 20, 0, 7 and 33, within four standard errors.
     shares = np.array([20, 0, 7, 33]) / 60
@@ -70,13 +70,13 @@ def test_over_seeds_every_client_gives_its_share() -> None:
 def test_the_server_s_examples_are_clean_under_an_attack_on_the_data() -> None:
     threat = Threat(ATTACKS["label-flip"](), Schedule(1))
     attacked = simulation(rule=FLTrust(30), threat=threat)
-    assert keys(attacked._work.root) == keys(simulation(rule=FLTrust(30))._work.root)
+    assert keys(attacked.root) == keys(simulation(rule=FLTrust(30)).root)
 
 
 def test_the_server_trains_as_a_client_of_these_examples_does() -> None:
     whole = federation()
     chosen = small.simulation(federation=whole, rule=FLTrust(20))
-    work, start = chosen._work, chosen.start().model
+    work, start = chosen, chosen.start().model
     with engine_for(work, 1) as engine:
         reports, _ = engine.train(start, 1)
         trained = [{name: array.copy() for name, array in r.state.items()} for r in reports]
@@ -85,7 +85,7 @@ def test_the_server_trains_as_a_client_of_these_examples_does() -> None:
             assert small.same_state(report.state, before)
     # A fourth client that holds the server's examples comes to the same model.
     larger = replace(whole, clients=(*whole.clients, work.root))
-    with engine_for(small.simulation(federation=larger, rule=FedAvg())._work, 1) as engine:
+    with engine_for(small.simulation(federation=larger, rule=FedAvg()), 1) as engine:
         reports, _ = engine.train(start, 1)
         assert small.same_state(dict(reports[3].state), server)
 

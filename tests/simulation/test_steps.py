@@ -23,9 +23,8 @@ from fedcrf.models import MLP, ImageShape
 from fedcrf.objectives import Proximal
 from fedcrf.rules import CRFRobust, FedAvg
 from fedcrf.simulation.engine import MOMENTUM
-from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.federation import Examples, Stream, generator
 from fedcrf.simulation.local_training import Batches, LocalTraining
-from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import RoundRecord, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation
 from simulation.small import (

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from fedcrf.simulation.randomness import Stream, generator
+from fedcrf.simulation.federation import Stream, generator
 from quickstart import task
 
 app = ClientApp()

@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcrf.errors import FedcrfError
-from fedcrf.files import CACHE_VARIABLE, cache_folder
+from fedcrf.files import CACHE_VARIABLE, atomic_write, cache_folder, write_text
 
 # Enough images at once to keep NumPy busy, few enough that the int64 copies stay small.
 _BLOCK = 1024
@@ -182,9 +181,9 @@ def cached_dataset(
 ) -> ImageDataset:
     """Return the data set from the cache; build and store it first if it is not there.
 
-    An entry is a folder that appears whole or not at all, so any number of processes may share a
-    cache. A damaged entry is built again. If the folder cannot be written, the data set is returned
-    all the same, with a warning in the log.
+    Each file of an entry appears whole or not at all, the one that describes it last, and all
+    processes write the same. So any number of them may share a cache. A damaged entry is built
+    again. If the folder cannot be written, the data set is returned all the same, with a warning.
 
     ``identity`` is everything that the decoded arrays depend on, as JSON values; ``build`` reads
     and decodes them. The cache lies in `fedcrf.files.cache_folder` by default.
@@ -245,28 +244,16 @@ def _load_part(entry: Path, part: str) -> LabelledImages:
 
 
 def _store(dataset: ImageDataset, entry: Path) -> None:
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=".new-", dir=entry.parent, ignore_cleanup_errors=True
-    ) as scratch:
-        # A folder inside, since the temporary one itself is closed to other users.
-        new = Path(scratch) / "entry"
-        new.mkdir()
-        for part, images in (("train", dataset.train), ("held_out", dataset.held_out)):
-            for field in fields(LabelledImages) if images is not None else ():
-                np.save(new / f"{part}_{field.name}.npy", getattr(images, field.name))
-        description = {
-            "name": dataset.name,
-            "class_names": dataset.class_names,
-            "fingerprint": dataset.fingerprint,
-            "has_held_out": dataset.held_out is not None,
-        }
-        (new / _DESCRIPTION).write_text(json.dumps(description, indent=2), encoding="utf-8")
-        try:
-            new.rename(entry)
-        except OSError:
-            if not entry.exists():
-                raise
-            if _load(entry.name, entry) is None:  # else another process was first
-                entry.rename(Path(scratch) / "damaged")
-                new.rename(entry)
+    entry.mkdir(parents=True, exist_ok=True)
+    for part, images in (("train", dataset.train), ("held_out", dataset.held_out)):
+        for field in fields(LabelledImages) if images is not None else ():
+            with atomic_write(entry / f"{part}_{field.name}.npy") as file:
+                np.save(file, getattr(images, field.name))
+    description = {
+        "name": dataset.name,
+        "class_names": dataset.class_names,
+        "fingerprint": dataset.fingerprint,
+        "has_held_out": dataset.held_out is not None,
+    }
+    # The last file: without it there is no entry.
+    write_text(entry / _DESCRIPTION, json.dumps(description, indent=2))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings
+from fedcrf.checks import Count, Fraction, Natural, Positive, Settings, is_number
 from fedcrf.errors import FedcrfError, failing
 from fedcrf.extensions import AbsentError, find, is_outside, short_name
 
@@ -21,8 +21,6 @@ Counts = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
 _MAX_DRAWS = 10_000
-# Far beyond any alpha whose shares differ from equal ones, far below where NumPy's sums overflow.
-_MAX_ALPHA = 1e100
 
 
 @dataclass(frozen=True)
@@ -41,27 +39,20 @@ class PartitionSettings(Settings):
     that no longer exists can still be read.
 
     Raises:
-        FedcrfError: If a value is out of range, under the name of its command-line flag.
+        FedcrfError: A value is out of range.
     """
 
     scheme: str = "label-skew"
-    num_clients: int = 10
-    alpha: float = 0.5
-    min_examples: int = 10
-    gamma: float = 0.5
+    num_clients: Count = 10
+    alpha: Positive = 0.5
+    min_examples: Natural = 10
+    gamma: Fraction = 0.5
     sizes: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.num_clients < 1:
-            raise FedcrfError(f"--clients must be at least 1, not {self.num_clients}.")
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise FedcrfError(f"--alpha must be a finite number above 0, not {self.alpha}.")
-        if self.min_examples < 0:
-            raise FedcrfError(f"--min-examples must be at least 0, not {self.min_examples}.")
-        if not 0 <= self.gamma <= 1:
-            raise FedcrfError(f"partition.gamma must be in [0, 1], not {self.gamma}.")
-        if not all(math.isfinite(size) and size > 0 for size in self.sizes):
-            raise FedcrfError("partition.sizes must be finite numbers above 0.")
+        super().__post_init__()
+        if not all(is_number(size) and size > 0 for size in self.sizes):
+            raise FedcrfError(f"sizes {list(self.sizes)}: give numbers above 0")
         if self.sizes and len(self.sizes) != self.num_clients:
             raise FedcrfError(
                 f"partition.sizes has {len(self.sizes)} numbers for {self.num_clients} clients: "
@@ -342,7 +333,7 @@ def _class_sizes(labels: Labels) -> Counts:
 
 
 def _dirichlet(length: int, settings: PartitionSettings, generator: Generator) -> Shares:
-    return generator.dirichlet(np.full(length, min(settings.alpha, _MAX_ALPHA)))
+    return generator.dirichlet(np.full(length, settings.alpha))
 
 
 def _normalised(shares: Shares, generator: Generator) -> Shares:

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.data.dataset import ImageDataset, LabelledImages
 from fedcrf.errors import FedcrfError, failing
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SITES = "sites:"
+"""Stands before the path of real sites' files, where a data set's name is taken."""
 
 TARGETS = ("label", "labels", "target", "targets", "y")
 """Columns of a table that hold the targets, where none is named."""
@@ -71,6 +75,65 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
             f"{path} holds no .csv, .parquet or .npz file: put one there for each site"
         )
     return _numbered(held)
+
+
+def site_sizes(name: str, label_column: str | None) -> list[int]:
+    """Return how many examples each real site of a data set's name holds."""
+    sites = read_site_files(Path(name.removeprefix(SITES)), label_column).sites
+    return [len(targets) for _, targets in sites.values()]
+
+
+def site_dataset(name: str, label_column: str | None) -> ImageDataset:
+    """Return what real sites hold, one behind the other, as a data set of that name."""
+    read = read_site_files(Path(name.removeprefix(SITES)), label_column)
+    held = {f"site '{name}'": pair for name, pair in read.sites.items()}
+    for called, (inputs, targets) in held.items():
+        check_pair(inputs, targets, called)
+        if inputs.ndim not in (2, 4) or inputs.dtype.kind not in "biuf":
+            raise FedcrfError(
+                f"inputs of {called} have shape {inputs.shape[1:]}, {inputs.dtype}: give "
+                "(n, numbers) or (n, C, H, W)"
+            )
+        if not np.isfinite(inputs).all():
+            raise FedcrfError(f"inputs of {called} are NaN or infinite: fill them in")
+        if targets.ndim != 1 or targets.dtype.kind not in "iu" or targets.min() < 0:
+            raise FedcrfError(
+                f"targets of {called} are no labels from 0 on: give such, or use "
+                "fedcrf.simulate, which takes any targets and any loss"
+            )
+    check_alike("inputs", {called: inputs.shape[1:] for called, (inputs, _) in held.items()})
+    inputs, labels = (np.concatenate(each) for each in zip(*read.sites.values(), strict=True))
+    labels = labels.astype(np.int64)
+    names = read.class_names or tuple(str(label) for label in range(int(labels.max()) + 1))
+    numbers_as_channels = (*inputs.shape, 1, 1)[:4]
+    examples = LabelledImages(inputs.astype(np.float32).reshape(numbers_as_channels), labels)
+    return ImageDataset(name, examples, None, names, sites=tuple(read.sites))
+
+
+def check_pair(inputs: Any, targets: Any, called: str) -> None:
+    """Raise a `FedcrfError` unless a site, called so, has some inputs and a target for each."""
+    counts = [len(each) if each.ndim else "no" for each in (inputs, targets)]
+    if "no" in counts or counts[0] != counts[1]:
+        raise FedcrfError(
+            f"{called} has {counts[0]} inputs and {counts[1]} targets: give one target for each"
+        )
+    if not counts[0]:
+        raise FedcrfError(f"{called} has no examples: leave it out, or give it some")
+
+
+def check_alike(what: str, forms: Mapping[str, object]) -> None:
+    """Raise a `FedcrfError` where an example's shape, or its kind, is not that of the first site.
+
+    ``what`` is of the sites in these ``forms``, by what the sites are called.
+    """
+    whose, expected = next(iter(forms.items()))
+    for called, form in forms.items():
+        if form != expected:
+            verb = "have shape" if isinstance(form, tuple) else "are"
+            raise FedcrfError(
+                f"{what} of {called} {verb} {form}, those of {whose} {expected}: give all sites "
+                "the same"
+            )
 
 
 def _all_sites(path: Path) -> dict[str, Pair]:

@@ -1,30 +1,31 @@
-"""Sources of data sets: installed libraries, local Parquet folders and the Hugging Face hub."""
+"""Where data sets are found, and how they are decoded.
+
+They come from installed libraries, local Parquet folders, the Hugging Face hub, and from outside.
+"""
 
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from fedcrf.data.dataset import ImageDataset, LabelledImages, cached_dataset
-from fedcrf.data.site_files import read_site_files
-from fedcrf.data.tables import RawTable, ReadOptions, decode_splits, image_block, join_blocks
+from fedcrf.data.site_files import SITES, site_dataset
 from fedcrf.errors import FedcrfError, failing, unknown_name
 from fedcrf.extensions import find, installed, is_outside
 
 DATA_VARIABLE = "FEDCRF_DATA"
-
-SITES = "sites:"
-"""Stands before the path of real sites' files, where a data set's name is taken."""
 
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _DIGITS_HELD_OUT = 360
@@ -32,19 +33,49 @@ _DIGITS_HELD_OUT = 360
 _HELD_OUT_SPLITS = ("test", "validation", "valid", "val")
 """Names of a held-out part; the first that exists counts."""
 
+Pixels = NDArray[np.uint8]
+Features = Mapping[str, Any]
+"""By column what it holds, as ``datasets`` says it."""
+
+_LABEL_NAMES = ("label", "labels", "fine_label")
+# The hub's convention for a label that is not published.
+_HIDDEN = -1
+
+_GREY_MODES = ("1", "L")
+_READ_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How to read a data set's tables: columns, where they are not found, and the images' size."""
+
+    image_column: str | None = None
+    label_column: str | None = None
+    image_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.image_size is not None and self.image_size < 1:
+            raise FedcrfError(f"--image-size must be at least 1, not {self.image_size}.")
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """Rows as they were read, with images still encoded."""
+
+    origin: str  # the file or split of the rows, for messages
+    mend: str  # what to do if the rows are damaged, for messages
+    rows: Any  # a `datasets.Dataset`
+
 
 @dataclass(frozen=True)
 class EmbeddedSource:
     """A data set that comes with an installed library.
 
-    ``read`` returns grey images ``(n, H, W)`` uint8 and labels ``(n,)`` int64, of which the last
-    are held out; the class names are in the labels' order.
+    ``read`` returns arrays, as a function from outside does (`_dataset_of`).
     """
 
     description: str
-    read: Callable[[], tuple[NDArray[np.uint8], NDArray[np.int64]]]
-    num_held_out: int
-    class_names: tuple[str, ...]
+    read: Callable[[], object]
 
     def identity(self, name: str) -> Mapping[str, object]:
         """Return in JSON values all that the data depend on; changed code reads other data."""
@@ -52,54 +83,51 @@ class EmbeddedSource:
             reader = inspect.getsource(self.read)
         except (OSError, TypeError):  # typed in, or no function of Python's
             reader = ""
-        return {
-            "embedded": name,
-            "num_held_out": self.num_held_out,
-            "class_names": self.class_names,
-            "reader": reader,
-        }
+        return {"embedded": name, "reader": reader}
 
     def decode(self, name: str, options: ReadOptions) -> ImageDataset:
-        """Read the library's arrays, resize them, and cut off the held-out ones."""
-        _check_no_columns(name, options)
-        images, labels = self.read()
-        cut = len(labels) - self.num_held_out
-        train, held_out = (
-            _labelled(name, images[rows], labels[rows], options)
-            for rows in (slice(cut), slice(cut, None))
-        )
-        return ImageDataset(name, train, held_out, self.class_names)
+        """Read the library's arrays, and resize them."""
+        return _dataset_of(name, self.read(), options)
 
 
 @dataclass(frozen=True)
 class HubSource:
     """A data set of the Hugging Face hub, ``"owner/name"``, or a local copy of its Parquet files.
 
-    ``label_column`` is the one to take where the data set has several.
+    ``label_column`` is the one to take where the data set has several; ``files`` are those of the
+    local copy, in order, by split.
     """
 
     description: str
     hub_name: str
     label_column: str | None = None
+    files: Mapping[str, Sequence[Path]] | None = None
 
     def identity(self, name: str) -> Mapping[str, object]:
-        """Return the name on the hub: a cached set needs no network."""
-        return {"hub": self.hub_name}
+        """Return the name on the hub, which needs no network; or paths, sizes and times of change.
+
+        They are all that the data depend on.
+        """
+        if self.files is None:
+            return {"hub": self.hub_name}
+        return {split: _stamps(paths) for split, paths in self.files.items()}
 
     def decode(self, name: str, options: ReadOptions) -> ImageDataset:
-        """Fetch the data set, or read the hub library's own cache, and decode it."""
-        with _quiet():
-            tables = self._fetch(name)
+        """Read files, or fetch the data set, or read the hub library's own cache; and decode it."""
+        if self.files is not None:
+            tables = {split: [*map(_read_parquet, paths)] for split, paths in self.files.items()}
+        else:
+            with _quiet():
+                tables = self._fetched(name)
         if "train" not in tables:
             raise FedcrfError(
                 f"data set '{name}' has no train split on the hub, only "
                 f"{', '.join(tables)}; choose another data set."
             )
-        held_out = next((tables[split] for split in _HELD_OUT_SPLITS if split in tables), None)
-        rest = [] if held_out is None else [held_out]
-        return decode_splits(name, [tables["train"]], rest, options, self.label_column)
+        held_out = next((tables[split] for split in _HELD_OUT_SPLITS if split in tables), [])
+        return decode_splits(name, tables["train"], held_out, options, self.label_column)
 
-    def _fetch(self, name: str) -> Mapping[str, RawTable]:
+    def _fetched(self, name: str) -> dict[str, list[RawTable]]:
         import datasets
 
         try:
@@ -112,37 +140,20 @@ class HubSource:
             ) from error
         mend = "choose another data set, or remove it from the Hugging Face cache to fetch it anew"
         return {
-            split: RawTable(f"split '{split}' of '{self.hub_name}'", mend, rows)
+            split: [RawTable(f"split '{split}' of '{self.hub_name}'", mend, rows)]
             for split, rows in splits.items()
         }
-
-
-@dataclass(frozen=True)
-class _LocalSource:
-    """Parquet files of training and held-out rows, in order."""
-
-    train: Sequence[Path]
-    held_out: Sequence[Path]
-    label_column: str | None
-
-    def identity(self, name: str) -> Mapping[str, object]:
-        """Return the files' paths, sizes and times of change."""
-        return {"train": _stamps(self.train), "held_out": _stamps(self.held_out)}
-
-    def decode(self, name: str, options: ReadOptions) -> ImageDataset:
-        """Read the files whole, and decode them."""
-        train, held_out = ([*map(_read_parquet, paths)] for paths in (self.train, self.held_out))
-        return decode_splits(name, train, held_out, options, self.label_column)
 
 
 DatasetSource = EmbeddedSource | HubSource
 
 
-def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _read_digits() -> tuple[NDArray[Any], ...]:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    return digits.images.astype(np.uint8), digits.target.astype(np.int64)
+    images, labels, cut = digits.images.astype(np.uint8), digits.target, -_DIGITS_HELD_OUT
+    return images[:cut], labels[:cut], images[cut:], labels[cut:]
 
 
 DATASETS: Mapping[str, DatasetSource] = {
@@ -150,8 +161,6 @@ DATASETS: Mapping[str, DatasetSource] = {
         "1,797 grey 8x8 digits that come with scikit-learn (values 0 to 16); needs no download. "
         f"The last {_DIGITS_HELD_OUT} are the held-out test set.",
         read=_read_digits,
-        num_held_out=_DIGITS_HELD_OUT,
-        class_names=tuple("0123456789"),
     ),
     "mnist": HubSource("MNIST: 70,000 grey 28x28 digits, 10 classes.", "ylecun/mnist"),
     "cifar10": HubSource(
@@ -196,7 +205,11 @@ def load_dataset(
     """
     options = ReadOptions(image_column, label_column, image_size)
     if name.startswith(SITES):
-        return _of_sites(name, options)
+        if image_column is not None or image_size is not None:
+            raise FedcrfError(
+                f"{name} hold no images of bytes: leave --image-column and --image-size out"
+            )
+        return site_dataset(name, label_column)
     if is_outside(name) or name in installed("dataset"):
         # Its changes cannot be noticed, so it is never cached.
         return _from_outside(name, options)
@@ -205,53 +218,8 @@ def load_dataset(
     return cached_dataset(name, identity, lambda: source.decode(name, options), cache_dir)
 
 
-def site_sizes(name: str, label_column: str | None) -> list[int]:
-    """Return how many examples each real site of a data set's name holds."""
-    sites = read_site_files(Path(name.removeprefix(SITES)), label_column).sites
-    return [len(targets) for _, targets in sites.values()]
-
-
-def _of_sites(name: str, options: ReadOptions) -> ImageDataset:
-    """Return what real sites hold, one behind the other."""
-    path = Path(name.removeprefix(SITES))
-    if options.image_column is not None or options.image_size is not None:
-        raise FedcrfError(
-            f"sites {path} hold no images of bytes: leave --image-column and --image-size out"
-        )
-    read = read_site_files(path, options.label_column)
-    first = next(iter(read.sites))
-    shape = read.sites[first][0].shape[1:]
-    for site, (inputs, targets) in read.sites.items():
-        numbers = inputs.ndim in (2, 4) and inputs.dtype.kind in "biuf"
-        if not numbers or inputs.shape[1:] != shape:
-            raise FedcrfError(
-                f"inputs of site '{site}' have shape {inputs.shape[1:]}, {inputs.dtype}, those of "
-                f"site '{first}' {shape}: give all sites (n, numbers) or (n, C, H, W) of one shape"
-            )
-        if not len(inputs) or len(inputs) != len(targets):
-            raise FedcrfError(
-                f"site '{site}' has {len(inputs)} inputs and {len(targets)} targets: give it some, "
-                "and one target for each input"
-            )
-        if not np.isfinite(inputs).all():
-            raise FedcrfError(f"inputs of site '{site}' are NaN or infinite: fill them in")
-        if targets.ndim != 1 or targets.dtype.kind not in "iu" or targets.min() < 0:
-            raise FedcrfError(
-                f"targets of site '{site}' are no labels from 0 on: give such, or use "
-                "fedcrf.simulate, which takes any targets and any loss"
-            )
-    inputs, labels = (np.concatenate(each) for each in zip(*read.sites.values(), strict=True))
-    labels = labels.astype(np.int64)
-    names = read.class_names or tuple(str(label) for label in range(int(labels.max()) + 1))
-    numbers_as_channels = (*inputs.shape, 1, 1)[:4]
-    examples = LabelledImages(inputs.astype(np.float32).reshape(numbers_as_channels), labels)
-    return ImageDataset(name, examples, None, names, sites=tuple(read.sites))
-
-
 def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
     found = find("dataset", name, {})
-    if isinstance(found, EmbeddedSource):
-        return found.decode(name, options)
     if not callable(found):
         raise FedcrfError(
             f"data set '{name}' is no data set: give a function that returns images and labels"
@@ -261,7 +229,7 @@ def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
     return made if isinstance(made, ImageDataset) else _dataset_of(name, made, options)
 
 
-def _find(name: str, data_dir: Path | None) -> DatasetSource | _LocalSource:
+def _find(name: str, data_dir: Path | None) -> DatasetSource:
     source = DATASETS.get(name)
     if isinstance(source, EmbeddedSource):
         return source
@@ -281,18 +249,21 @@ def _find(name: str, data_dir: Path | None) -> DatasetSource | _LocalSource:
         if name not in folders:
             raise unknown_name("data set", name, {*DATASETS, *folders})
     source = source or HubSource("", hub_name=name)
-    return source if folder is None else _local_source(name, folder, source)
+    return source if folder is None else _local_copy(name, folder, source)
 
 
-def _local_source(name: str, data_dir: Path, source: HubSource) -> _LocalSource:
+def _local_copy(name: str, data_dir: Path, source: HubSource) -> HubSource:
     short_name = source.hub_name.rpartition("/")[2]
     # An alias is looked for under its own name first, a hub name under its owner's first.
     folders = [data_dir / place for place in dict.fromkeys((name, source.hub_name, short_name))]
     for folder in folders:
-        train = _parquet_files(folder, "train")
-        if train:
-            held_out = (_parquet_files(folder, split) for split in _HELD_OUT_SPLITS)
-            return _LocalSource(train, next(filter(None, held_out), ()), source.label_column)
+        train, *held_out = (
+            (split, sorted(path.absolute() for path in folder.glob(f"{split}*.parquet")))
+            for split in ("train", *_HELD_OUT_SPLITS)
+        )
+        if train[1]:
+            first = [(split, paths) for split, paths in held_out if paths][:1]
+            return replace(source, files=dict([train, *first]))
     looked_in = " or ".join(f"'{folder}'" for folder in folders)
     raise FedcrfError(
         f"data set '{name}': there is no train*.parquet in {looked_in}; put "
@@ -300,16 +271,16 @@ def _local_source(name: str, data_dir: Path, source: HubSource) -> _LocalSource:
     )
 
 
-def _parquet_files(folder: Path, split: str) -> tuple[Path, ...]:
-    return tuple(sorted(path.absolute() for path in folder.glob(f"{split}*.parquet")))
-
-
 def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset:
-    """Return the data set of images and labels that a function from outside returns.
+    """Return the data set of (n, H, W) or (n, H, W, 3) images and (n,) labels, resized.
 
     Behind them may be those of a held-out part.
     """
-    _check_no_columns(name, options)
+    if options.image_column is not None or options.label_column is not None:
+        raise FedcrfError(
+            f"data set '{name}' has no columns to choose from; omit --image-column "
+            "and --label-column."
+        )
     mend = (
         "return images, labels, or images, labels, test_images, test_labels: (n, H, W) or "
         "(n, H, W, 3) whole numbers from 0 to 255, and (n,) whole numbers from 0 on"
@@ -328,26 +299,12 @@ def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset
             )
         if pixels.min() < 0 or pixels.max() > 255 or classes.min() < 0:
             raise FedcrfError(f"data set '{name}' has pixels or labels out of range: {mend}")
-        parts.append(_labelled(name, pixels.astype(np.uint8), classes.astype(np.int64), options))
+        each = map(Image.fromarray, pixels.astype(np.uint8))
+        blocks = [image_block(image, options.image_size) for image in each]
+        parts.append(LabelledImages(join_blocks(name, blocks), classes.astype(np.int64)))
     most = max(int(part.labels.max()) for part in parts)
     names = tuple(str(label) for label in range(most + 1))
     return ImageDataset(name, parts[0], parts[1] if len(parts) > 1 else None, names)
-
-
-def _labelled(
-    name: str, images: NDArray[np.uint8], labels: NDArray[np.int64], options: ReadOptions
-) -> LabelledImages:
-    """Return (n, H, W) or (n, H, W, 3) images, resized, with their labels."""
-    blocks = [image_block(Image.fromarray(one), options.image_size) for one in images]
-    return LabelledImages(join_blocks(name, blocks), labels)
-
-
-def _check_no_columns(name: str, options: ReadOptions) -> None:
-    if options.image_column is not None or options.label_column is not None:
-        raise FedcrfError(
-            f"data set '{name}' has no columns to choose from; omit --image-column "
-            "and --label-column."
-        )
 
 
 def _stamps(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
@@ -392,3 +349,219 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+def decode_splits(
+    name: str,
+    train: Sequence[RawTable],
+    held_out: Sequence[RawTable],
+    options: ReadOptions,
+    preferred_label: str | None,
+) -> ImageDataset:
+    """Find the columns, number the classes and decode the images of a data set's two parts.
+
+    Labels that are plain integers or strings become classes in sorted order. A held-out part counts
+    as absent if none of its labels is published (all are -1 or empty). ``preferred_label`` is the
+    label column where there are several.
+    """
+    features = train[0].rows.features
+    image = _image_column(name, features, options.image_column)
+    label = _label_column(name, features, options.label_column, preferred_label)
+    _check_same_columns(image, label, [*train, *held_out])
+
+    train_values, held_out_values = (_label_values(part, label) for part in (train, held_out))
+    _check_labels(name, train_values, held_out_values)
+    parts = [(train, train_values)]
+    if any(value != _HIDDEN for value in held_out_values):
+        parts.append((held_out, held_out_values))
+
+    names, numbers = _classes(features[label], [v for _, values in parts for v in values])
+    images = match_channels(
+        name, [decode_images(name, tables, image, options.image_size) for tables, _ in parts]
+    )
+    labelled: list[LabelledImages | None] = []
+    for block, (_, values) in zip(images, parts, strict=True):
+        try:
+            labels = np.array([numbers[value] for value in values], dtype=np.int64)
+        except KeyError as error:
+            raise FedcrfError(
+                f"data set '{name}' has the label {error} but only {len(names)} class names; "
+                "mend its files, or name another column with --label-column."
+            ) from None
+        labelled.append(LabelledImages(block, labels))
+    first, second = [*labelled, None][:2]
+    assert first is not None
+    return ImageDataset(name, first, second, names)
+
+
+def _image_column(name: str, features: Features, wanted: str | None) -> str:
+    from datasets import Image
+
+    found = [column for column, feature in features.items() if isinstance(feature, Image)]
+    return _column(name, "image", wanted, found, features)
+
+
+def _label_column(name: str, features: Features, wanted: str | None, preferred: str | None) -> str:
+    from datasets import ClassLabel
+
+    found = [c for c, feature in features.items() if isinstance(feature, ClassLabel)]
+    if len(found) != 1:
+        candidates = found or [c for c, feature in features.items() if _can_be_label(feature)]
+        known = [column for column in (preferred, *_LABEL_NAMES) if column in candidates]
+        found = known[:1] or found
+    column = _column(name, "label", wanted, found, features)
+    if not _can_be_label(features[column]):
+        raise FedcrfError(
+            f"column '{column}' of data set '{name}' does not hold class labels, integers or "
+            "strings; name another one with --label-column."
+        )
+    return column
+
+
+def _column(
+    name: str, kind: str, wanted: str | None, found: Sequence[str], features: Features
+) -> str:
+    """Return the column that is wanted, or the only one that was found."""
+    if wanted is not None and wanted not in features:
+        raise unknown_name(f"{kind} column", wanted, features)
+    if wanted is not None or len(found) == 1:
+        return wanted or found[0]
+    trouble = "more than one" if found else "no obvious"
+    raise FedcrfError(
+        f"data set '{name}' has {trouble} {kind} column; name it with --{kind}-column (its columns "
+        f"are {', '.join(features)})."
+    )
+
+
+def _can_be_label(feature: Any) -> bool:
+    from datasets import ClassLabel, Value
+
+    if isinstance(feature, ClassLabel):
+        return True
+    return isinstance(feature, Value) and (
+        feature.dtype in ("string", "large_string") or feature.dtype.startswith(("int", "uint"))
+    )
+
+
+def _check_same_columns(image: str, label: str, tables: Sequence[RawTable]) -> None:
+    """Refuse files that lack a column, or whose labels have another type or other class names."""
+    first = tables[0]
+    for table in tables[1:]:
+        features = table.rows.features
+        if image not in features:
+            differing = image
+        elif features.get(label) != first.rows.features[label]:
+            differing = label
+        else:
+            continue
+        raise FedcrfError(
+            f"column '{differing}' of {table.origin} is missing or is not what it is in "
+            f"{first.origin}; all files of a data set need the same columns and classes."
+        )
+
+
+def _label_values(tables: Sequence[RawTable], column: str) -> list[int | str]:
+    values: list[int | str | None] = [value for table in tables for value in table.rows[column][:]]
+    return [_HIDDEN if value is None else value for value in values]
+
+
+def _check_labels(name: str, train: Sequence[int | str], held_out: Sequence[int | str]) -> None:
+    """Refuse a data set with hidden labels, unless all held-out ones are hidden."""
+    if not train:
+        raise FedcrfError(f"data set '{name}' has no training images; give files with some rows.")
+    hidden, what, among = train.count(_HIDDEN), "training", ""
+    if not hidden and 0 < held_out.count(_HIDDEN) < len(held_out):
+        hidden, what, among = held_out.count(_HIDDEN), "held-out", f" among {len(held_out)}"
+    if hidden:
+        raise FedcrfError(
+            f"data set '{name}' has {hidden} {what} images without a label (-1 or empty){among}; "
+            "remove them, or name another column with --label-column."
+        )
+
+
+def _classes(
+    feature: Any, values: Sequence[int | str]
+) -> tuple[tuple[str, ...], Mapping[int | str, int]]:
+    """Return the names of the classes, and the number of each label."""
+    from datasets import ClassLabel
+
+    if isinstance(feature, ClassLabel):
+        return tuple(feature.names), {n: n for n in range(feature.num_classes)}
+    # One column holds one type, so the values compare.
+    ordered = sorted(set(values))
+    return tuple(map(str, ordered)), {value: n for n, value in enumerate(ordered)}
+
+
+def image_block(image: Image.Image, size: int | None) -> Pixels:
+    """Convert one image to ``(1, C, H, W)`` uint8, grey (C = 1) or colour (C = 3).
+
+    Black-and-white and grey images (8 or 16 bits, the latter by their upper byte) become one
+    channel, all others the three of RGB. ``size`` is height and width to resize to, bilinearly.
+    """
+    if image.mode.startswith("I;16"):
+        # Pillow's own conversion clips everything above 255 to white.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    image = image.convert("L" if image.mode in _GREY_MODES else "RGB")
+    if size is not None:
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return (pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))[np.newaxis]
+
+
+def decode_images(name: str, tables: Iterable[RawTable], column: str, size: int | None) -> Pixels:
+    """Decode every image of some tables, in order: ``(n, C, H, W)`` uint8, C = 3 with colours."""
+    # One thread on purpose: for images this small Pillow spends its time under the lock, and a
+    # pool of threads made CIFAR-10 slower.
+    blocks = []
+    for table in tables:
+        encoded = _encoded(name, table, column)
+        for start in range(0, len(encoded), _READ_AT_ONCE):
+            rows = enumerate(encoded[start : start + _READ_AT_ONCE][column], start=start)
+            blocks.append(join_blocks(name, [_decode(cell, size, n, table) for n, cell in rows]))
+    return join_blocks(name, blocks)
+
+
+def join_blocks(name: str, blocks: Sequence[Pixels]) -> Pixels:
+    """Concatenate images ``(n_i, C_i, H, W)`` along the first axis, all as RGB if some are."""
+    return np.concatenate(match_channels(name, blocks))
+
+
+def match_channels(name: str, blocks: Sequence[Pixels]) -> list[Pixels]:
+    """Give all blocks ``(n_i, C_i, H, W)`` as many channels as one has; grey becomes R = G = B."""
+    sizes = [f"{width}x{height}" for *_, height, width in (block.shape for block in blocks)]
+    for size in sizes:
+        if size != sizes[0]:
+            raise FedcrfError(
+                f"the images of data set '{name}' are not of one size: {sizes[0]} and "
+                f"{size} pixels (width x height); resize them all with --image-size N."
+            )
+    channels = max(block.shape[1] for block in blocks)
+    return [
+        block if block.shape[1] == channels else np.repeat(block, channels, axis=1)
+        for block in blocks
+    ]
+
+
+def _encoded(name: str, table: RawTable, column: str) -> Any:
+    from datasets import Image as ImageFeature
+
+    try:
+        return table.rows.select_columns([column]).cast_column(column, ImageFeature(decode=False))
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise FedcrfError(
+            f"column '{column}' of data set '{name}' does not hold images; name another one with "
+            "--image-column."
+        ) from error
+
+
+def _decode(cell: dict[str, Any] | None, size: int | None, row: int, table: RawTable) -> Pixels:
+    try:
+        if cell is None or (cell["bytes"] is None and cell["path"] is None):
+            raise ValueError("the cell is empty")
+        encoded = None if cell["bytes"] is None else io.BytesIO(cell["bytes"])
+        with Image.open(encoded or cell["path"]) as image:
+            return image_block(image, size)
+    except Exception as error:  # Pillow's readers raise almost anything on damaged bytes.
+        raise FedcrfError(
+            f"image {row} of {table.origin} does not decode ({error}); {table.mend}."
+        ) from error

@@ -22,10 +22,10 @@ from fedcrf._version import __version__
 from fedcrf.data.partition import ClientSplit
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.models import MLP
+from fedcrf.simulation.engine import Scores
 from fedcrf.simulation.local_training import LocalTraining, MLPTraining
 from fedcrf.simulation.records import Record
 from fedcrf.simulation.rounds import Simulation
-from fedcrf.simulation.task import Scores
 
 
 class Provenance(Record):

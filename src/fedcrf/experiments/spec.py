@@ -11,7 +11,7 @@ from typing import Any
 from fedcrf.attacks import ATTACKS, RENAMED, Attack, Schedule, Threat, find_attack
 from fedcrf.checks import current_names
 from fedcrf.data import PartitionSettings, find_partition
-from fedcrf.data.sources import SITES, site_sizes
+from fedcrf.data.site_files import SITES, site_sizes
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.experiments.settings import (
     DataSettings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import mend
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedcrf.attacks import Attack, Threat
+    from fedcrf.objectives import Loss, Metric, OptimizerFactory
     from fedcrf.own.result import SimulationResult
     from fedcrf.rules import Rule
-    from fedcrf.simulation.task import Loss, Metric, OptimizerFactory
 
 
 def simulate(
@@ -41,6 +41,7 @@ def simulate(
     share: str | Sequence[str] | None = None,
     record_to: str | Path | None = None,
     progress: bool = True,
+    **unknown: Never,
 ) -> SimulationResult:
     """Train a model of your own at sites of your own; the server decides how far to trust each.
 
@@ -82,13 +83,14 @@ def simulate(
         record_to: A folder for the record, which `fedcrf report`, ``show`` and ``explain`` read.
             The same call goes on from where it was stopped, or to more rounds.
         progress: Whether a bar is shown, where there is a terminal.
+        unknown: Nothing; a keyword that is no argument is an error that names the nearest one.
 
     Returns:
         The model after the last round, its course, and who was trusted.
 
     Raises:
         FedcrfError: Something of it does not fit, or fails in a round; nothing is written before
-            all of it was checked.
+            all of it was checked. It is a `TypeError` too where a keyword is no argument.
     """
     given = SimpleNamespace(**locals())
     try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,14 +24,14 @@ from fedcrf._version import __version__
 from fedcrf.attacks import Attack, DataAttack, Threat, find_attack
 from fedcrf.checks import check_whole, is_number
 from fedcrf.data.site_files import read_site_files
-from fedcrf.errors import FedcrfError, in_a_line, listed, unknown_name
+from fedcrf.errors import FedcrfError, KeywordError, in_a_line, listed, unknown_name
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.experiments.settings import find_method, method_title
 from fedcrf.experiments.store import CellStore, check_free, folder_lock
-from fedcrf.objectives import Objective, find_objective
+from fedcrf.objectives import Objective, Task, find_objective
 from fedcrf.own.result import SimulationResult
-from fedcrf.own.sites import SHARE, Sites, check_alike, federation_of, read_examples, read_sites
+from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
 from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
@@ -39,8 +40,13 @@ from fedcrf.simulation.engine import state_of
 from fedcrf.simulation.federation import Examples, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation, save_model
-from fedcrf.simulation.task import Task
+from fedcrf.simulation.rounds import (
+    EarlyStopping,
+    RunState,
+    Simulation,
+    save_model,
+    seeded_network,
+)
 
 OTHER = "name another folder as record_to"
 
@@ -225,6 +231,8 @@ def _naming_arguments() -> Iterator[None]:
 @_naming_arguments()
 def run(given: SimpleNamespace) -> SimulationResult:
     """Carry out what `fedcrf.simulate` was called with."""
+    for name in given.unknown:
+        raise _unknown_argument(name, given)
     check_whole("rounds", given.rounds, least=1)
     check_whole("seed", given.seed, least=0)
     if not isinstance(given.record_to, str | Path | None):
@@ -238,7 +246,7 @@ def run(given: SimpleNamespace) -> SimulationResult:
         "test": _servers(given.test, held, "test"),
     }
     plan = Factory.of(given.model)
-    network = plan.seeded(given.seed, held.examples[0].labels.device)
+    network = seeded_network(plan, given.seed, held.examples[0].labels.device)
     task = task_of(network, held, given.loss, given.metrics, given.optimizer, given.share)
     tried = Tried.of(network, held, servers, task, given.batch_size)
     if task.personal and any(isinstance(each, Examples) for each in servers.values()):
@@ -250,7 +258,7 @@ def run(given: SimpleNamespace) -> SimulationResult:
     check_participation(given.clients_per_round, len(held.examples))
     rule, objective = _rule(given, len(held.examples), threat)
     simulation = Simulation(
-        federation=federation_of(held, **servers, seed=given.seed, num_classes=tried.num_classes),
+        federation=federation_of(held, servers, given.seed, tried.num_classes),
         model=plan,
         objective=objective,
         rule=rule if given.judge is None else _judged(rule, given.judge, network, task),
@@ -299,6 +307,23 @@ def run(given: SimpleNamespace) -> SimulationResult:
     return SimulationResult(whole, tuple(names), tuple(records), description, personal)
 
 
+def _unknown_argument(name: str, given: SimpleNamespace) -> KeywordError:
+    """Return the error for a keyword that is no argument; it may be a setting of the rule."""
+    known = sorted(vars(given).keys() - {"unknown"})
+    kind = given.rule if isinstance(given.rule, type) else type(given.rule)
+    if isinstance(given.rule, str):
+        kind = find_rule(find_method(given.rule).rule)
+    settings = [each.name for each in fields(kind) if each.init] if is_dataclass(kind) else []
+    if name in settings:
+        return KeywordError(
+            f"{name} is a setting of {kind.__name__}, and no argument of fedcrf.simulate: give "
+            f"rule={kind.__name__}({name}=…)"
+        )
+    near = difflib.get_close_matches(name, [*known, *settings], n=3, cutoff=0.5)
+    mend = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
+    return KeywordError(f"unknown argument of fedcrf.simulate '{name}': {mend}")
+
+
 def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
     if given is None:
         return SHARE
@@ -307,7 +332,7 @@ def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
             raise FedcrfError(f"{what} {given}: give a share in [0, 1), or inputs and targets")
         return float(given)
     held = read_examples(given, f"the server's {what}")
-    check_alike(sites.examples[0], held, sites.called[0], f"the server's {what}")
+    check_same_form({sites.called[0]: sites.examples[0], f"the server's {what}": held})
     return held
 
 

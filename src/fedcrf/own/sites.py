@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
-from fedcrf.data import split_client
+from fedcrf.data.site_files import check_alike, check_pair
 from fedcrf.errors import FedcrfError, failing
-from fedcrf.simulation.federation import Examples, Federation, PooledExamples
-from fedcrf.simulation.randomness import Stream, generator
+from fedcrf.simulation.federation import Examples, Federation, PooledExamples, cut, dealt
 
 SHARE = 0.1
 """Of a site's examples, for validation and for test each, where the server holds none."""
@@ -83,19 +82,14 @@ def read_sites(sites: object) -> Sites:
         raise FedcrfError(f"site '{min(twice)}' is there twice: give each site a name of its own")
     called = [_called(name) for name in names or range(len(held))]
     examples = tuple(map(read_examples, held, called))
-    for each, name in zip(examples[1:], called[1:], strict=True):
-        check_alike(examples[0], each, called[0], name)
+    check_same_form(dict(zip(called, examples, strict=True)))
     return Sites(None if names is None else tuple(names), examples)
 
 
 def read_examples(held: object, called: str) -> Examples:
     """Return inputs and targets as tensors; see `read_sites`. ``called`` is whose they are."""
-    if isinstance(held, Examples):
-        return held
-    if isinstance(held, TensorDataset) and len(held.tensors) == 2:
-        pair: tuple[Any, ...] = held.tensors
-    elif isinstance(held, Dataset):
-        pair = _stacked(held, called)
+    if isinstance(held, Dataset):
+        pair: tuple[Any, ...] = _stacked(held, called)
     elif isinstance(held, tuple | list) and len(held) == 2:
         pair = tuple(held)
     else:
@@ -107,79 +101,64 @@ def read_examples(held: object, called: str) -> Examples:
         _tensor(each, f"{what} of {called}")
         for each, what in zip(pair, ("inputs", "targets"), strict=True)
     )
-    if not inputs.dim() or not targets.dim() or len(inputs) != len(targets):
-        counts = [len(each) if each.dim() else "no" for each in (inputs, targets)]
-        raise FedcrfError(
-            f"{called} has {counts[0]} inputs and {counts[1]} targets: give one target for each"
-        )
-    if not len(inputs):
-        raise FedcrfError(f"{called} has no examples: leave it out, or give it some")
+    check_pair(inputs, targets, called)
     return Examples(inputs, targets)
 
 
-def check_alike(first: Examples, each: Examples, whose: str, called: str) -> None:
-    """Raise a `FedcrfError` where examples have another shape or kind than the first site's."""
-    for what, there, here in (
-        ("inputs", first.images, each.images),
-        ("targets", first.labels, each.labels),
-    ):
-        if there.shape[1:] != here.shape[1:]:
-            raise FedcrfError(
-                f"{what} of {called} have shape {tuple(here.shape[1:])}, those of {whose} "
-                f"{tuple(there.shape[1:])}: give all sites the same"
-            )
-        if there.dtype != here.dtype:
-            raise FedcrfError(
-                f"{what} of {called} are {_kind(here)}, those of {whose} {_kind(there)}: give all "
-                "sites the same"
-            )
+def check_same_form(examples: Mapping[str, Examples]) -> None:
+    """Raise a `FedcrfError` where somebody's examples have another shape or kind than the first's.
+
+    ``examples`` are by whose they are, as errors call it.
+    """
+    for what, name in (("inputs", "images"), ("targets", "labels")):
+        tensors = {called: getattr(each, name) for called, each in examples.items()}
+        check_alike(what, {called: tuple(each.shape[1:]) for called, each in tensors.items()})
+        check_alike(what, {called: _kind(each) for called, each in tensors.items()})
 
 
 def federation_of(
-    sites: Sites, validation: Examples | float, test: Examples | float, seed: int, num_classes: int
+    sites: Sites, held_by_server: Mapping[str, Examples | float], seed: int, num_classes: int
 ) -> Federation:
-    """Deal each site's examples into parts.
+    """Return the federation of the sites, each cut in parts.
 
-    ``validation`` and ``test`` are what the server holds for it, or the share of each site's
-    examples; ``num_classes`` is 0 where targets are no labels.
+    ``held_by_server`` has by ``validation`` and ``test`` what the server holds for it, or the share
+    of each site's examples; ``num_classes`` is 0 where targets are no labels.
     """
-    shares = [0.0 if isinstance(each, Examples) else each for each in (validation, test)]
-    parts = []
-    for client, (each, called) in enumerate(zip(sites.examples, sites.called, strict=True)):
-        labels = np.zeros(len(each), np.int64)
-        if num_classes:
-            labels = each.labels.cpu().numpy().astype(np.int64)
-        draw = generator(seed, Stream.SPLIT, client)
-        parts.append(split_client(np.arange(len(each)), labels, draw, *shares))
-        if not len(parts[-1].train):
+    shares = {name: held for name, held in held_by_server.items() if isinstance(held, float)}
+    nothing = [each.part(0, 0) for each in sites.examples]
+    of_server = {
+        name: PooledExamples.of([*nothing, held])  # its owner is behind the last client
+        for name, held in held_by_server.items()
+        if isinstance(held, Examples)
+    }
+    whole = Examples.joined(sites.examples)
+    labels = np.zeros(len(whole), np.int64)
+    if num_classes:
+        labels = whole.labels.cpu().numpy().astype(np.int64)
+    ends = np.cumsum([len(each) for each in sites.examples])
+    parts = np.split(np.arange(len(whole)), ends[:-1])
+    splits = cut(parts, labels, seed, **dict.fromkeys(of_server, 0.0), **shares)
+    for each, split, called in zip(sites.examples, splits, sites.called, strict=True):
+        if not len(split.train):
             raise FedcrfError(
                 f"{called} has {len(each)} examples, and none is left to train on: give it more, "
                 "or smaller shares (validation=, test=)"
             )
-    pooled = []
-    for name, held in (("validation", validation), ("test", test)):
-        if isinstance(held, Examples):  # of an owner behind the last client
-            owners = torch.full((len(held),), len(parts), device=held.labels.device)
-            pooled.append(PooledExamples(held.images, held.labels, owners))
-        else:
-            held_by = zip(sites.examples, parts, strict=True)
-            pooled.append(PooledExamples.of([each.at(getattr(cut, name)) for each, cut in held_by]))
-    if not len(pooled[0]):
+    federation = dealt(
+        whole.at,
+        splits,
+        **of_server,
+        held_out=None,
+        image_shape=tuple(whole.images.shape[1:]),
+        num_classes=num_classes,
+        names=sites.names,
+    )
+    if not len(federation.validation):
         raise FedcrfError(
             "the sites hold too few examples to validate on: give validation=(inputs, targets), "
             "or a larger share"
         )
-    return Federation(
-        clients=tuple(
-            each.at(part.train) for each, part in zip(sites.examples, parts, strict=True)
-        ),
-        validation=pooled[0],
-        test=pooled[1],
-        held_out=None,
-        image_shape=tuple(sites.examples[0].images.shape[1:]),
-        num_classes=num_classes,
-        names=sites.names,
-    )
+    return federation
 
 
 def _is_named(site: object) -> bool:

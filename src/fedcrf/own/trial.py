@@ -15,10 +15,10 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from fedcrf.errors import FedcrfError, failing, listed
+from fedcrf.models import made_by
+from fedcrf.objectives import ACCURACY, Metric, Outputs, Task
 from fedcrf.own.sites import Sites
 from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.randomness import Stream, torch_seed
-from fedcrf.simulation.task import ACCURACY, Metric, Outputs, Task
 
 NOT = "!"
 """Stands before a pattern of names that are left out."""
@@ -82,21 +82,8 @@ class Factory:
         return cls(model)
 
     def build(self, image_shape: object, num_classes: int) -> nn.Module:
-        """Return the network, fresh; both arguments are left to the user's function."""
-        return self.make()
-
-    def seeded(self, seed: int, device: torch.device) -> nn.Module:
-        """Return a seed's network, as all of its run are made."""
-        with torch.random.fork_rng(devices=[]), failing("the model cannot be made ({})"):
-            torch.manual_seed(torch_seed(seed, Stream.MODEL))
-            network = self.make()
-        if not isinstance(network, nn.Module):
-            raise FedcrfError(
-                f"the model's function returns a {type(network).__name__}: return a torch.nn.Module"
-            )
-        if not any(each.requires_grad for each in network.parameters()):
-            raise FedcrfError("the model has no parameter to train: give one with requires_grad")
-        return network.to(device)
+        """Return the network, fresh; the user's function knows of neither argument."""
+        return made_by(self.make, "the model's function")
 
 
 def task_of(
@@ -122,6 +109,8 @@ def task_of(
         )
     if loss is None and (measured or not sites.have_labels):
         loss, measured = functional.cross_entropy, measured or {ACCURACY: _accuracy}
+    if not any(each.requires_grad for each in network.parameters()):
+        raise FedcrfError("the model has no parameter to train: give one with requires_grad")
     state = network.state_dict()
     frozen = {
         name
@@ -181,6 +170,10 @@ class Tried:
 def _metrics(metrics: Any) -> dict[str, Metric]:
     if metrics is None:
         return {}
+    if isinstance(metrics, str):  # a sequence too, of letters
+        raise FedcrfError(
+            f"metrics is '{metrics}': give a function of outputs and targets, or several by name"
+        )
     if not isinstance(metrics, Mapping):
         several = metrics if isinstance(metrics, Sequence) else [metrics]
         names = [getattr(each, "__name__", type(each).__name__).lower() for each in several]

@@ -16,10 +16,10 @@ from fedcrf.experiments.analysis.tables import (
 )
 from fedcrf.experiments.results import RunResults
 from fedcrf.experiments.store import Course
+from fedcrf.objectives import ACCURACY
 from fedcrf.report.effects import last_verdicts
 from fedcrf.report.explanation import find_cell
 from fedcrf.simulation.records import Client, Rounds
-from fedcrf.simulation.task import ACCURACY
 
 LASTING = 3
 """Clients are named that were distrusted in so many last rounds, or in all of fewer rounds."""

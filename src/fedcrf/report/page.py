@@ -37,12 +37,12 @@ from fedcrf.experiments.results import RunResults, read_results, stores_in
 from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import CellResult, Course, PartitionRecord, Store
 from fedcrf.files import write_text
+from fedcrf.objectives import ACCURACY
 from fedcrf.report.effects import Effects, Verdict, effects_of, scales_of, verdicts_of
 from fedcrf.report.explanation import WORDS
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.rules import FedAvg
 from fedcrf.simulation.records import RoundRecord, Rounds
-from fedcrf.simulation.task import ACCURACY
 
 Series = Sequence[float]
 

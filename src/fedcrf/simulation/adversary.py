@@ -9,8 +9,7 @@ import torch
 
 from fedcrf.attacks import Backdoor, DataAttack, Scene, Threat
 from fedcrf.rules import ClientReport, Memory, Rule, State
-from fedcrf.simulation.federation import Examples, Federation
-from fedcrf.simulation.randomness import Stream, generator
+from fedcrf.simulation.federation import Examples, Federation, Stream, generator
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""What a round is of, one worker at it, and the engine: workers in this process or in several.
+"""The engine of rounds: it trains clients and scores models, in this process or in several.
 
-A worker process has one thread and works for one client at a time, the largest first. Data, models
+A worker process has one thread and works for some clients at a time. Data, models
 and scores are in shared memory. A client's training depends only on the global model and its own
 random stream, so the results are the same to the bit for any number of workers.
 """
@@ -8,40 +8,30 @@ random stream, so the results are the same to the bit for any number of workers.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedcrf.errors import FedcrfError, unknown_name
-from fedcrf.models import ModelPlan
-from fedcrf.objectives import Objective
+from fedcrf.objectives import ACCURACY, CLASSIFICATION, LOSS, Outputs, Task
 from fedcrf.processes import Child, in_child
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.state import FlatState, Layout
-from fedcrf.simulation.adversary import Adversary
-from fedcrf.simulation.federation import Examples, Federation, PooledExamples
-from fedcrf.simulation.local_training import (
-    Batches,
-    LocalTraining,
-    MLPTraining,
-    fewest_in_a_step,
-    momentum_of,
-    trained,
-    trainer,
-)
-from fedcrf.simulation.randomness import Stream, generator, torch_seed
-from fedcrf.simulation.task import CLASSIFICATION, Scores, Task, evaluation_of, score
+from fedcrf.simulation.federation import Examples, PooledExamples, Stream, torch_seed
+from fedcrf.simulation.local_training import Batches, MLPTraining, momentum_of, trained, trainer
+from fedcrf.simulation.records import ClientMetrics, Metrics
 from fedcrf.statistics import as_numpy
 
-TRIGGERED = "triggered"
-"""The evaluated set on which accuracy is the success of a backdoor."""
+if TYPE_CHECKING:
+    from fedcrf.simulation.rounds import Simulation
 
 EVIDENCE = (RESIDUAL_LOSS, LABEL_DIVERGENCE)
 """Names of the evidence that clients can report."""
@@ -54,146 +44,97 @@ def check_evidence(names: Iterable[str]) -> None:
             raise unknown_name("evidence", name, EVIDENCE)
 
 
-@dataclass(frozen=True)
-class Work:
-    """All that training and evaluation depend on, besides the global model and the round.
+class Scores(dict[str, Tensor]):
+    """By `Task.measured` a model's scores on every example, (n,) float32 each.
 
-    ``clients_per_round`` is how many clients are drawn for a round; None for all of them. Without
-    an ``adversary`` all clients are honest. ``evidence`` names what clients report, of `EVIDENCE`;
-    ``task`` has the loss, the metrics and which tensors clients send. The server trains on
-    ``server_examples`` itself; 0 for none.
+    The loss is the cross-entropy, the accuracy 1 if an example is classified correctly, else 0. In
+    a user's task every example has its client's scores as a whole, NaN without such a metric.
     """
 
-    federation: Federation
-    model: ModelPlan
-    objective: Objective
-    training: LocalTraining
-    evaluation_batch_size: int
-    seed: int
-    clients_per_round: int | None = None
-    adversary: Adversary | None = None
-    evidence: frozenset[str] = frozenset()
-    task: Task = CLASSIFICATION
-    server_examples: int = 0
+    behaviour: ClassVar[int] = 1
 
-    def network(self) -> nn.Module:
-        """Return the seed's initial network, on the federation's device."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.seed, Stream.MODEL))
-            shape: Any = self.federation.image_shape  # of any inputs for a plan that takes them
-            network = self.model.build(shape, self.federation.num_classes)
-        # Convolutions are fastest in this layout, which those of volumes have not.
-        if all(tensor.dim() < 5 for tensor in network.state_dict().values()):
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return network.to(self.federation.validation.labels.device)
+    def fill(self, where: slice, found: Scores) -> None:
+        """Copy the scores of some of the examples to their place."""
+        for name, values in found.items():
+            self[name][where] = values
 
-    @cached_property
-    def trained_names(self) -> frozenset[str]:
-        """The names of the parameters that training changes."""
-        named = self.network().named_parameters()
-        return frozenset(name for name, each in named if each.requires_grad)
 
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the federation's data lie on a GPU."""
-        return self.federation.validation.labels.device.type == "cuda"
+def joined(one: Scores, other: Scores) -> Scores:
+    """Return the scores of the examples of both, one's first."""
+    return Scores({name: torch.cat([values, other[name]]) for name, values in one.items()})
 
-    @cached_property
-    def fewest_in_a_step(self) -> int:
-        """How many examples a step of the network's training needs."""
-        first = self.federation.clients[self.eligible[0]].images[:1]
-        return fewest_in_a_step(self.network(), torch.cat([first, first]))
 
-    def check_steps(self) -> None:
-        """Raise a `FedcrfError` if some step would have one example and needs two."""
-        if self.fewest_in_a_step == 1:
-            return
-        needs = "batch norm in this model needs two in a step"
-        if self.training.batch_size == 1:
-            raise FedcrfError(
-                f"batch_size 1: {needs}; give two or more (--batch-size) or another model (--model)"
-            )
-        if self.server_examples == 1:
-            raise FedcrfError(f"server_examples 1: {needs}; give two or more")
-        for client in self.eligible:
-            if len(self.federation.clients[client]) == 1:
-                (called,) = self.federation.called([client])
-                raise FedcrfError(
-                    f"client {called} has one example to train on, and {needs}: give clients more "
-                    "(--min-examples, --clients), or choose another model (--model)"
-                )
+def evaluation_of(scores: Scores) -> Metrics:
+    """Return loss and accuracy from every example's score."""
+    return Metrics(loss=_mean(scores[LOSS]), accuracy=_mean(scores[ACCURACY]))
 
-    @cached_property
-    def eligible(self) -> list[int]:
-        """The clients that have examples to train on."""
-        return self.federation.eligible
 
-    @property
-    def most_participants(self) -> int:
-        """How many clients train in a round: at most all that have examples."""
-        return min(self.clients_per_round or len(self.eligible), len(self.eligible))
+def metrics_of(sets: Mapping[str, Scores]) -> dict[str, dict[str, float]] | None:
+    """Return by set and name the means of a task's other metrics; None without any."""
+    found = {
+        of: {name: _mean(each) for name, each in scores.items() if name not in (LOSS, ACCURACY)}
+        for of, scores in sets.items()
+    }
+    return found if any(found.values()) else None
 
-    def participants(self, number: int) -> list[int]:
-        """Return the clients that train in a round, in order; they are drawn anew each round."""
-        if self.most_participants == len(self.eligible):
-            return self.eligible
-        draw = generator(self.seed, Stream.PARTICIPATION, number)
-        drawn = draw.choice(self.eligible, self.most_participants, replace=False)
-        return sorted(drawn.tolist())
 
-    @property
-    def server(self) -> int:
-        """The number under which the server trains a model itself: that after the clients'."""
-        return len(self.federation.clients)
+def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
+    """Return loss and accuracy from every example's score, and by the client that owns it."""
+    counts = torch.bincount(owners)
+    right = torch.bincount(owners, weights=scores[ACCURACY].double(), minlength=len(counts))
+    accuracies = (right / counts)[counts > 0]
+    some = len(accuracies) > 0
+    return ClientMetrics(
+        **evaluation_of(scores).model_dump(),
+        client_mean=float(accuracies.mean()) if some else math.nan,
+        worst_client=float(accuracies.min()) if some else math.nan,
+    )
 
-    @cached_property
-    def root(self) -> Examples:
-        """The server's own examples, drawn uniformly from the union of the clean training parts.
 
-        Clients keep them (FLTrust's root data: Cao et al., NDSS 2021, section VI).
-        """
-        parts = [self.federation.clients[client] for client in self.eligible]
-        ends = np.cumsum([len(part) for part in parts])
-        draw = generator(self.seed, Stream.SERVER)
-        drawn = np.sort(draw.choice(ends[-1], self.server_examples, replace=False))
-        return Examples.joined(
-            [
-                part.at(drawn[(drawn >= end - len(part)) & (drawn < end)] - (end - len(part)))
-                for part, end in zip(parts, ends, strict=True)
-            ]
-        )
+@torch.no_grad()
+def score(
+    model: nn.Module, examples: Examples, batch_size: int, task: Task = CLASSIFICATION
+) -> Scores:
+    """Score every example, ``batch_size`` at a time; with a user's loss all as a whole."""
+    model.eval()
+    if task.loss is not None:
+        return _score_as_one(model, examples, batch_size, task)
+    empty = torch.empty(0, device=examples.labels.device)
+    losses, correct = [empty], [empty]
+    for images, labels in zip(
+        torch.split(examples.images, batch_size),
+        torch.split(examples.labels, batch_size),
+        strict=True,
+    ):
+        logits = model(images).float()
+        losses.append(functional.cross_entropy(logits, labels, reduction="none"))
+        correct.append((logits.argmax(dim=1) == labels).float())
+    return Scores({LOSS: torch.cat(losses), ACCURACY: torch.cat(correct)})
 
-    def examples(self, client: int, number: int) -> Examples:
-        """Return what a client trains on in a round, or the server."""
-        if client == self.server:
-            return self.root
-        if self.adversary is not None and self.adversary.poisons(client, number):
-            return self.adversary.poisoned[client]
-        return self.federation.clients[client]
 
-    def evaluated(self) -> Mapping[str, Examples]:
-        """Return the sets of examples that every global model is evaluated on, by name."""
-        held = self.federation
-        sets: dict[str, Examples | None] = {
-            "validation": held.validation,
-            "test": held.test,
-            "held_out": held.held_out,
-            "set_aside": held.set_aside,
-            TRIGGERED: self._triggered,
-        }
-        return {name: examples for name, examples in sets.items() if examples is not None}
+def _score_as_one(model: nn.Module, examples: Examples, batch_size: int, task: Task) -> Scores:
+    """Give every example the loss and the metrics of all of them."""
+    found = dict.fromkeys(task.measured, math.nan)
+    if len(examples):
+        outputs = _as_one([model(each) for each in torch.split(examples.images, batch_size)])
+        found[LOSS] = float(task.loss_of(outputs, examples.labels))
+        for name, metric in task.metrics.items():
+            found[name] = float(metric(outputs, examples.labels))
+    return Scores({name: torch.full((len(examples),), value) for name, value in found.items()})
 
-    @cached_property
-    def _triggered(self) -> Examples | None:
-        """The test examples with a backdoor's trigger and its target as their label."""
-        return None if self.adversary is None else self.adversary.triggered(self.federation.test)
 
-    def effective_steps(self, num_examples: int) -> float:
-        """Return what a client of so many examples reports as the steps of its update."""
-        training, fewest = self.training, self.fewest_in_a_step
-        if self.task.optimizer is None:
-            return training.effective_steps(num_examples, fewest)
-        return float(training.num_steps(num_examples, fewest))
+def _as_one(parts: Sequence[Outputs]) -> Outputs:
+    """Put the outputs of batches together; of a number in them, the first batch's is kept."""
+    leaves, structures = zip(*map(tree_flatten, parts), strict=True)
+    joined = [
+        torch.cat(each) if isinstance(each[0], Tensor) and each[0].dim() else each[0]
+        for each in zip(*leaves, strict=True)
+    ]
+    return tree_unflatten(joined, structures[0])
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean()) if len(values) else math.nan
 
 
 MOMENTUM = "worker momentum"
@@ -214,23 +155,26 @@ class RoundMemory:
     personal: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, work: Work, shared: bool = False) -> RoundMemory:
-        """Return the memory for so much work; other processes see it where it is shared."""
+    def of(cls, simulation: Simulation, shared: bool = False) -> RoundMemory:
+        """Return the memory for a simulation; other processes see it where it is shared."""
 
         def place(tensor: Tensor) -> Tensor:
             if shared:  # it is freed with the last process that sees it
                 tensor.share_memory_()  # type: ignore[no-untyped-call]
             return tensor
 
-        network, task = work.network(), work.task
+        network, task = simulation.network(), simulation.task
         state = state_of(task.shared_tensors(network))
         tensors = {name: torch.from_numpy(array) for name, array in state.items()}
         layout = Layout.of(state)
         of_floats = next((tensors[name].dtype for name in layout.places), torch.float32)
-        server = int(work.server_examples > 0)
-        count, kept = work.most_participants + server, len(work.federation.clients) + server
+        server = int(simulation.rule.server_examples > 0)
+        count, kept = (
+            simulation.most_participants + server,
+            len(simulation.federation.clients) + server,
+        )
         personal = task.personal_tensors(network)
-        if work.training.worker_momentum:  # of a client that has not trained yet
+        if simulation.training.worker_momentum:  # of a client that has not trained yet
             size = sum(each.numel() for each in trained(network))
             personal = {**personal, MOMENTUM: torch.zeros(size)}
         return cls(
@@ -244,7 +188,7 @@ class RoundMemory:
             },
             scores={
                 name: Scores((of, place(torch.empty(len(each)))) for of in task.measured)
-                for name, each in work.evaluated().items()
+                for name, each in simulation.evaluated().items()
             },
             personal={
                 name: place(tensor.cpu().repeat(kept, *[1] * tensor.dim()))
@@ -277,45 +221,39 @@ Trained = tuple[float, Mapping[str, float]]
 class Worker:
     """Works for one client after the other, with one network."""
 
-    def __init__(self, work: Work, memory: RoundMemory) -> None:
-        self._work, self.memory = work, memory
-        self._network = work.network()
-        self._trainer = trainer(self._network, work.training, work.task)
-        self._batches = Batches(work.training, work.seed, work.fewest_in_a_step)
-        self._slots: dict[int, list[Tensor]] = {}
-        self._fixed: list[Tensor] | None = None
-        if isinstance(self._trainer, MLPTraining):
-            self._fixed = self._tensors()
+    def __init__(self, simulation: Simulation, memory: RoundMemory) -> None:
+        self._simulation, self.memory = simulation, memory
+        self._network = simulation.network()
+        self._trainer = trainer(self._network, simulation.training, simulation.task)
+        self._batches = Batches(simulation.training, simulation.seed, simulation.fewest_in_a_step)
         self._momenta = [
             momentum_of(row, trained(self._network)) for row in memory.personal.get(MOMENTUM, ())
         ]
 
     def train(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
         """Train clients, by slot of the memory and number, from the published model."""
-        work, trained = self._work, list[Trained]()
+        simulation, trained = self._simulation, list[Trained]()
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
                 self._load(client)
                 if not isinstance(self._trainer, MLPTraining):  # which draws nothing
-                    self._seed(torch_seed(work.seed, Stream.TRAINING, number, client))
-                examples = work.examples(client, number)
+                    self._seed(torch_seed(simulation.seed, Stream.TRAINING, number, client))
+                examples = simulation.examples(client, number)
                 passes = self._batches.of(client, number, len(examples))
                 momenta = self._momenta[client] if self._momenta else None
-                loss = self._trainer(examples, work.objective, passes, momenta, number)
-                if slot not in self._slots:
-                    places = self.memory.state(slot).values()
-                    self._slots[slot] = [torch.from_numpy(array) for array in places]
-                torch._foreach_copy_(self._slots[slot], self._tensors())
-                for name, tensor in work.task.personal_tensors(self._network).items():
+                loss = self._trainer(examples, simulation.objective, passes, momenta, number)
+                places = map(torch.from_numpy, self.memory.state(slot).values())
+                torch._foreach_copy_(list(places), self._tensors())
+                for name, tensor in simulation.task.personal_tensors(self._network).items():
                     self.memory.personal[name][client] = tensor
                 trained.append((loss, self._evidence(examples)))
         return trained
 
     def score(self, name: str, start: int, stop: int) -> None:
         """Score the published model on some of the examples of a set, into the memory."""
-        part = self._work.evaluated()[name].part(start, stop)
+        part = self._simulation.evaluated()[name].part(start, stop)
         owned: Iterable[tuple[int | None, slice]] = [(None, slice(0, len(part)))]
-        if self._work.task.by_client and isinstance(part, PooledExamples):
+        if self._simulation.task.by_client and isinstance(part, PooledExamples):
             owned = part.by_owner()
         for owner, where in owned:
             self._load(owner)
@@ -323,36 +261,34 @@ class Worker:
             self.memory.scores[name].fill(slice(start + where.start, start + where.stop), found)
 
     def _scores(self, examples: Examples) -> Scores:
-        work = self._work
-        return score(self._network, examples, work.evaluation_batch_size, work.task)
+        simulation = self._simulation
+        return score(self._network, examples, simulation.evaluation_batch_size, simulation.task)
 
     def _evidence(self, examples: Examples) -> dict[str, float]:
         """Return a client's evidence about the model that it trained, which the network holds."""
         evidence = {}
-        if RESIDUAL_LOSS in self._work.evidence:
+        if RESIDUAL_LOSS in self._simulation.rule.wanted_evidence:
             evidence[RESIDUAL_LOSS] = evaluation_of(self._scores(examples)).loss
-        if LABEL_DIVERGENCE in self._work.evidence:
-            num_classes = self._work.federation.num_classes
+        if LABEL_DIVERGENCE in self._simulation.rule.wanted_evidence:
+            num_classes = self._simulation.federation.num_classes
             evidence[LABEL_DIVERGENCE] = label_divergence(examples.labels, num_classes)
         return evidence
 
     def _load(self, client: int | None = None) -> None:
         torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
-        if client is not None and self._work.task.personal:
-            for name, tensor in self._work.task.personal_tensors(self._network).items():
+        if client is not None and self._simulation.task.personal:
+            for name, tensor in self._simulation.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
 
     def _seed(self, seed: int) -> None:
         # torch.manual_seed keeps a note for every device there might be, a trace of the stack each.
         torch.default_generator.manual_seed(seed)
-        if self._work.on_gpu:
+        if self._simulation.federation.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def _tensors(self) -> list[Tensor]:
         """Return the network's tensors; asked anew, since a module may replace a buffer."""
-        if self._fixed is not None:
-            return self._fixed
-        return list(self._work.task.shared_tensors(self._network).values())
+        return list(self._simulation.task.shared_tensors(self._network).values())
 
 
 def label_divergence(labels: Tensor, num_classes: int) -> float:
@@ -372,6 +308,9 @@ def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     }
 
 
+PIECES = 8
+"""In which a round's clients are fetched, for each worker: few messages, and all end together."""
+
 EVALUATION_BATCHES = 4
 """Batches that a worker process evaluates at a time, where there are many."""
 
@@ -382,11 +321,11 @@ class Engine:
     ``memory`` has models, scores and clients' personal tensors.
     """
 
-    def __init__(self, work: Work, processes: int = 0) -> None:
-        self._work, self.processes = work, processes
-        self.memory = RoundMemory.of(work, shared=processes > 0)
-        self._worker = None if processes else Worker(work, self.memory)
-        children = [Child(_serve, work, self.memory, daemon=True) for _ in range(processes)]
+    def __init__(self, simulation: Simulation, processes: int = 0) -> None:
+        self._simulation, self.processes = simulation, processes
+        self.memory = RoundMemory.of(simulation, shared=processes > 0)
+        self._worker = None if processes else Worker(simulation, self.memory)
+        children = [Child(_serve, simulation, self.memory, daemon=True) for _ in range(processes)]
         self._children = {child.connection: child for child in children}
 
     def train(self, model: State, number: int) -> tuple[list[ClientReport], list[float]]:
@@ -395,8 +334,8 @@ class Engine:
         The reports' arrays are valid until the next call.
         """
         self.memory.publish(model)
-        clients = self._work.participants(number)
-        sizes = [len(self._work.federation.clients[client]) for client in clients]
+        clients = self._simulation.participants(number)
+        sizes = [len(self._simulation.federation.clients[client]) for client in clients]
         shares = shared_out(sizes, self.processes) if self.processes else [[*range(len(clients))]]
         found = self._carry_out(
             [("train", [(slot, clients[slot]) for slot in share], number) for share in shares]
@@ -409,7 +348,7 @@ class Engine:
                 client=client,
                 state=self.memory.state(slot),
                 num_examples=size,
-                effective_steps=self._work.effective_steps(size),
+                effective_steps=self._simulation.effective_steps(size),
                 evidence=trained[slot][1],
             )
             for slot, (client, size) in enumerate(zip(clients, sizes, strict=True))
@@ -418,8 +357,8 @@ class Engine:
 
     def train_server(self, number: int) -> State:
         """Return the server's own model, trained from the global one that `train` got."""
-        slot = self._work.most_participants
-        self._carry_out([("train", [(slot, self._work.server)], number)])
+        slot = self._simulation.most_participants
+        self._carry_out([("train", [(slot, self._simulation.server)], number)])
         return self.memory.state(slot)
 
     def score(self, model: State) -> Mapping[str, Scores]:
@@ -428,7 +367,7 @@ class Engine:
         self._carry_out(
             [
                 ("score", name, start, min(start + width, len(examples)))
-                for name, examples in self._work.evaluated().items()
+                for name, examples in self._simulation.evaluated().items()
                 for width in [self._evaluated_at_once(len(examples))]
                 for start in range(0, len(examples), width)
             ]
@@ -443,7 +382,7 @@ class Engine:
     def _evaluated_at_once(self, count: int) -> int:
         if not self.processes:
             return max(count, 1)
-        batch_size = self._work.evaluation_batch_size
+        batch_size = self._simulation.evaluation_batch_size
         batches = count // (batch_size * 4 * self.processes)
         return batch_size * min(max(batches, 1), EVALUATION_BATCHES)
 
@@ -484,15 +423,16 @@ class Engine:
 
 
 @contextlib.contextmanager
-def engine_for(work: Work, num_workers: int) -> Iterator[Engine]:
+def engine_for(simulation: Simulation, num_workers: int) -> Iterator[Engine]:
     """Give an engine of so many processes; of none where one would do the work alone.
 
     A user's task is measured client by client, and what it is made of may not be sent: this process
     does its work.
     """
-    num_workers = min(num_workers, work.most_participants)
-    alone = num_workers <= 1 or work.on_gpu or work.task is not CLASSIFICATION
-    engine = Engine(work, 0 if alone else num_workers)
+    num_workers = min(num_workers, simulation.most_participants)
+    on_gpu = simulation.federation.device.type == "cuda"
+    alone = num_workers <= 1 or on_gpu or simulation.task is not CLASSIFICATION
+    engine = Engine(simulation, 0 if alone else num_workers)
     try:
         yield engine
     finally:
@@ -500,28 +440,18 @@ def engine_for(work: Work, num_workers: int) -> Iterator[Engine]:
 
 
 def shared_out(sizes: Sequence[int], num_workers: int) -> list[list[int]]:
-    """Return the pieces in which workers fetch clients: the largest first, many small ones at once.
+    """Return the pieces in which workers fetch clients: places in the (m,) sizes.
 
-    A piece is at most a quarter of a worker's share of what is left, or one client, so that few
-    messages are needed and yet all workers end together (guided self-scheduling: Polychronopoulos
-    and Kuck, IEEE Transactions on Computers 1987). Pieces are lists of indices into the (m,) sizes,
-    how much work each client is.
+    Large and small clients are spread over them, so that they are about as much work each.
     """
-    pieces: list[list[int]] = []
-    left, room = sum(sizes), 0.0
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        if not pieces or sizes[index] > room:
-            pieces.append([])
-            room = left / (4 * num_workers)
-        pieces[-1].append(index)
-        room -= sizes[index]
-        left -= sizes[index]
-    return pieces
+    places = sorted(range(len(sizes)), key=lambda place: -sizes[place])
+    count = min(len(places), PIECES * num_workers)
+    return [places[first::count] for first in range(count)]
 
 
-def _serve(connection: Connection, work: Work, memory: RoundMemory) -> None:
+def _serve(connection: Connection, simulation: Simulation, memory: RoundMemory) -> None:
     with in_child(), contextlib.suppress(EOFError, ConnectionError):
-        worker = Worker(work, memory)
+        worker = Worker(simulation, memory)
         while True:
             kind, *arguments = connection.recv()
             try:

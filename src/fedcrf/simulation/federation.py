@@ -1,9 +1,16 @@
-"""The federation: every client's data, as tensors ready to train on."""
+"""The federation: every client's data, as tensors ready to train on, and a run's random streams.
+
+There is a stream for each purpose, all from the run's seed. It depends only on the seed and its
+name. So a resumed run draws what the first one would have drawn, and methods under one seed share
+partition, initial model and client shuffles.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import enum
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -22,8 +29,36 @@ from fedcrf.data import (
     split_client,
 )
 from fedcrf.errors import FedcrfError
-from fedcrf.simulation.randomness import Stream, generator
 from fedcrf.simulation.records import Client
+
+
+class Stream(enum.IntEnum):
+    """The purposes; the numbers are part of every published result and never change."""
+
+    PARTITION = 0
+    SPLIT = 1
+    MODEL = 2
+    SHUFFLE = 3
+    TRAINING = 4
+    PARTICIPATION = 5
+    ATTACKERS = 6
+    ATTACK = 7
+    POISON = 8
+    SERVER = 9
+
+
+def generator(seed: int, stream: Stream, *indices: int) -> np.random.Generator:
+    """Return the generator of one purpose, such as the shuffle of one round and client."""
+    return np.random.default_rng(_sequence(seed, stream, *indices))
+
+
+def torch_seed(seed: int, stream: Stream, *indices: int) -> int:
+    """Return a seed for torch's generator, for one purpose."""
+    return int(_sequence(seed, stream, *indices).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _sequence(seed: int, stream: Stream, *indices: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(int(stream), *indices))
 
 
 @dataclass(frozen=True)
@@ -115,6 +150,11 @@ class Federation:
         return [client if self.names is None else self.names[client] for client in clients]
 
     @property
+    def device(self) -> torch.device:
+        """Where the data lie."""
+        return self.validation.labels.device
+
+    @cached_property
     def eligible(self) -> list[int]:
         """The clients that have examples to train on."""
         return [client for client, each in enumerate(self.clients) if len(each)]
@@ -156,9 +196,15 @@ def client_splits(
 
     ``labels`` are those of the training set, (n,).
     """
-    parts = partition(labels, settings, generator(seed, Stream.PARTITION))
+    return cut(partition(labels, settings, generator(seed, Stream.PARTITION)), labels, seed)
+
+
+def cut(
+    parts: Sequence[NDArray[np.int64]], labels: NDArray[np.int64], seed: int, **shares: float
+) -> tuple[ClientSplit, ...]:
+    """Return the clients' parts, each cut in three; ``shares`` are those of `split_client`."""
     return tuple(
-        split_client(indices, labels, generator(seed, Stream.SPLIT, client))
+        split_client(indices, labels, generator(seed, Stream.SPLIT, client), **shares)
         for client, indices in enumerate(parts)
     )
 
@@ -194,19 +240,10 @@ def build_federation(
     ``splits`` are those of `client_splits`; there must be examples to train and to validate on.
     """
     check_splits(splits)
-    training = np.concatenate([split.train for split in splits])
-    scale = dataset.train.normalisation(training)
-    union = _examples(dataset.train, training, scale, device)  # one piece of memory to share
-    sizes = [len(split.train) for split in splits]
-    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
-
-    def pooled(chosen: Sequence[NDArray[np.int64]]) -> PooledExamples:
-        return PooledExamples.of([_examples(dataset.train, each, scale, device) for each in chosen])
-
-    return Federation(
-        clients=tuple(Examples(images, labels) for images, labels in parts),
-        validation=pooled([split.validation for split in splits]),
-        test=pooled([split.test for split in splits]),
+    scale = dataset.train.normalisation(np.concatenate([split.train for split in splits]))
+    return dealt(
+        lambda places: _examples(dataset.train, places, scale, device),
+        splits,
         held_out=None
         if dataset.held_out is None
         else _examples(dataset.held_out, np.arange(len(dataset.held_out)), scale, device),
@@ -214,6 +251,28 @@ def build_federation(
         num_classes=dataset.num_classes,
         names=dataset.sites,
     )
+
+
+def dealt(
+    taken: Callable[[NDArray[np.int64]], Examples],
+    splits: Sequence[ClientSplit],
+    **known: Any,
+) -> Federation:
+    """Return the federation of clients whose examples are cut so.
+
+    Args:
+        taken: Returns the examples at some places of all there are.
+        splits: The places of each client's parts.
+        known: The other fields of `Federation`; also validation and test where the clients' parts
+            are not what they are of.
+    """
+    union = taken(np.concatenate([split.train for split in splits]))  # one piece, to be shared
+    sizes = [len(split.train) for split in splits]
+    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
+    for name in ("validation", "test"):
+        if name not in known:
+            known[name] = PooledExamples.of([taken(getattr(split, name)) for split in splits])
+    return Federation(clients=tuple(Examples(*part) for part in parts), **known)
 
 
 def _examples(

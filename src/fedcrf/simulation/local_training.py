@@ -14,10 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedcrf.checks import Count, NotNegative, Positive, Settings, Share, check_whole, is_number
 from fedcrf.errors import FedcrfError
-from fedcrf.objectives import Objective, Plain
-from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.randomness import Stream, generator
-from fedcrf.simulation.task import CLASSIFICATION, Task
+from fedcrf.objectives import CLASSIFICATION, Objective, Plain, Task
+from fedcrf.simulation.federation import Examples, Stream, generator
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 

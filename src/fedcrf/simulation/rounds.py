@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import compress
@@ -14,29 +14,41 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedcrf.attacks import Threat
 from fedcrf.checks import Count, Settings
 from fedcrf.errors import FedcrfError, failing
 from fedcrf.files import atomic_write
 from fedcrf.models import ModelPlan
-from fedcrf.objectives import Objective
+from fedcrf.objectives import CLASSIFICATION, Objective, Task
 from fedcrf.rules import LABEL_DIVERGENCE, AggregationResult, Memory, Rule, State
 from fedcrf.rules.base import num_examples
 from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
-from fedcrf.simulation.engine import TRIGGERED, Engine, Work, check_evidence, engine_for, state_of
-from fedcrf.simulation.federation import Federation, check_participation
-from fedcrf.simulation.local_training import LocalTraining
-from fedcrf.simulation.records import Client, RoundRecord, Seconds, Totals, brief, decided
-from fedcrf.simulation.task import (
-    CLASSIFICATION,
-    Task,
+from fedcrf.simulation.engine import (
+    Engine,
+    check_evidence,
     client_evaluation_of,
+    engine_for,
     evaluation_of,
     joined,
     metrics_of,
+    state_of,
 )
+from fedcrf.simulation.federation import (
+    Examples,
+    Federation,
+    Stream,
+    check_participation,
+    generator,
+    torch_seed,
+)
+from fedcrf.simulation.local_training import LocalTraining, fewest_in_a_step
+from fedcrf.simulation.records import Client, RoundRecord, Seconds, Totals, brief, decided
+
+TRIGGERED = "triggered"
+"""The evaluated set on which accuracy is the success of a backdoor."""
 
 DIVERGED = 3
 """Rounds in a row without a finite update after which a run has diverged."""
@@ -81,17 +93,23 @@ class EarlyStopping(Settings):
 
 
 def lost_rounds(
-    before: int, number: int, honest: Set[Client], excluded: Set[Client], threat: Threat | None
+    before: int,
+    number: int,
+    clients: Iterable[Client],
+    attackers: Iterable[Client] | None,
+    excluded: Iterable[Client],
+    threat: Threat | None,
 ) -> int:
     """Return how many rounds in a row, up to this one, no honest client had a finite update.
 
     The outcome of an attack is a result, not divergence: rounds count only if nobody had attacked
-    before the first of them. ``before`` is this number for the round before; ``honest`` are those
-    who did not attack, ``excluded`` those whose update was not finite.
+    before the first of them. ``before`` is this number for the round before; ``excluded`` are those
+    whose update was not finite.
     """
+    honest = set(clients) - set(attackers or ())
     if not honest:
         return before
-    if not honest <= excluded:
+    if not honest <= set(excluded):
         return 0
     attacked = threat is not None and any(map(threat.schedule.active, range(1, number)))
     return 0 if attacked and not before else before + 1
@@ -101,8 +119,8 @@ def lost_so_far(before: int, record: RoundRecord, threat: Threat | None) -> int:
     """Return `lost_rounds` from the record of a round, ``before`` that of the record before."""
     if record.totals is not None:
         return record.totals.lost_rounds
-    honest = set(record.clients) - set(record.attackers or ())
-    return lost_rounds(before, record.round, honest, set(record.excluded), threat)
+    who = record.clients, record.attackers, record.excluded
+    return lost_rounds(before, record.round, *who, threat)
 
 
 def divergence(lost: int, done: int, ended: bool) -> str | None:
@@ -228,9 +246,17 @@ class Simulation(Settings):
             return None
         return Adversary.of(self.threat, self.federation, self.seed, self.attackers)
 
+    @cached_property
+    def judged(self) -> Federation:
+        """The federation, whose attackers take no part in validation and test."""
+        if self.adversary is None:
+            return self.federation
+        return self.federation.judged_without(self.adversary.clients)
+
     def start(self) -> RunState:
         """Return the state before the first round: the seed's initial model."""
-        model = state_of(self.task.shared_tensors(self._work.network()))
+        self._check_training()
+        model = state_of(self.task.shared_tensors(self.network()))
         return RunState(
             round=0, model=model, best_model=model, stopping=self.stopping, memory=self.rule.begin()
         )
@@ -255,8 +281,9 @@ class Simulation(Settings):
         Raises:
             FedcrfError: A worker process died, or training diverged; the last state shows that too.
         """
+        self._check_training()
         self._check_converging(state)
-        with engine_for(self._work, workers) as engine:
+        with engine_for(self, workers) as engine:
             engine.memory.restore(state.personal)
             while not self.finished(state):
                 state, record = self._round(engine, state)
@@ -273,26 +300,106 @@ class Simulation(Settings):
             )
             raise FedcrfError(f"{diverged}; give {mend}")
 
-    @cached_property
-    def _work(self) -> Work:
-        adversary, federation = self.adversary, self.federation
-        if adversary is not None:
-            federation = federation.judged_without(adversary.clients)
-        work = Work(
-            federation=federation,
-            model=self.model,
-            objective=self.objective,
-            training=self.training,
-            evaluation_batch_size=self.evaluation_batch_size,
-            seed=self.seed,
-            clients_per_round=self.clients_per_round,
-            adversary=adversary,
-            evidence=self.rule.wanted_evidence,
-            task=self.task,
-            server_examples=self.rule.server_examples,
+    def network(self) -> nn.Module:
+        """Return the seed's initial network, on the federation's device."""
+        held = self.federation
+        return seeded_network(
+            self.model, self.seed, held.device, held.image_shape, held.num_classes
         )
-        work.check_steps()
-        return work
+
+    @cached_property
+    def _trained_names(self) -> frozenset[str]:
+        """The names of the parameters that training changes."""
+        named = self.network().named_parameters()
+        return frozenset(name for name, each in named if each.requires_grad)
+
+    @cached_property
+    def fewest_in_a_step(self) -> int:
+        """How many examples a step of the network's training needs."""
+        first = self.federation.clients[self.federation.eligible[0]].images[:1]
+        return fewest_in_a_step(self.network(), torch.cat([first, first]))
+
+    def _check_training(self) -> None:
+        """Raise a `FedcrfError` if nothing validates, or a step of one example needs two."""
+        held = self.judged
+        if self.fewest_in_a_step == 1:
+            return
+        needs = "batch norm in this model needs two in a step"
+        if self.training.batch_size == 1:
+            raise FedcrfError(
+                f"batch_size 1: {needs}; give two or more (--batch-size) or another model (--model)"
+            )
+        if self.rule.server_examples == 1:
+            raise FedcrfError(f"server_examples 1: {needs}; give two or more")
+        for client in held.eligible:
+            if len(held.clients[client]) == 1:
+                (called,) = held.called([client])
+                raise FedcrfError(
+                    f"client {called} has one example to train on, and {needs}: give clients more "
+                    "(--min-examples, --clients), or choose another model (--model)"
+                )
+
+    @property
+    def most_participants(self) -> int:
+        """How many clients train in a round: at most all that have examples."""
+        all_of_them = len(self.federation.eligible)
+        return min(self.clients_per_round or all_of_them, all_of_them)
+
+    def participants(self, number: int) -> list[int]:
+        """Return the clients that train in a round, in order; they are drawn anew each round."""
+        eligible = self.federation.eligible
+        if self.most_participants == len(eligible):
+            return eligible
+        draw = generator(self.seed, Stream.PARTICIPATION, number)
+        drawn = draw.choice(eligible, self.most_participants, replace=False)
+        return sorted(drawn.tolist())
+
+    @property
+    def server(self) -> int:
+        """The number under which the server trains a model itself: that after the clients'."""
+        return len(self.federation.clients)
+
+    @cached_property
+    def root(self) -> Examples:
+        """The server's own examples, drawn uniformly from the union of the clean training parts.
+
+        Clients keep them (FLTrust's root data: Cao et al., NDSS 2021, section VI).
+        """
+        union = Examples.joined(self.federation.clients)
+        draw = generator(self.seed, Stream.SERVER)
+        return union.at(np.sort(draw.choice(len(union), self.rule.server_examples, replace=False)))
+
+    def examples(self, client: int, number: int) -> Examples:
+        """Return what a client trains on in a round, or the server."""
+        if client == self.server:
+            return self.root
+        if self.adversary is not None and self.adversary.poisons(client, number):
+            return self.adversary.poisoned[client]
+        return self.federation.clients[client]
+
+    def evaluated(self) -> Mapping[str, Examples]:
+        """Return the sets of examples that every global model is evaluated on, by name."""
+        held = self.judged
+        sets: dict[str, Examples | None] = {
+            "validation": held.validation,
+            "test": held.test,
+            "held_out": held.held_out,
+            "set_aside": held.set_aside,
+            TRIGGERED: self._triggered,
+        }
+        return {name: examples for name, examples in sets.items() if examples is not None}
+
+    @cached_property
+    def _triggered(self) -> Examples | None:
+        """The test examples with a backdoor's trigger and its target as their label."""
+        return None if self.adversary is None else self.adversary.triggered(self.judged.test)
+
+    def effective_steps(self, num_examples: int) -> float:
+        """Return what a client of so many examples reports as the steps of its update."""
+        training, fewest = self.training, self.fewest_in_a_step
+        if self.task.optimizer is None:
+            return training.effective_steps(num_examples, fewest)
+        return float(training.num_steps(num_examples, fewest))
 
     def _round(self, engine: Engine, state: RunState) -> tuple[RunState, RoundRecord | None]:
         number = state.round + 1
@@ -317,13 +424,8 @@ class Simulation(Settings):
         aggregated = time.perf_counter()
         clients = self.federation.called(report.client for report in reports)
         attacking = None if attackers is None else self.federation.called(attackers)
-        lost = lost_rounds(
-            state.lost_rounds,
-            number,
-            set(clients) - set(attacking or ()),
-            set(compress(clients, result.excluded)),
-            self.threat,
-        )
+        excluded = compress(clients, result.excluded)
+        lost = lost_rounds(state.lost_rounds, number, clients, attacking, excluded, self.threat)
         loss = float(np.average(losses, weights=num_examples(trained_reports)))
         last = number >= self.max_rounds
         shown = number % self.evaluate_every == 0 or last
@@ -348,7 +450,7 @@ class Simulation(Settings):
             after = replace(after, totals=totals)
         if not evaluated:
             return after, None
-        held, everyone = self._work.federation, None
+        held, everyone = self.judged, None
         if held.set_aside is not None:
             owners = torch.cat([held.test.owners, held.set_aside.owners])
             everyone = client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
@@ -381,9 +483,25 @@ class Simulation(Settings):
         if not decay or not result.weights.any():
             return result.state
         model = copied(result.state)
-        for name in self._work.trained_names:
+        for name in self._trained_names:
             model[name][...] -= model[name].dtype.type(decay) * before[name]
         return model
+
+
+def seeded_network(
+    plan: ModelPlan, seed: int, device: torch.device, image_shape: Any = (), num_classes: int = 0
+) -> nn.Module:
+    """Return a seed's initial network, on a device.
+
+    ``image_shape`` is that of any inputs for a plan that takes them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, Stream.MODEL))
+        network = plan.build(image_shape, num_classes)
+    # Convolutions are fastest in this layout, which those of volumes have not.
+    if all(tensor.dim() < 5 for tensor in (*network.parameters(), *network.buffers())):
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.to(device)
 
 
 DIGEST_SIZE = 32

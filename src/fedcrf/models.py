@@ -1,0 +1,396 @@
+"""Models: networks for images of any size and number of channels.
+
+A model is a frozen dataclass of its settings with a ``build`` method, and a line in `MODELS`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from fedcrf.checks import Count, Settings, check_whole
+from fedcrf.errors import FedcrfError, failing
+from fedcrf.extensions import check_settings, find
+from fedcrf.extras import naming_extras
+
+with naming_extras():
+    import torch
+    from torch import Tensor, nn
+
+ImageShape = tuple[int, int, int]
+"""Channels, height, width."""
+
+
+class ModelPlan(Protocol):
+    """The settings of a model, from which it is built for a data set's images and classes."""
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return a freshly initialised classifier, (n, C, H, W) float to (n, classes) logits.
+
+        Initialisation draws from torch's global generator, which the caller seeds.
+
+        Raises:
+            FedcrfError: The model cannot take such images.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FromFactory:
+    """The plan of a network that a class or function from outside the package makes.
+
+    It is called with image shape and number of classes if it takes two arguments, else without any.
+    A network with settings is a plan of its own.
+
+    Attributes:
+        name: ``FILE.py:OBJECT`` or the like; see `fedcrf.extensions`.
+    """
+
+    ignores: ClassVar[frozenset[str]] = frozenset({"name"})
+    name: str
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        factory = find("model", self.name, {})
+        if not callable(factory):
+            raise FedcrfError(
+                f"model '{self.name}' is no model: give a class or a function that returns a "
+                "torch.nn.Module, or a dataclass with a build method"
+            )
+        taken = _taken(factory, (image_shape, num_classes))
+        return made_by(factory, f"model '{self.name}'", *taken)
+
+
+def made_by(factory: Callable[..., Any], called: str, *arguments: object) -> nn.Module:
+    """Return the network that somebody's factory makes; errors call the factory ``called``."""
+    with failing(f"{called} failed ({{}})"):
+        network = factory(*arguments)
+    if not isinstance(network, nn.Module):
+        raise FedcrfError(
+            f"{called} makes a {type(network).__name__}: give what returns a torch.nn.Module"
+        )
+    return network
+
+
+def _taken(factory: object, arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the arguments if a factory takes them, else none."""
+    try:
+        inspect.signature(factory).bind(*arguments)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return ()
+    return arguments
+
+
+def check_outputs(name: str, network: nn.Module, image_shape: ImageShape, num_classes: int) -> None:
+    """Raise a `FedcrfError` if a network does not map images to a logit for each class."""
+    place = next(network.parameters(), torch.empty(0)).device
+    mode = network.training
+    network.eval()
+    with torch.no_grad(), failing(f"model {name} cannot take images of shape {image_shape} ({{}})"):
+        outputs = network(torch.zeros(2, *image_shape, device=place))
+    network.train(mode)
+    shape = tuple(getattr(outputs, "shape", ()))
+    if shape != (2, num_classes):
+        raise FedcrfError(
+            f"model {name} makes outputs of shape {shape} of 2 images: give one that makes "
+            f"(2, {num_classes}), a logit for each class"
+        )
+
+
+SMALLEST = 16
+"""Pixels a side. Two unpadded 5x5 convolutions, each pooled, reduce so many to one; three halvings
+leave more than one, which batch norm needs of one image."""
+
+
+def check_size(model: str, image_shape: ImageShape, smallest: int) -> None:
+    """Raise a `FedcrfError` if images have fewer than so many pixels a side."""
+    if min(image_shape[1:]) < smallest:
+        raise FedcrfError(
+            f"{model} cannot take {image_shape[1]}x{image_shape[2]} images: "
+            f"it needs {smallest}x{smallest} or more; use --model mlp"
+        )
+
+
+@dataclass(frozen=True)
+class MLP(Settings):
+    """Multilayer perceptron with ReLU; one hidden layer of 200 by default (the paper's MNIST).
+
+    Attributes:
+        hidden: Units of each hidden layer; empty for a linear classifier.
+    """
+
+    hidden: tuple[int, ...] = (200,)
+
+    def __post_init__(self) -> None:
+        for units in self.hidden:
+            check_whole("hidden", units, least=1)
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        widths = [math.prod(image_shape), *self.hidden]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for inputs, outputs in itertools.pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+
+
+@dataclass(frozen=True)
+class CNN(Settings):
+    """Two 5x5 convolutions, each pooled 2x2, and a hidden layer (McMahan et al., AISTATS 2017).
+
+    Attributes:
+        channels: Channels of the first convolution; the second has twice as many.
+        hidden: Units of the hidden layer.
+    """
+
+    channels: Count = 32
+    hidden: Count = 512
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        check_size("cnn", image_shape, 4)
+        channels = (self.channels, 2 * self.channels)
+        return _network(image_shape, num_classes, channels, (self.hidden,), padding=2)
+
+
+@dataclass(frozen=True)
+class ByzFLCNN(Settings):
+    """Two unpadded 5x5 convolutions of 20 and 50 channels: ``cnn_mnist`` of ByzFL's benchmark."""
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        check_size("byzfl-cnn", image_shape, SMALLEST)
+        return _network(image_shape, num_classes, (20, 50), (500,))
+
+
+@dataclass(frozen=True)
+class LeNet5(Settings):
+    """LeNet-5 with ReLU and max pooling (FLPoison's ``lenet``).
+
+    Images smaller than 32x32 are padded to that size.
+    """
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        channels, height, width = image_shape
+        check_size("lenet5", image_shape, SMALLEST)
+        down, across = (max(0, 32 - side) for side in (height, width))
+        padded = (channels, height + down, width + across)
+        network = _network(padded, num_classes, (6, 16), (120, 84))
+        edges = (across // 2, across - across // 2, down // 2, down - down // 2)
+        return nn.Sequential(nn.ZeroPad2d(edges), *network)
+
+
+@dataclass(frozen=True)
+class SmallCNN(Settings):
+    """Padded 3x3 convolutions, each pooled 2x2, and a hidden layer: CIFAR-10 on few cores.
+
+    It has 356,810 parameters for ten classes of 32x32 colour images.
+
+    Attributes:
+        channels: Channels of each convolution.
+        hidden: Units of the hidden layer.
+        batch_norm: Whether batch norm follows each convolution.
+    """
+
+    channels: tuple[int, ...] = (32, 64, 128)
+    hidden: Count = 128
+    batch_norm: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for channels in self.channels:
+            check_whole("channels", channels, least=1)
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        check_size("small-cnn", image_shape, max(2, 2 ** len(self.channels)))
+        return _network(
+            image_shape,
+            num_classes,
+            self.channels,
+            (self.hidden,),
+            kernel=3,
+            padding=1,
+            batch_norm=self.batch_norm,
+        )
+
+
+def _network(
+    image_shape: ImageShape,
+    num_classes: int,
+    channels: Sequence[int],
+    hidden: Sequence[int],
+    *,
+    kernel: int = 5,
+    padding: int = 0,
+    batch_norm: bool = False,
+) -> nn.Sequential:
+    """Return convolutions, each pooled 2x2, then linear layers, all with ReLU."""
+    layers: list[nn.Module] = []
+    inputs = image_shape[0]
+    for outputs in channels:
+        layers.append(nn.Conv2d(inputs, outputs, kernel, padding=padding))
+        if batch_norm:
+            layers.append(nn.BatchNorm2d(outputs))
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        inputs = outputs
+    layers.append(nn.Flatten())
+    with torch.no_grad():
+        blank = nn.Sequential(*layers).eval()(torch.zeros(1, *image_shape))
+    inputs = blank.shape[1]
+    for units in hidden:
+        layers += [nn.Linear(inputs, units), nn.ReLU()]
+        inputs = units
+    return nn.Sequential(*layers, nn.Linear(inputs, num_classes)).train()
+
+
+@dataclass(frozen=True)
+class ResNet9(Settings):
+    """Nine-layer residual network for images of 16x16 and up, about 6.6 M parameters."""
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        check_size("resnet9", image_shape, SMALLEST)
+        return nn.Sequential(
+            _convolution(image_shape[0], 64),
+            _convolution(64, 128),
+            nn.MaxPool2d(2),
+            _Residual(nn.Sequential(_convolution(128, 128), _convolution(128, 128))),
+            _convolution(128, 256),
+            nn.MaxPool2d(2),
+            _convolution(256, 512),
+            nn.MaxPool2d(2),
+            _Residual(nn.Sequential(_convolution(512, 512), _convolution(512, 512))),
+            nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(),
+            nn.Linear(512, num_classes),
+        )
+
+
+@dataclass(frozen=True)
+class ResNet18(Settings):
+    """Eighteen-layer residual network, 3x3 stem, for images of 16x16 and up, about 11.2 M."""
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        check_size("resnet18", image_shape, SMALLEST)
+        return _residual_network(image_shape[0], num_classes, 64, (2, 2, 2, 2))
+
+
+@dataclass(frozen=True)
+class ResNet20(Settings):
+    """Twenty-layer residual network for small images, projections where the shape changes.
+
+    With 16 channels it is that of Karimireddy, He and Jaggi's experiments (ICLR 2022).
+
+    Attributes:
+        width: Channels of the first of three stages; each stage has twice those before it.
+    """
+
+    width: Count = 16
+
+    def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
+        """Return the network; see `ModelPlan.build`."""
+        check_size("resnet20", image_shape, SMALLEST)
+        return _residual_network(image_shape[0], num_classes, self.width, (3, 3, 3))
+
+
+def _residual_network(
+    inputs: int, num_classes: int, width: int, blocks: Sequence[int]
+) -> nn.Sequential:
+    """Return a stem, so many blocks in each stage, and a linear layer.
+
+    A stage has twice the channels of the one before, on half of its pixels a side.
+    """
+    layers: list[nn.Module] = []
+    before = width
+    for stage, count in enumerate(blocks):
+        outputs = width * 2**stage
+        for block in range(count):
+            stride = 2 if stage and not block else 1
+            layers.append(_BasicBlock(before, outputs, stride))
+            before = outputs
+    return nn.Sequential(
+        _convolution(inputs, width),  # initialised after the blocks, as in finished cells
+        *layers,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(before, num_classes),
+    )
+
+
+def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+class _Residual(nn.Module):
+    """x + f(x)."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return x + f(x)."""
+        output: Tensor = images + self.body(images)
+        return output
+
+
+class _BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut, projected where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            _convolution(inputs, outputs, stride),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return ReLU(f(x) + shortcut(x))."""
+        output: Tensor = self.activation(self.body(images) + self.shortcut(images))
+        return output
+
+
+MODELS: Mapping[str, type[ModelPlan]] = {
+    "mlp": MLP,
+    "cnn": CNN,
+    "lenet5": LeNet5,
+    "byzfl-cnn": ByzFLCNN,
+    "small-cnn": SmallCNN,
+    "resnet9": ResNet9,
+    "resnet18": ResNet18,
+    "resnet20": ResNet20,
+}
+
+
+def find_model(name: str) -> type[ModelPlan]:
+    """Return the plan of that name: one of `MODELS`, or from outside.
+
+    An object from outside that is not a plan is assumed to make the network: `FromFactory`.
+
+    Raises:
+        FedcrfError: There is none, or it is not a class of settings; see `fedcrf.extensions`.
+    """
+    found = find("model", name, MODELS)
+    if not isinstance(found, type) or not hasattr(found, "build"):
+        return FromFactory
+    check_settings("model", name, found)
+    plan: type[ModelPlan] = found
+    return plan
