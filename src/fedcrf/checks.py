@@ -128,13 +128,14 @@ def _checks_of(kind: type) -> list[tuple[str, bool, Check]]:
     found: list[tuple[str, bool, Check]] = []
     for name, hint in hints.items():
         allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        optional = type(None) in allowed
         for each in allowed:
             checks = [
                 mark.by for mark in getattr(each, "__metadata__", ()) if type(mark) is Checked
             ]
             if get_origin(each) is Literal:
-                checks.append(one_of(get_args(each)).by)
-            found += [(name, type(None) in allowed, check) for check in checks]
+                checks.append(one_of(get_args(each), optional=optional).by)
+            found += [(name, optional, check) for check in checks]
     return found
 
 
@@ -191,11 +192,14 @@ def is_number(value: object) -> bool:
         return False
 
 
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise a `FedcrfError` unless ``value`` is one of the choices."""
+def check_choice(
+    name: str, value: object, choices: Iterable[str], *, optional: bool = False
+) -> None:
+    """Raise a `FedcrfError` unless ``value`` is one of the choices; ``optional`` names None too."""
     known = list(choices)
     if value not in known:
-        raise FedcrfError(f"{name} {value!r}: choose from {', '.join(known)}")
+        none = " or None" if optional else ""
+        raise FedcrfError(f"{name} {value!r}: choose from {', '.join(known)}{none}")
 
 
 def check_truth(name: str, value: object) -> None:
@@ -286,9 +290,9 @@ def _of_value(check: Callable[..., object], **bounds: Any) -> Checked:
     return Checked(lambda part, name: check(name, getattr(part, name), **bounds))
 
 
-def one_of(choices: Iterable[str]) -> Checked:
-    """Return the mark of a setting with these choices."""
-    return _of_value(check_choice, choices=tuple(choices))
+def one_of(choices: Iterable[str], *, optional: bool = False) -> Checked:
+    """Return the mark of a setting with these choices, and None where it is ``optional``."""
+    return _of_value(check_choice, choices=tuple(choices), optional=optional)
 
 
 def whole(least: int) -> Checked:

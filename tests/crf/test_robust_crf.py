@@ -709,7 +709,7 @@ def test_calls_that_cannot_be(given, message):
         ({"evidence_strength": math.nan}, "^evidence_strength nan"),
         ({"persistence": 1}, "persistence 1"),
         ({"count_cap": 0}, "count_cap 0"),
-        ({"counts": "true"}, "^counts 'true': choose from claimed, attested"),
+        ({"counts": "true"}, "^counts 'true': choose from claimed, attested or None$"),
         ({"counts": "claimed", "norm_exponent": 0}, "^norm_exponent 0: give one above 0"),
         ({"clip": 0}, "clip 0"),
         ({"clip": "2.0"}, "clip '2.0': give a number"),

@@ -131,6 +131,28 @@ def test_a_reply_that_comes_while_the_round_ends_is_late(tmp_path: Path) -> None
     assert [each.node for each in decision.excluded] == ["Bern", "Chur"]
 
 
+def ones() -> dict[str, np.ndarray]:
+    return {"w": np.ones(8, dtype=np.float32)}
+
+
+def test_a_reply_after_its_round_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = server_of(tmp_path)
+    server.fetched(MODEL, SITES)
+    server.replied("Aarau", ones())
+    server.end_round(wrapped)
+    server.replied("Bern", ones())  # nobody has fetched the next model yet
+    server.fetched(MODEL, ["Aarau", "Chur"])
+    server.replied("Bern", ones())  # others have
+    server.replied("Chur", ones())
+    decision, _, _ = server.end_round(wrapped)
+    assert [reply.node for reply in decision.replies] == ["Chur"]
+    assert [each.node for each in decision.excluded] == ["Aarau"]
+    refused = "a result of Bern is refused: it came after the end of the round it is of"
+    assert caplog.text.count(refused) == 2
+
+
 def test_a_fixed_setting_is_refused() -> None:
     with pytest.raises(FedcrfError, match=r"^crf-windowed\.norm_strength is fixed: .* tolerance"):
         job(rule="crf-windowed", settings={"norm_strength": 3.0})

@@ -286,6 +286,13 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             0.9 * 0.6 + 0.1 * TRUSTED,
             "less trusted in earlier rounds (0.60 remembered): × 0.79",
         ),
+        (  # nobody responds, so that the response is not known: the goal's distance still is
+            "crf-windowed",
+            {"goal_distance": [2.0, -2.0], "distant": [1.0, 0.0]},
+            0.5 * TRUSTED,
+            "for its length it changes little as the model moves, as if its goal were much farther "
+            "away than others' (by +2.00, as a logarithm): × 0.50",
+        ),
         ("crf-robust", {"clip": [0.62, 1.0]}, TRUSTED, "update clipped to 0.62 of its length"),
         (
             "crf-robust",

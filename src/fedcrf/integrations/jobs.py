@@ -118,9 +118,17 @@ class JobServer(RuleServer):
             self.ask_also(sites)
 
     def replied(self, site: str, content: Any) -> None:
-        """Keep what a site sent for the round's end; of several results of one the last counts."""
+        """Keep what a site sent for the round's end; of several results of one the last counts.
+
+        One that comes after the end of its round is refused: the site has not fetched the model of
+        a round in progress.
+        """
         with self._lock:
-            self._contents[site] = content
+            asked = self._round.asked if self._round is not None else ()
+            if self._open and (site in asked or not asked):  # it may not be known who was asked
+                self._contents[site] = content
+                return
+        self._warn([f"a result of {site} is refused: it came after the end of the round it is of"])
 
     def end_round(self, wrap: Wrap) -> tuple[Decision, dict[str, Any], dict[str, Any]]:
         """Return what became of the round, the next model as of `decide`, and the metrics' means.

@@ -567,6 +567,20 @@ class Round:
             kept[name] = whole
         return kept
 
+    def kept(self, rule: str, shapes: Mapping[str, tuple[int, ...]]) -> Memory:
+        """Return the memory as a rule of that name keeps it; an empty one in the first round.
+
+        Raises:
+            FedcrfError: Its arrays have other names or shapes.
+        """
+        memory = {name: np.asarray(array) for name, array in self.memory.items()}
+        if memory and {name: array.shape for name, array in memory.items()} != dict(shapes):
+            raise FedcrfError(
+                f"the memory is not of {rule} and this model: give that of the round before, or "
+                "none to begin anew"
+            )
+        return memory
+
     def drawing(self, seed: int | None) -> tuple[np.random.Generator, Memory]:
         """Return a generator that is new in every round, and the memory for the next round."""
         rounds = int(self.memory.get(ROUNDS, 0))

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
@@ -23,10 +23,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import check_positive, check_whole
+from fedcrf.checks import Count, Natural, Positive
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, Deciding, Memory, Round, stepped_state
+from fedcrf.rules.base import (
+    ROUNDS,
+    AggregationResult,
+    Deciding,
+    Memory,
+    Round,
+    stepped_state,
+)
 from fedcrf.rules.state import State, update_of
 from fedcrf.statistics import is_floating, weighted_average
 
@@ -35,6 +42,9 @@ LOGGER = logging.getLogger("fedcrf")
 PREFIX = "byzfl-"
 """Prefix of the names of ByzFL's rules."""
 
+LAST = "m"
+"""Name in the memory of the last aggregate, which ByzFL's centered clipping starts from."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -42,8 +52,8 @@ class Part:
 
     Attributes:
         kind: Its class in ByzFL.
-        settings: The class's parameters but for f, with their defaults; None for a whole number
-            that is computed unless given.
+        settings: The class's parameters but for f, each with its type and its default; None where
+            it is computed unless given.
         takes_f: Whether the class takes f.
         draws: Whether it draws random numbers.
         remembers: Whether it starts from its last result.
@@ -52,7 +62,7 @@ class Part:
     """
 
     kind: str
-    settings: Mapping[str, int | float | None] = field(default_factory=dict)
+    settings: Mapping[str, tuple[Any, int | float | None]] = field(default_factory=dict)
     takes_f: bool = False
     draws: bool = False
     remembers: bool = False
@@ -63,12 +73,14 @@ AGGREGATORS: Mapping[str, Part] = {
     "average": Part("Average"),
     "median": Part("Median", of_arrays=True),
     "trmean": Part("TrMean", takes_f=True),
-    "geometric-median": Part("GeometricMedian", {"nu": 0.1, "T": 3}),
+    "geometric-median": Part("GeometricMedian", {"nu": (Positive, 0.1), "T": (Count, 3)}),
     "krum": Part("Krum", takes_f=True),
     "multi-krum": Part("MultiKrum", takes_f=True),
-    "centered-clipping": Part("CenteredClipping", {"L": 1, "tau": 100.0}, remembers=True),
+    "centered-clipping": Part(
+        "CenteredClipping", {"L": (Count, 1), "tau": (Positive, 100.0)}, remembers=True
+    ),
     "mda": Part("MDA", takes_f=True),
-    "monna": Part("MoNNA", {"idx": 0}, takes_f=True),
+    "monna": Part("MoNNA", {"idx": (Natural, 0)}, takes_f=True),
     "meamed": Part("Meamed", takes_f=True, of_arrays=True),
     "caf": Part("CAF", takes_f=True, draws=True),
     "smea": Part("SMEA", takes_f=True, draws=True),
@@ -76,10 +88,10 @@ AGGREGATORS: Mapping[str, Part] = {
 """ByzFL's aggregators by name; of MoNNA's ``idx`` see `ByzFLRule`."""
 
 PRE_AGGREGATORS: Mapping[str, Part] = {
-    "clipping": Part("Clipping", {"c": 2.0}),
+    "clipping": Part("Clipping", {"c": (Positive, 2.0)}),
     "arc": Part("ARC", takes_f=True),
     "nnm": Part("NNM", takes_f=True),
-    "bucketing": Part("Bucketing", {"s": None}, draws=True),
+    "bucketing": Part("Bucketing", {"s": (Count | None, None)}, draws=True),
 }
 """ByzFL's pre-aggregators by name."""
 
@@ -89,26 +101,6 @@ BYZFL_RULES: Sequence[str] = tuple(
     for aggregator in AGGREGATORS
 )
 """Every aggregator, alone and after each pre-aggregator; longer chains have names too."""
-
-
-def parts_of(name: str) -> tuple[tuple[str, ...], str]:
-    """Return the pre-aggregators and the aggregator in a name such as ``byzfl-nnm-krum``.
-
-    Raises:
-        FedcrfError: There is none.
-    """
-    before: list[str] = []
-    rest = name.removeprefix(PREFIX)
-    while (first := _first_pre_aggregator(rest)) not in (None, *before):
-        before.append(str(first))
-        rest = rest.removeprefix(f"{first}-")
-    if not name.startswith(PREFIX) or rest not in AGGREGATORS:
-        raise unknown_name("rule of ByzFL", name, BYZFL_RULES)
-    return tuple(before), rest
-
-
-def _first_pre_aggregator(rest: str) -> str | None:
-    return next((name for name in PRE_AGGREGATORS if rest.startswith(f"{name}-")), None)
 
 
 @dataclass(frozen=True)
@@ -135,17 +127,9 @@ class ByzFLRule(Deciding):
     """
 
     remembers: ClassVar[bool] = True
+    called: ClassVar[str]
     pre_aggregators: ClassVar[tuple[str, ...]]
-    aggregator: ClassVar[str]
     parts: ClassVar[tuple[Part, ...]]
-
-    def __post_init__(self) -> None:
-        for setting in fields(self):
-            value = getattr(self, setting.name)
-            if isinstance(setting.default, float):
-                check_positive(self, setting.name)
-            elif value is not None:
-                check_whole(setting.name, value, least=1 if setting.name in ("T", "L", "s") else 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class has no place in a module: it is found by the rule's name.
@@ -154,7 +138,7 @@ class ByzFLRule(Deciding):
     @property
     def name(self) -> str:
         """The rule's name."""
-        return PREFIX + "-".join((*self.pre_aggregators, self.aggregator))
+        return self.called
 
     def check_clients(self, num_clients: int) -> None:
         """Raise a `FedcrfError` if ByzFL refuses so many attackers of so many clients."""
@@ -175,36 +159,44 @@ class ByzFLRule(Deciding):
         finite = given.finite = np.asarray(np.isfinite(updates).all(axis=1))
         if not finite.any():
             return given.nobody(given.memory)
-        self._check_memory(given.memory, updates.shape[1])
+        shapes: dict[str, tuple[int, ...]] = {}
+        if any(part.draws for part in self.parts):
+            shapes[ROUNDS] = ()
+        if self.parts[-1].remembers:
+            shapes[LAST] = (updates.shape[1],)
+        memory = given.kept(self.name, shapes)
         attackers = self._allowed(int(finite.sum()), self._attackers - int((~finite).sum()))
-        aggregate, kept = self._among(finite)._aggregated(updates[finite], attackers, given.memory)
+        aggregate = self._among(finite)._aggregated(updates[finite], attackers, memory)
+        renewed = {ROUNDS: np.array(int(memory.get(ROUNDS, 0)) + 1), LAST: aggregate}
+        kept = {name: renewed[name] for name in shapes}
         return given.without_weights(_moved(given, aggregate), kept)
 
     def _aggregated(
         self, updates: NDArray[np.float32], attackers: int, memory: Memory
-    ) -> tuple[NDArray[np.float32], Memory]:
-        """Return ByzFL's aggregate of finite updates, which it overwrites, and the next memory."""
+    ) -> NDArray[np.float32]:
+        """Return ByzFL's aggregate of finite updates, which it overwrites."""
         byzfl_aggregators()  # names the extra that has torch too
         import torch
 
         *before, part = self.parts
-        rounds = int(memory.get("rounds", 0))
         vectors = torch.from_numpy(updates)
-        with drawing(getattr(self, "seed", None) or 0, rounds), self._named_errors():
-            for each in before:
-                vectors = self._made(each, len(vectors), attackers)(vectors)
-            aggregator = self._made(part, len(vectors), attackers)
-            if "m" in memory:
-                aggregator.m = torch.tensor(memory["m"])  # its constructor takes none
-            if part.draws and bool((vectors == vectors[0]).all()):
-                aggregate = vectors[0]  # a covariance of zero has no direction
-            else:
-                aggregate = aggregator(vectors.numpy() if part.of_arrays else vectors)
-        if aggregate is None:
-            aggregate = vectors.mean(dim=0)
-        kept = np.asarray(aggregate)
-        renewed = {"rounds": np.array(rounds + 1), "m": kept}
-        return kept, {name: renewed[name] for name in self._remembered}
+        seeds = [getattr(self, "seed", None) or 0, int(memory.get(ROUNDS, 0))]
+        try:
+            with torch.random.fork_rng(devices=[]):  # ByzFL draws from torch's own generator
+                drawn = int(np.random.SeedSequence(seeds).generate_state(1)[0])
+                torch.default_generator.manual_seed(drawn)
+                for each in before:
+                    vectors = self._made(each, len(vectors), attackers)(vectors)
+                aggregator = self._made(part, len(vectors), attackers)
+                if LAST in memory:
+                    aggregator.m = torch.tensor(memory[LAST])  # its constructor takes none
+                if part.draws and bool((vectors == vectors[0]).all()):
+                    aggregate = vectors[0]  # a covariance of zero has no direction
+                else:
+                    aggregate = aggregator(vectors.numpy() if part.of_arrays else vectors)
+        except (ValueError, TypeError) as error:  # the latter where distances are beyond float32
+            raise FedcrfError(f"{self.name}: ByzFL refuses the round: {error}") from None
+        return np.asarray(vectors.mean(dim=0) if aggregate is None else aggregate)
 
     def _among(self, finite: NDArray[np.bool_]) -> ByzFLRule:
         """Return the rule whose ``idx`` is that of the same report among the finite ones.
@@ -254,45 +246,10 @@ class ByzFLRule(Deciding):
         given: int | None = getattr(self, "s", None)
         return bucket_size(num_vectors, attackers) if given is None else given
 
-    def _check_memory(self, memory: Memory, num_parameters: int) -> None:
-        shapes = {"rounds": (), "m": (num_parameters,)}
-        expected = {name: shapes[name] for name in self._remembered}
-        if memory and {name: array.shape for name, array in memory.items()} != expected:
-            raise FedcrfError(
-                f"the memory is not of {self.name} and this model: give that of the round before, "
-                "or none to begin anew"
-            )
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        """Add the rule's name to ByzFL's errors."""
-        try:
-            yield
-        except FedcrfError:
-            raise
-        except (ValueError, TypeError) as error:  # the latter where distances are beyond float32
-            raise FedcrfError(f"{self.name}: ByzFL refuses the round: {error}") from None
-
     @property
     def _attackers(self) -> int:
         """The number f; 0 where nobody has given it."""
         return getattr(self, "attackers", None) or 0
-
-    @property
-    def _remembered(self) -> list[str]:
-        """Names in the memory: the number of rounds it drew for, and its last aggregate."""
-        draws = any(part.draws for part in self.parts)
-        needs = {"rounds": draws, "m": self.parts[-1].remembers}
-        return [name for name, needed in needs.items() if needed]
-
-
-def byzfl_rule(name: str) -> type[ByzFLRule]:
-    """Return the rule of ByzFL of a name such as ``byzfl-krum`` or ``byzfl-nnm-krum``.
-
-    Raises:
-        FedcrfError: There is none.
-    """
-    return _rule_type(*parts_of(name))
 
 
 @cache
@@ -310,28 +267,36 @@ def bucket_size(num_vectors: int, attackers: int) -> int:
 
 
 @cache
-def _rule_type(pre_aggregators: tuple[str, ...], aggregator: str) -> type[ByzFLRule]:
-    """Return the dataclass of one chain, whose fields are its parts' settings."""
-    parts = (*(PRE_AGGREGATORS[name] for name in pre_aggregators), AGGREGATORS[aggregator])
-    defaults = {name: default for part in parts for name, default in part.settings.items()}
+def byzfl_rule(name: str) -> type[ByzFLRule]:
+    """Return the rule of ByzFL of a name such as ``byzfl-krum`` or ``byzfl-nnm-krum``.
+
+    It is a dataclass whose fields are its parts' settings.
+
+    Raises:
+        FedcrfError: There is none.
+    """
+    chain = f"((?:(?:{'|'.join(PRE_AGGREGATORS)})-)*)({'|'.join(AGGREGATORS)})"
+    found = re.fullmatch(PREFIX + chain, name)
+    before = found[1].split("-")[:-1] if found else []
+    if found is None or len({*before}) < len(before):
+        raise unknown_name("rule of ByzFL", name, BYZFL_RULES)
+    parts = (*(PRE_AGGREGATORS[each] for each in before), AGGREGATORS[found[2]])
+    settings = {name: setting for part in parts for name, setting in part.settings.items()}
     if any(part.takes_f or "s" in part.settings for part in parts):
-        defaults["attackers"] = None
+        settings["attackers"] = (Natural | None, None)
     if any(part.draws for part in parts):
-        defaults["seed"] = None
+        settings["seed"] = (Natural | None, None)
     kinds = [part.kind for part in parts]
     made: type[ByzFLRule] = make_dataclass(
         "ByzFL" + "".join(kinds),
-        [
-            (name, int | None if default is None else type(default), default)
-            for name, default in defaults.items()
-        ],
+        [(name, kind, default) for name, (kind, default) in settings.items()],
         bases=(ByzFLRule,),
         frozen=True,
         namespace={
             "__doc__": f"ByzFL's {', then '.join(kinds)}.",
             "__module__": __name__,
-            "pre_aggregators": pre_aggregators,
-            "aggregator": aggregator,
+            "called": name,
+            "pre_aggregators": tuple(before),
             "parts": parts,
         },
     )
@@ -376,17 +341,3 @@ def byzfl_aggregators() -> ModuleType:
         return import_module("byzfl.aggregators")
     finally:
         del sys.modules["byzfl"]  # a later import is still of the whole package
-
-
-@contextmanager
-def drawing(seed: int, rounds: int) -> Iterator[None]:
-    """Seed torch's generator, from which ByzFL draws, and restore its state at the end."""
-    import torch
-
-    generator: torch.Generator = torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(int(np.random.SeedSequence([seed, rounds]).generate_state(1)[0]))
-    try:
-        yield
-    finally:
-        generator.set_state(before)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Natural, Positive
-from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import ROUNDS, AggregationResult, Deciding, Memory, Round, stepped_state
+from fedcrf.rules.base import ROUNDS, AggregationResult, Deciding, Round, stepped_state
 from fedcrf.rules.state import floating_layers, layers_alike, merged, update_of
 from fedcrf.statistics import centred_geometry, weighted_average
 
@@ -53,7 +52,7 @@ class CenteredClipping(Deciding):
         """Return the model moved by the clipped mean."""
         model, memory = given.model, given.memory
         size = sum(len(layer) for layer in floating_layers(model))
-        last = _last_aggregate(memory, size)
+        last = given.kept(self.name, {CENTER: (size,), ROUNDS: ()}).get(CENTER)
         center = model if last is None else stepped_state(model, last, model)
         states = [center, *(report.state for report in given.reports)]
         origin, *points = layers_alike(model, [model, *states])
@@ -122,17 +121,4 @@ def clipped_mean(
         lengths = np.sqrt(np.maximum(squared, 0.0))
         kept = np.minimum(1.0, clip / np.maximum(lengths, clip))
         center = center + kept @ apart / len(points)
-    return center
-
-
-def _last_aggregate(memory: Memory, size: int) -> NDArray[Any] | None:
-    """Return the last aggregate, (d,); None at the beginning; check the memory."""
-    if not memory:
-        return None
-    center = np.asarray(memory.get(CENTER, 0.0))
-    if center.shape != (size,) or np.ndim(memory.get(ROUNDS, [])) != 0:
-        raise FedcrfError(
-            "the memory is not of CenteredClipping and this model: give that of the round before, "
-            "or none to begin anew"
-        )
     return center

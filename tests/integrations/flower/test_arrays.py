@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedcrf import FedcrfError
-from fedcrf.integrations.flower.arrays import as_record, as_state, view
+from fedcrf.integrations.flower.messages import as_record, as_state, view
 
 DTYPES = st.one_of(
     hnp.boolean_dtypes(), hnp.integer_dtypes(), hnp.unsigned_integer_dtypes(), hnp.floating_dtypes()

@@ -28,7 +28,7 @@ from fedcrf.crf import ClientCRF
 from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
-from fedcrf.integrations.flower.replies import FlowerReply
+from fedcrf.integrations.flower.messages import FlowerReply
 from fedcrf.integrations.replies import (
     MOST_PARTITIONS,
     Identities,

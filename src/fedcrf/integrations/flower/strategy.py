@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
 
@@ -21,8 +23,12 @@ from fedcrf.checks import (
     function,
 )
 from fedcrf.errors import FedcrfError
-from fedcrf.integrations.flower.arrays import as_record, as_state
-from fedcrf.integrations.flower.replies import FlowerReply, average_by_counts
+from fedcrf.integrations.flower.messages import (
+    FlowerReply,
+    as_record,
+    as_state,
+    average_by_counts,
+)
 from fedcrf.integrations.replies import MetricNames
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import CRF, Memory, Rule
@@ -324,33 +330,12 @@ class CRFAvg(RuleStrategy):
         checkpoint_to: str | Path | None = None,
         memory: Memory | None = None,
     ) -> None:
-        super().__init__(
-            CRF(
-                labels=labels,
-                pairwise_strength=pairwise_strength,
-                bandwidth=bandwidth,
-                iterations=iterations,
-                reliability_gate=reliability_gate,
-                weight_by_examples=weight_by_examples,
-                neighbours=neighbours,
-                sketch_size=sketch_size,
-                sketch_seed=sketch_seed,
-            ),
-            metric_names=metric_names,
-            record_to=record_to,
-            checkpoint_to=checkpoint_to,
-            memory=memory,
-            fraction_train=fraction_train,
-            fraction_evaluate=fraction_evaluate,
-            min_train_nodes=min_train_nodes,
-            min_evaluate_nodes=min_evaluate_nodes,
-            min_available_nodes=min_available_nodes,
-            weighted_by_key=weighted_by_key,
-            arrayrecord_key=arrayrecord_key,
-            configrecord_key=configrecord_key,
-            train_metrics_aggr_fn=train_metrics_aggr_fn,
-            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
-        )
+        given = {name: each for name, each in locals().items() if name in ARGUMENTS}
+        rule = CRF(**{each.name: given.pop(each.name) for each in fields(CRF)})
+        super().__init__(rule, **given)
+
+
+ARGUMENTS = inspect.signature(CRFAvg).parameters.keys()
 
 
 def _counted_from(rounds: int, result: Result) -> Result:
