@@ -95,7 +95,7 @@ def test_a_later_layer_wins_by_either_name() -> None:
     for other in ({"inclination": 3.0}, {"prior_log_odds": 3.0}):
         with pytest.warns(EarlierNameWarning):
             spec = resolve(EARLIER, {"rules": {"crf-robust": other}})
-        assert spec.settings["rules"]["crf-robust"]["prior_log_odds"] == 3.0
+        assert spec.things["rules"]["crf-robust"].prior_log_odds == 3.0
     both = {"rules": {"crf-robust": {"inclination": 1.0, "prior_log_odds": 1.0}}}
     with pytest.raises(FedcrfError, match=r"rules\.crf-robust: inclination is the earlier name of"):
         resolve(both)

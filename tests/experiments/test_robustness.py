@@ -196,7 +196,7 @@ def test_cells_are_run_once_and_kept_as_lines(tmp_path: Path, log: Log) -> None:
 
 def test_conditions_that_come_to_the_same_are_run_once(tmp_path: Path, log: Log) -> None:
     suite = small(methods=["fedavg"], seeds=[0], conditions=["ipm-2", "sleeping-ipm-2"])
-    sleeping = suite.conditions["sleeping-ipm-2"].model_copy(update={"name": "ipm-2"})
+    sleeping = replace(suite.conditions["sleeping-ipm-2"], name="ipm-2")
     suite = replace(suite, conditions={**suite.conditions, "ipm-2": sleeping})
     cells = run(suite, tmp_path, log)
     assert len(finished(log)) == len(suite.cells) - 1 == 3
@@ -783,7 +783,7 @@ def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Pa
         (lambda: small(clients=3).cells, "attackers 3: of 3 clients one at least must attack"),
         (
             lambda: read_suite("noise", "digits").chosen(attackers=3),
-            "suite noise says itself how many attackers there are under left-out-2: leave",
+            r"left-out-2 of suite noise says attack\.attackers itself: leave --attackers out",
         ),
     ],
 )
@@ -842,7 +842,9 @@ def test_only_what_is_chosen_may_say_its_own_numbers(tmp_path: Path) -> None:
     }
     assert said == {"any": 3}
     for chosen in ({"attackers": 3}, {"attackers": 3, "conditions": ["flip"]}, {"clients": 9}):
-        with pytest.raises(FedcrfError, match="says itself how many"):
+        with pytest.raises(
+            FedcrfError, match=r"mine says \S+ itself: leave --(attackers|clients) out"
+        ):
             suite.chosen(**chosen)
 
 
@@ -863,7 +865,7 @@ def test_a_suite_of_one_s_own(tmp_path: Path) -> None:
     assert suite.numbers == "2 of 10 clients"
     path.write_text(OWN.replace('"iid"\n', '"iid"\nnum_clients = 5\n'))
     suite = read_suite(str(path), "digits")
-    with pytest.raises(FedcrfError, match="says itself how many clients there are under iid"):
+    with pytest.raises(FedcrfError, match=r"partition iid of suite mine says \S+ itself"):
         suite.chosen(clients=7)
     # Of so few clients not all conditions can be; the folder is the same whichever are asked.
     path.write_text(OWN + FOUR)
@@ -944,17 +946,18 @@ def test_rules_of_a_suite_of_one_s_own_are_told_too(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("", "title is missing: give it"),
-        (OWN.replace("seeds", "sedes"), "seeds is missing: give it"),
+        ("", "mine.toml: .* has no conditions"),
+        (OWN.replace("title", "#", 1), "mine.toml: title has no value: give it one"),
+        (OWN.replace("seeds", "sedes"), "unknown key 'sedes': did you mean 'seeds'"),
         (OWN.replace("[run]", "attackrs = 3\n[run]"), "unknown key 'attackrs': .*'attackers'"),
-        (OWN + "atttacks = {}", r"unknown key 'conditions\.1\.atttacks'.*'attacks'"),
-        (OWN.replace('["flip"]', '["flop"]'), "unknown condition of suite"),
+        (OWN + "atttacks = {}", r"unknown key in \[conditions\.1\] 'atttacks'.*'attacks'"),
+        (OWN.replace('["flip"]', '["flop"]'), "unknown condition 'flop'"),
         (OWN + "[", "is not valid TOML"),
         (OWN.replace("seeds", "attackers = 0\nseeds"), "attackers is 0: give greater than 0"),
         (OWN.replace("methods = [", "methods = 3 #"), "methods is 3: give a list, in .brackets."),
         (OWN.replace("seeds", "attackers = 1.5\nseeds"), "attackers is 1.5: give a valid integer"),
         (OWN.replace("seeds", "last_rounds = 0\nseeds"), "last_rounds is 0: give greater than 0"),
-        (OWN.replace("[0]", '["a"]'), r"seeds\.0 is 'a': give a valid integer"),
+        (OWN.replace("[0]", '["a"]'), "seeds is 'a': give a valid integer"),
         (
             OWN.replace("[run]", "[run]\nmethods = ['krum']"),
             r"leave run\.methods out, and say methods at the top of the file",
@@ -969,7 +972,7 @@ def test_rules_of_a_suite_of_one_s_own_are_told_too(
             r"leave datasets\.digits\.attack out, and",
         ),
         (OWN + QUICK.replace("{ rounds", "{ seeds = [1], rounds"), r"leave quick\.run\.seeds out"),
-        (OWN + QUICK.replace("seeds", "sedes"), "unknown key 'quick.sedes'"),
+        (OWN + QUICK.replace("seeds", "sedes"), r"unknown key in \[quick\] 'sedes'"),
         (OWN.replace("seeds", "additional = 3\nseeds"), "additional is 3"),
         (OWN.replace('name = "flip"', 'name = "none"'), "two of one name: give each a name"),
         (OWN + 'ideal = "flip"', "'flip' cannot be what is ideal for 'flip'"),

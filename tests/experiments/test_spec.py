@@ -604,9 +604,8 @@ def test_where_nobody_attacks_rules_may_be_informed_of_attackers() -> None:
     one = resolve(base, {"attack": {"name": "none", "attackers": 3}, "rules": said["rules"]})
     assert one.cells() == ready.cells()
     other = {"rules": {"krum": {"num_byzantine": 1}}}
-    assert resolve(base, {"attack": {"name": "none", "attackers": 3}}, other).settings["rules"][
-        "krum"
-    ] == {"num_byzantine": 1}
+    said = resolve(base, {"attack": {"name": "none", "attackers": 3}}, other)
+    assert said.things["rules"]["krum"].num_byzantine == 1
 
 
 def test_an_attack_has_a_results_folder_of_its_own() -> None:

@@ -98,21 +98,22 @@ def find_server_optimizer(name: str) -> type[ServerOptimizer]:
 def build(kind: type[T], options: Options, where: str) -> T:
     """Return a settings dataclass of plain values by name, as TOML and JSON have them.
 
-    ``where`` is the section that they stand in, as errors call it.
+    ``where`` is the section that they stand in, as errors call it; empty of a whole file.
     """
+    within, prefix = (f" in [{where}]", f"{where}.") if where else ("", "")
     if not isinstance(options, Mapping):
         raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
     known = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
     for key in options:
         if key in fixed(kind):
             raise FedcrfError(
-                f"{where}.{key} is fixed: leave it out; free are {', '.join(known) or 'none'}"
+                f"{prefix}{key} is fixed: leave it out; free are {', '.join(known) or 'none'}"
             )
         if key not in known:
             raise (
-                unknown_name(f"key in [{where}]", key, known)
+                unknown_name(f"key{within}", key, known)
                 if known
-                else FedcrfError(f"unknown key in [{where}] '{key}': it has no settings")
+                else FedcrfError(f"unknown key{within} '{key}': it has no settings")
             )
     built: T = convert(kind, dict(options), where)
     return built
@@ -144,11 +145,10 @@ def convert(kind: Any, value: Any, where: str) -> Any:
         if isinstance(cause, FedcrfError):
             raise FedcrfError(f"[{where}] {cause}") from None
         # Further parts of the place are items, or the types that a value could have had.
-        place = ".".join([where, *(part for part in first["loc"][:1] if isinstance(part, str))])
+        named = [part for part in first["loc"][:1] if isinstance(part, str)]
+        place = ".".join(filter(None, [where, *named]))
         if first["type"] == "missing":
-            raise FedcrfError(
-                f"{place} has no value: give it one, or a default in its class"
-            ) from None
+            raise FedcrfError(f"{place} has no value: give it one") from None
         raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None
 
 
@@ -255,6 +255,14 @@ def differences(before: Options, now: Options) -> Iterator[tuple[str, Any, Any]]
 def hashable(value: Any) -> Any:
     """Return a setting with its lists as tuples."""
     return tuple(map(hashable, value)) if isinstance(value, list) else value
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """Return the sections that say the setting of a dotted key."""
+    sections: Any = value
+    for part in reversed(key.split(".")):
+        sections = {part: sections}
+    return dict(sections)
 
 
 def flat(section: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:

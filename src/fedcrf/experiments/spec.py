@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -178,10 +178,10 @@ class RunSpec:
 
     Attributes:
         model: The model's name and settings.
-        settings: Of rules, objectives, server optimizers and attacks, by section and name.
+        plan: The model.
+        things: Rules, objectives, server optimizers and attacks with their settings, by section
+            and short name: those in use.
         attack: The attack's name, how many attack and when; empty where all clients are honest.
-        reading: Whether it is that of a stored run, whose code may be gone: what there is no
-            longer has a stand-in, which can be read and not run.
     """
 
     methods: tuple[str, ...]
@@ -189,19 +189,18 @@ class RunSpec:
     data: DataSettings
     partition: PartitionSettings
     model: Options
+    plan: ModelPlan
     training: LocalTraining
     rounds: RoundSettings
-    settings: Mapping[str, Mapping[str, Options]]
+    things: Mapping[str, Mapping[str, Any]]
     attack: Options = field(default_factory=dict)
-    reading: bool = field(default=False, compare=False)
 
     @cached_property
     def threat(self) -> Threat | None:
         """The attack, who and when; None where all clients are honest."""
         if not self.attack:
             return None
-        schedule = build(Schedule, without_name(self.attack), "attack")
-        return Threat(self._named("attacks", self.attack["name"]), schedule)
+        return Threat(self._thing("attacks", self.attack["name"]), _schedule(self.attack))
 
     @property
     def num_clients(self) -> int:
@@ -213,96 +212,41 @@ class RunSpec:
         return [self.cell(method, seed) for seed in self.seeds for method in self.methods]
 
     def cell(self, method_name: str, seed: int) -> CellSpec:
-        """Return one cell of the grid."""
-        method = find_method(method_name, known=not self.reading)
+        """Return one cell of the grid, of a method of the run."""
+        method, threat = find_method(method_name, known=False), self.threat
+        optimizer = method.server_optimizer
+        rule = self._thing("rules", method.rule)
         return CellSpec(
             method=method,
             seed=seed,
             data=self.data,
             partition=self.partition,
             model_name=self.model["name"],
-            model=self._plan,
-            objective=self._named("objectives", method.objective),
-            rule=self._informed(self._named("rules", method.rule), seed),
-            server_optimizer=self._named("server_optimizers", method.server_optimizer)
-            if method.server_optimizer
-            else None,
+            model=self.plan,
+            objective=self._thing("objectives", method.objective),
+            rule=self._informed(rule, seed, None if threat is None else threat.schedule),
+            server_optimizer=optimizer and self._thing("server_optimizers", optimizer),
             training=self.training,
             rounds=self.rounds,
             attack_name=self.attack.get("name"),
-            threat=self.threat,
+            threat=threat,
         )
 
-    @cached_property
-    def _plan(self) -> ModelPlan:
-        name, given = str(self.model["name"]), without_name(self.model)
-        kind = self._kind(MODEL, name, given)
-        if kind is FromFactory and given:
-            raise FedcrfError(
-                f"model {name} is no class of settings: leave {', '.join(given)} out (--set), or "
-                "give a dataclass with a build method"
-            )
-        plan: ModelPlan = build(kind, {"name": name} if kind is FromFactory else given, "model")
-        return plan
+    def _thing(self, section: str, name: str) -> Any:
+        return self.things[section][short_name(name)]
 
-    def _kind(self, kind: Kind, name: str, given: Options) -> type[Any]:
-        """Return the class of a named thing; a stand-in where it is gone and a result is read."""
-        try:
-            return kind.find(name)
-        except AbsentError:
-            if not self.reading:
-                raise
-            kept = {key: hashable(value) for key, value in given.items()}
-            return stand_in(name, kept, kind.base, kind.methods)
-
-    def _named(self, section: str, name: str) -> Any:
-        called = short_name(name)
-        given, where = self.settings[section].get(called, {}), f"{section}.{called}"
-        kind = self._kind(KINDS[section], name, given)
-        if self.reading:  # a setting may have been fixed since
-            given = {key: value for key, value in given.items() if key not in fixed(kind)}
-        built = build(kind, given, where)
-        # What is ignored is checked, and has its default, so that runs do not differ by it.
-        used = {key: value for key, value in given.items() if key not in ignored(kind)}
-        built = built if len(used) == len(given) else build(kind, used, where)
-        # Nobody attacks a simulation's sketches, and its run file says what repeats it.
-        return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
-
-    @cached_property
-    def names(self) -> Mapping[str, Mapping[str, str]]:
-        """By section of named things, those of the methods and the attack by their short names."""
-        methods = [find_method(method, known=not self.reading) for method in self.methods]
-        used: dict[str, list[str | None]] = {
-            "rules": [method.rule for method in methods],
-            "objectives": [method.objective for method in methods],
-            "server_optimizers": [each.server_optimizer for each in methods],
-            "attacks": [self.attack.get("name")],
-        }
-        found: dict[str, dict[str, str]] = {section: {} for section in KINDS}
-        for section, names in used.items():
-            for name in filter(None, names):
-                called, there = short_name(name), found[section]
-                other = called if called != name and called in KINDS[section].known else name
-                if there.setdefault(called, other) != name:
-                    raise FedcrfError(
-                        f"two of the {section} are called {called} ('{name}' and "
-                        f"'{there[called]}'): give one of the classes another name"
-                    )
-        return found
-
-    def _informed(self, rule: Rule, seed: int) -> Rule:
+    def _informed(self, rule: Rule, seed: int, schedule: Schedule | None) -> Rule:
         """Return a rule that knows of this run what it is to know."""
-        num_clients, threat = self.num_clients, self.threat
+        num_clients = self.num_clients
         drawn = self.rounds.clients_per_round or num_clients
-        if threat is None:
+        if schedule is None:
             return rule.informed(0, drawn, seed)
-        informed = rule.informed(threat.schedule.count_among(drawn, num_clients), drawn, seed)
-        before = plain(rule)
-        learnt = {key for key, value in plain(informed).items() if value != before.get(key)}
+        informed = rule.informed(schedule.count_among(drawn, num_clients), drawn, seed)
+        learnt = _learnt(rule, informed)
         if (
-            learnt - {"seed"}  # which is the run's, however many attack
+            learnt.keys() - {"seed"}  # which is the run's, however many attack
             and self.partition.may_leave_empty
-            and not (threat.schedule.is_count and drawn == num_clients)
+            and not (schedule.is_count and drawn == num_clients)
         ):
             raise FedcrfError(
                 f"partition {self.partition.scheme} may leave clients empty, and a rule that is to "
@@ -310,6 +254,14 @@ class RunSpec:
                 "(--attackers 3) and all clients every round, or choose another partition"
             )
         return informed
+
+    def ready_for(self, nobody: Options) -> RunSpec:
+        """Return a run without an attack whose rules are informed as if so many attacked."""
+        rules = {}
+        for name, rule in self.things["rules"].items():
+            quiet, ready = (self._informed(rule, 0, each) for each in (None, _schedule(nobody)))
+            rules[name] = replace(rule, **_learnt(quiet, ready))
+        return replace(self, things={**self.things, "rules": rules})
 
     @property
     def informed_rules(self) -> dict[str, Options]:
@@ -329,11 +281,72 @@ class RunSpec:
             "methods": list(self.methods),
             "seeds": list(self.seeds),
             **{key: cells[0][key] for key in SHARED},
-            "rules": {rule: plain(self._named("rules", rule)) for rule in rules},
+            "rules": {rule: plain(self._thing("rules", rule)) for rule in rules},
             "objectives": _settings_of(cells, "objective"),
             **{key: cells[0][key] for key in ATTACK if key in cells[0]},
             **({"server_optimizers": optimizers} if optimizers else {}),
         }
+
+
+def _schedule(attack: Options) -> Schedule:
+    return build(Schedule, without_name(attack), "attack")
+
+
+def _learnt(rule: Rule, informed: Rule) -> dict[str, Any]:
+    """Return the settings in which a rule differs once it is informed."""
+    now = {each.name: getattr(informed, each.name) for each in fields(informed) if each.init}  # type: ignore[arg-type]
+    return {name: value for name, value in now.items() if value != getattr(rule, name)}
+
+
+def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
+    """Return the names of the things in use of a section by their short names."""
+    found: dict[str, str] = {}
+    for name in filter(None, names):
+        called = short_name(name)
+        other = called if called != name and called in KINDS[section].known else name
+        if found.setdefault(called, other) != name:
+            raise FedcrfError(
+                f"two of the {section} are called {called} ('{name}' and '{found[called]}'): "
+                "give one of the classes another name"
+            )
+    return found
+
+
+def _class_of(kind: Kind, name: str, given: Options, reading: bool) -> type[Any]:
+    """Return the class of a named thing; a stand-in where it is gone and a result is read."""
+    try:
+        return kind.find(name)
+    except AbsentError:
+        if not reading:
+            raise
+        kept = {key: hashable(value) for key, value in given.items()}
+        return stand_in(name, kept, kind.base, kind.methods)
+
+
+def _thing_of(section: str, name: str, given: Options, reading: bool) -> Any:
+    """Return a rule, objective, server optimizer or attack with the settings that are given."""
+    where = f"{section}.{short_name(name)}"
+    kind = _class_of(KINDS[section], name, given, reading)
+    if reading:  # a setting may have been fixed since
+        given = {key: value for key, value in given.items() if key not in fixed(kind)}
+    built = build(kind, given, where)
+    # What is ignored is checked, and has its default, so that runs do not differ by it.
+    used = {key: value for key, value in given.items() if key not in ignored(kind)}
+    built = built if len(used) == len(given) else build(kind, used, where)
+    # Nobody attacks a simulation's sketches, and its run file says what repeats it.
+    return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
+
+
+def _plan_of(model: Options, reading: bool) -> ModelPlan:
+    name, given = str(model["name"]), without_name(model)
+    kind = _class_of(MODEL, name, given, reading)
+    if kind is FromFactory and given:
+        raise FedcrfError(
+            f"model {name} is no class of settings: leave {', '.join(given)} out (--set), or "
+            "give a dataclass with a build method"
+        )
+    plan: ModelPlan = build(kind, {"name": name} if kind is FromFactory else given, "model")
+    return plan
 
 
 def _settings_of(cells: Sequence[Options], part: str) -> dict[str, Options]:
@@ -401,11 +414,26 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         preset = _of_sites(str(dataset), given, reading)
     merged = merge(preset, given)
     attack = _checked_attack(merged.get("attack", {}))
-    nobody = attack.get("name") == NOBODY
+    nobody = attack if attack.get("name") == NOBODY else {}
+    attack = {} if nobody else attack
     model = merged["model"]
     if model["name"] != preset["model"]["name"]:
         model = given["model"]  # the preset's settings are for another model
-    settings = {section: merged.get(section, {}) for section in KINDS}
+    methods = [find_method(name, known=False) for name in merged["methods"]]
+    used: dict[str, list[str | None]] = {
+        "rules": [method.rule for method in methods],
+        "objectives": [method.objective for method in methods],
+        "server_optimizers": [method.server_optimizer for method in methods],
+        "attacks": [attack.get("name")],
+    }
+    things: dict[str, dict[str, Any]] = {}
+    for section, names in used.items():
+        settings, named = merged.get(section, {}), _by_short_name(section, names)
+        built = {  # also what is not in use, whose settings are looked at all the same
+            called: _thing_of(section, name, settings.get(called, {}), reading)
+            for called, name in {**outside[section], **named}.items()
+        }
+        things[section] = {called: built[called] for called in named}
     seeds = convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")
     spec = RunSpec(
         methods=tuple(dict.fromkeys(merged["methods"])),
@@ -413,21 +441,17 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         data=build(DataSettings, merged.get("data", {}), "data"),
         partition=build(PartitionSettings, merged.get("partition", {}), "partition"),
         model=model,
+        plan=_plan_of(model, reading),
         training=build(LocalTraining, merged.get("training", {}), "training"),
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
-        settings=settings,
-        attack={} if nobody else attack,
-        reading=reading,
+        things=things,
+        attack=attack,
     )
     if not spec.methods or not spec.seeds:
         raise FedcrfError("a run needs at least one method and one seed")
     if min(spec.seeds) < 0:
         raise FedcrfError(f"seed {min(spec.seeds)}: give seeds of 0 or more")
     check_participation(spec.rounds.clients_per_round, spec.num_clients)
-    used = spec.names
-    for section, options in settings.items():
-        for called in options:
-            spec._named(section, used[section].get(called) or outside[section][called])
     if not reading:
         find_partition(spec.partition.scheme)
     if spec.threat is not None:
@@ -436,7 +460,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         cell = spec.cell(method, spec.seeds[0])
         check_evidence(cell.rule.wanted_evidence)
         cell.rule.check_clients(spec.rounds.clients_per_round or spec.num_clients)
-    return _ready(spec, attack) if nobody else spec
+    return spec.ready_for(nobody) if "attackers" in nobody else spec
 
 
 def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
@@ -445,20 +469,17 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
     This is for the command line: a run file may hold settings of methods that are not run today.
     """
     partitions = {spec.partition for spec in specs}
-    used = {
-        section: {called: name for spec in specs for called, name in spec.names[section].items()}
-        for section in KINDS
-    }
+    used = {section: merge(*(spec.things[section] for spec in specs)) for section in KINDS}
     for layer in map(with_current_names, settings):
-        for section, names in used.items():
+        for section, things in used.items():
             for name, options in layer.get(section, {}).items():
-                if short_name(name) not in names:
+                if short_name(name) not in things:
                     user = "no attack is" if section == "attacks" else "none of the methods uses"
                     keys = ", ".join(f"{section}.{name}.{key}" for key in options)
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
         for rule, options in layer.get("rules", {}).items():
             for key in options:
-                if key in ignored(find_rule(used["rules"][short_name(rule)])):
+                if key in ignored(used["rules"][short_name(rule)]):
                     raise FedcrfError(
                         f"rule {rule} does not use {key}: leave rules.{rule}.{key} out"
                     )
@@ -564,19 +585,6 @@ def _checked_attack(options: Options) -> Options:
     elif options and not isinstance(options["name"], str):
         raise unknown_name("attack", str(options["name"]), ATTACKS)
     return options
-
-
-def _ready(spec: RunSpec, nobody: Options) -> RunSpec:
-    """Return a run without an attack whose rules are informed as if so many attacked."""
-    if "attackers" not in nobody:
-        return spec
-    quiet = spec.informed_rules
-    attacked = replace(spec, attack={**nobody, "name": "not-finite"}).informed_rules
-    informed = {
-        rule: {key: value for key, value in settings.items() if value != quiet[rule].get(key)}
-        for rule, settings in attacked.items()
-    }
-    return replace(spec, settings=merge(spec.settings, {"rules": informed}))
 
 
 def _num_clients(partition: PartitionSettings, threat: Threat | None) -> int:

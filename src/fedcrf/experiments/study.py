@@ -7,22 +7,13 @@ import re
 import tomllib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-)
-from pydantic.dataclasses import dataclass as checked_dataclass
-from pydantic_core import ErrorDetails
+from pydantic import PositiveInt
 
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError, unknown_name
@@ -30,11 +21,13 @@ from fedcrf.experiments.analysis.tables import BASELINE
 from fedcrf.experiments.settings import (
     Options,
     averaging_method,
+    build,
+    convert,
     flat,
     hashable,
+    nested,
     read_toml,
     setting,
-    wanted,
 )
 from fedcrf.experiments.spec import (
     NOBODY,
@@ -91,7 +84,7 @@ class Axis:
     def of_setting(cls, key: str, values: Sequence[Any]) -> Axis:
         """Return the axis of a setting, by its key in a run file."""
         different = {(type(value), value): value for value in values}  # True is 1
-        return cls(key, tuple((value, _nested(key, value)) for value in different.values()))
+        return cls(key, tuple((value, nested(key, value)) for value in different.values()))
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -217,16 +210,9 @@ def setting_at(described: Options, key: str) -> Any:
     return hashable(dict(flat(described)).get(key))
 
 
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    nested: Any = value
-    for part in reversed(key.split(".")):
-        nested = {part: nested}
-    return dict(nested)
-
-
 def _current_key(key: str) -> str:
     """Return the key of a setting by today's name; folders keep the name that was given."""
-    ((now, _),) = flat(with_current_names(_nested(key, None), notice=False))
+    ((now, _),) = flat(with_current_names(nested(key, None), notice=False))
     return now
 
 
@@ -242,48 +228,45 @@ def last_part(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-class Condition(BaseModel):
-    """What is wrong in a cell."""
+@dataclass(frozen=True)
+class Condition:
+    """What is wrong in a cell.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Attributes:
+        name: How it is called in results and on the command line.
+        title: How tables call it.
+        attack: The section of a run file; empty where all clients are honest.
+        attacks: Settings of the attack, likewise.
+        ideal: The condition without the wrong clients, in which oracles show what could be reached.
+    """
 
-    name: str  # how it is called in results and on the command line
-    title: str  # how tables call it
-    attack: dict[str, Any] = {}  # the section of a run file; empty where all clients are honest
-    attacks: dict[str, dict[str, Any]] = {}  # settings of the attack, likewise
-    # The condition without the wrong clients, in which oracles show what could be reached.
+    name: str
+    title: str
+    attack: dict[str, Any] = field(default_factory=dict)
+    attacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     ideal: str | None = None
 
 
-class Quick(BaseModel):
-    """What a suite is, where nothing else is chosen, at a size of ten minutes on two cores."""
+@dataclass(frozen=True)
+class Quick:
+    """What a suite is, where nothing else is chosen, at a size of ten minutes on two cores.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Attributes:
+        run: What all runs share there, over the suite's own.
+        methods: As of the suite, like the others; the suite's where left out.
+        seeds: Seeds.
+        partitions: Names of partitions.
+        conditions: Names of conditions, or titles of their groups.
+    """
 
-    run: dict[str, Any] = {}  # what all runs share there, over the suite's own
-    methods: list[str] | None = None
-    seeds: list[int] | None = None
-    partitions: list[str] | None = None  # names of partitions
-    conditions: list[str] | None = None  # names of conditions, or titles of their groups
-
-
-def _by_name(conditions: Any) -> Any:
-    """Return a file's conditions by their names."""
-    if not isinstance(conditions, list):
-        return conditions
-    try:
-        found = TypeAdapter(list[Condition]).validate_python(conditions)
-    except ValidationError as error:
-        raise FedcrfError(_mend(error.errors()[0], "conditions.")) from None
-    if len({each.name for each in found}) < len(found) or not found:
-        raise FedcrfError(
-            " has no conditions or two of one name: give each a name of its own, the first to the "
-            "one in which nobody is wrong"
-        )
-    return {each.name: each for each in found}
+    run: dict[str, Any] = field(default_factory=dict)
+    methods: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    partitions: tuple[str, ...] | None = None
+    conditions: tuple[str, ...] | None = None
 
 
-@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class Suite:
     """Methods × seeds × partitions × conditions on one data set.
 
@@ -303,25 +286,26 @@ class Suite:
         settings: What was chosen of runs; it wins over the others.
     """
 
-    name: str
-    dataset: str
     title: str
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     run: dict[str, Any]
     datasets: dict[str, dict[str, Any]]
     partitions: dict[str, dict[str, Any]]
-    conditions: Annotated[dict[str, Condition], BeforeValidator(_by_name)]
+    conditions: dict[str, Condition]
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     last_rounds: PositiveInt = LAST_ROUNDS
     attackers: PositiveInt | None = None
     additional: bool | None = None
     quick: Quick | None = None
     told: Any = None  # of older files: rules are informed of how many attack anyway
-    settings: tuple[Mapping[str, Any], ...] = ()
+    # What a file does not say
+    name: str = ""
+    dataset: str = ""
+    settings: tuple[Options, ...] = ()
 
     @property
-    def layers(self) -> tuple[Mapping[str, Any], ...]:
+    def layers(self) -> tuple[Options, ...]:
         """What all runs share, as for `resolve`."""
         return (self.run, self.datasets[self.dataset], *self.settings)
 
@@ -409,7 +393,7 @@ class Suite:
         conditions: Sequence[str] | None = None,
         attackers: int | None = None,
         clients: int | None = None,
-        settings: Sequence[Mapping[str, Any]] = (),
+        settings: Sequence[Options] = (),
         quick: bool = False,
     ) -> Suite:
         """Return the suite with some of its parts, and with your methods, seeds and settings.
@@ -429,49 +413,55 @@ class Suite:
         if quick and self.quick is None:
             raise FedcrfError(f"suite {self.name} has no small size: leave --quick out")
         small = (self.quick if quick else None) or Quick()
-        methods = small.methods if methods is None else methods
-        seeds = small.seeds if seeds is None else seeds
-        partitions = small.partitions if partitions is None else partitions
-        conditions = small.conditions if conditions is None else conditions
-        chosen, kept = dict(self.partitions), dict(self.conditions)
+        suite = replace(
+            self._of_parts(
+                small.partitions if partitions is None else partitions,
+                small.conditions if conditions is None else conditions,
+            ),
+            name=f"{self.name}-quick" if quick else self.name,
+            methods=tuple(_first(methods, small.methods, self.methods)),
+            seeds=tuple(_first(seeds, small.seeds, self.seeds)),
+        )
+        settings = [with_current_names(layer) for layer in settings]
+        for key, (_, how) in SAID_ELSEWHERE.items():
+            if any(key in layer for layer in settings):
+                raise FedcrfError(f"{key} is no setting of a whole suite: choose it {how}")
+        for layer in settings:
+            suite._check_free(layer, "it")
+        if attackers is not None:
+            check_whole("attackers", attackers, least=1)
+            suite._check_free({"attack": {"attackers": attackers}}, "--attackers")
+        numbers: dict[str, Any] = {}
+        if clients is not None:
+            check_whole("clients", clients, least=2)
+            numbers = {"partition": {"num_clients": clients}}
+            suite._check_free(numbers, "--clients")
+        suite = replace(
+            suite,
+            settings=(*self.settings, small.run, numbers, *settings),
+            attackers=_first(attackers, self.attackers),
+        )
+        if settings:
+            check_used(settings, [spec for _, spec in replace(suite, seeds=(0,)).study.points])
+        return suite
+
+    def _of_parts(
+        self, partitions: Sequence[str] | None, conditions: Sequence[str] | None
+    ) -> Suite:
+        """Return the suite with some of its partitions and conditions; all where left out."""
+        chosen, kept = self.partitions, self.conditions
         if partitions is not None:
             if not partitions:
                 raise FedcrfError(f"no partition is chosen: name one of suite {self.name} at least")
             for name in partitions:
                 if name not in chosen:
-                    raise unknown_name(f"partition of suite {self.name}", name, self.partitions)
+                    raise unknown_name(f"partition of suite {self.name}", name, chosen)
             chosen = {name: each for name, each in chosen.items() if name in partitions}
         if conditions is not None:
             asked = [each for name in conditions for each in self._named(name)]
-            names = {self.quiet, *asked, *(self.conditions[name].ideal for name in asked)}
+            names = {self.quiet, *asked, *(kept[name].ideal for name in asked)}
             kept = {name: each for name, each in kept.items() if name in names}
-        numbers: dict[str, Any] = {}
-        if attackers is not None:
-            check_whole("attackers", attackers, least=1)
-            sections = {name: each.attack for name, each in kept.items()}
-            self._check_shared("attackers", "attackers", sections)
-        if clients is not None:
-            check_whole("clients", clients, least=2)
-            self._check_shared("clients", "num_clients", chosen)
-            numbers = {"partition": {"num_clients": clients}}
-        said = {f"partition {name}": {"partition": each} for name, each in chosen.items()}
-        said |= {f"condition {name}": {"attacks": each.attacks} for name, each in kept.items()}
-        said = {part: with_current_names(section) for part, section in said.items()}
-        settings = [with_current_names(layer) for layer in settings]
-        self._check_settings(settings, said)
-        suite = replace(
-            self,
-            name=f"{self.name}-quick" if quick else self.name,
-            methods=self.methods if methods is None else tuple(methods),
-            seeds=self.seeds if seeds is None else tuple(seeds),
-            partitions=chosen,
-            conditions=kept,
-            settings=(*self.settings, small.run, numbers, *settings),
-            attackers=self.attackers if attackers is None else attackers,
-        )
-        if settings:
-            check_used(settings, [spec for _, spec in replace(suite, seeds=(0,)).study.points])
-        return suite
+        return replace(self, partitions=chosen, conditions=kept)
 
     def _named(self, name: str) -> Sequence[str]:
         """Return the condition of a name, or those of the group of a title."""
@@ -483,41 +473,39 @@ class Suite:
             raise unknown_name(f"condition of suite {self.name}", name, known)
         return groups[name.casefold()]
 
-    def _check_settings(
-        self, settings: Sequence[Mapping[str, Any]], said: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        """Raise a `FedcrfError` where a setting is chosen by a flag, or said by a part itself."""
-        for layer in settings:
-            for key, (_, how) in SAID_ELSEWHERE.items():
-                if key in layer:
-                    raise FedcrfError(f"{key} is no setting of a whole suite: choose it {how}")
-            for part, section in said.items():
-                for key in dict(flat(section)).keys() & dict(flat(layer)).keys():
-                    raise FedcrfError(
-                        f"{part} of suite {self.name} says {key} itself: leave it out, or give a "
-                        "suite of your own"
-                    )
-
-    def _check_shared(self, flag: str, key: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raise a `FedcrfError` where some section has a number of its own."""
-        own = [name for name, section in sections.items() if key in section]
-        if own:
-            raise FedcrfError(
-                f"suite {self.name} says itself how many {flag} there are under {own[0]}: leave "
-                f"--{flag} out"
-            )
+    def _check_free(self, layer: Options, flag: str) -> None:
+        """Raise a `FedcrfError` where a partition or condition says a setting of a layer itself."""
+        said: dict[str, Options] = {
+            f"partition {name}": {"partition": each} for name, each in self.partitions.items()
+        }
+        for name, each in self.conditions.items():
+            said[f"condition {name}"] = {"attack": each.attack, "attacks": each.attacks}
+        for part, section in said.items():
+            own = dict(flat(with_current_names(section)))
+            for key in own.keys() & dict(flat(layer)).keys():
+                raise FedcrfError(
+                    f"{part} of suite {self.name} says {key} itself: leave {flag} out, or give a "
+                    "suite of your own"
+                )
 
 
 def read_suite(name: str, dataset: str | None = None) -> Suite:
     """Return a suite of the package, or of a TOML file, on one of its data sets, else the first."""
-    suite = _parsed(name)
-    _check_sections(name, suite)
-    if dataset is None:
-        dataset = next(iter(suite.datasets))
+    if name in (*SUITES, "paper"):
+        said = _packaged(name)
+    elif name.endswith(".toml"):
+        said = read_toml(Path(name), "suite")
+    else:
+        raise unknown_name("suite", name, SUITES)
+    try:
+        suite = _parsed({**_packaged("shared"), **said})
+        _check(suite)
+    except FedcrfError as error:
+        raise FedcrfError(f"suite {name}: {error}") from None
+    dataset = next(iter(suite.datasets)) if dataset is None else dataset
     if dataset not in suite.datasets:
         raise unknown_name(f"data set of suite {name}", dataset, suite.datasets)
-    _check_conditions(name, suite)
-    return replace(suite, dataset=dataset)
+    return replace(suite, name=Path(name).stem, dataset=dataset)
 
 
 def default_folder(suite: Suite, chosen: Suite) -> Path:
@@ -531,67 +519,60 @@ def default_folder(suite: Suite, chosen: Suite) -> Path:
     return Path("runs") / "robustness" / name
 
 
-def _parsed(name: str) -> Suite:
-    """Return the content of a suite's file, over what all suites share."""
-    if name in (*SUITES, "paper"):
-        said = _packaged(name)
-    elif name.endswith(".toml"):
-        said = read_toml(Path(name), "suite")
-    else:
-        raise unknown_name("suite", name, SUITES)
+def _parsed(said: Mapping[str, Any]) -> Suite:
+    """Return the suite that a file's content describes."""
     for key in NOT_IN_FILES & said.keys():
-        raise FedcrfError(f"suite {name}: unknown key '{key}': leave it out")
-    whole = {**_packaged("shared"), **said, "name": Path(name).stem, "dataset": ""}
-    try:
-        return TypeAdapter(Suite).validate_python(whole)
-    except ValidationError as error:
-        raise FedcrfError(f"suite {name}{_mend(error.errors()[0])}") from None
+        raise FedcrfError(f"unknown key '{key}': leave it out")
+    listed = convert(list[dict[str, Any]], said.get("conditions", []), "conditions")
+    conditions = [build(Condition, each, f"conditions.{at}") for at, each in enumerate(listed)]
+    named = {each.name: each for each in conditions}
+    if not named or len(named) < len(conditions):
+        raise FedcrfError(
+            "it has no conditions or two of one name: give each a name of its own, the first to "
+            "the one in which nobody is wrong"
+        )
+    parts: dict[str, Any] = {"conditions": named}
+    if "quick" in said:
+        parts["quick"] = build(Quick, said["quick"], "quick")
+    return build(Suite, {**said, **parts}, "")
 
 
-def _check_sections(name: str, file: Suite) -> None:
-    """Raise a `FedcrfError` where a section or a name cannot be one of a suite."""
-    shared_by_runs = {"run": file.run} | {f"datasets.{k}": v for k, v in file.datasets.items()}
-    if file.quick is not None:
-        shared_by_runs["quick.run"] = file.quick.run
+def _check(suite: Suite) -> None:
+    """Raise a `FedcrfError` where a part of a file's suite cannot be, or does not fit another."""
+    shared_by_runs = {"run": suite.run} | {f"datasets.{k}": v for k, v in suite.datasets.items()}
+    if suite.quick is not None:
+        shared_by_runs["quick.run"] = suite.quick.run
     for section, options in shared_by_runs.items():
         for key, (place, _) in SAID_ELSEWHERE.items():
             if key in options:
-                raise FedcrfError(f"suite {name}: leave {section}.{key} out, and say {key} {place}")
-    for kind, given in (("partitions.iid", file.partitions), ("datasets.digits", file.datasets)):
+                raise FedcrfError(f"leave {section}.{key} out, and say {key} {place}")
+    for kind, given in (("partitions.iid", suite.partitions), ("datasets.digits", suite.datasets)):
         if not given:
             sections = kind.partition(".")[0]
-            raise FedcrfError(f"suite {name} has no {sections}: name one, such as [{kind}]")
-    for each in (*file.partitions, *file.conditions):
+            raise FedcrfError(f"it has no {sections}: name one, such as [{kind}]")
+    conditions = suite.conditions
+    for each in (*suite.partitions, *conditions):
         if not FOLDER_NAME.fullmatch(each):
             raise FedcrfError(
-                f"suite {name}: '{each}' is to name a folder: give at most 100 letters, "
-                "digits, dots, dashes and underscores, the first no dot"
+                f"'{each}' is to name a folder: give at most 100 letters, digits, dots, dashes and "
+                "underscores, the first no dot"
             )
-
-
-def _check_conditions(name: str, file: Suite) -> None:
-    """Raise a `FedcrfError` where conditions do not fit each other or the groups."""
-    conditions = file.conditions
-    for each in [name for names in file.groups.values() for name in names]:
+    ideals = {name: each.ideal for name, each in conditions.items() if each.ideal is not None}
+    for each in (*itertools.chain(*suite.groups.values()), *ideals.values()):
         if each not in conditions:
-            raise unknown_name(f"condition of suite {name}", each, conditions)
-    for condition in conditions.values():
-        ideal = condition.ideal
-        if ideal is None:
-            continue
-        if ideal not in conditions:
-            raise unknown_name(f"condition of suite {name}", ideal, conditions)
-        if ideal in (condition.name, file.quiet) or conditions[ideal].ideal is not None:
+            raise unknown_name("condition", each, conditions)
+    for name, ideal in ideals.items():
+        if ideal in (name, suite.quiet, *ideals):
             raise FedcrfError(
-                f"suite {name}: '{ideal}' cannot be what is ideal for '{condition.name}': give a "
-                "condition of its own, in which the wrong clients are left out"
+                f"'{ideal}' cannot be what is ideal for '{name}': give a condition of its own, in "
+                "which the wrong clients are left out"
             )
-    for condition in conditions.values():
+    for name, condition in conditions.items():
         for attack in condition.attacks:
             if short_name(attack) != short_name(condition.attack.get("name", "")):
                 raise FedcrfError(
-                    f"suite {name}: condition '{condition.name}' has settings of '{attack}', which "
-                    "is not its attack: leave them out"
+                    f"condition '{name}' has settings of '{attack}', which is not its attack: "
+                    "leave them out"
                 )
 
 
@@ -600,17 +581,9 @@ def _packaged(name: str) -> dict[str, Any]:
     return tomllib.loads(place.read_text(encoding="utf-8"))
 
 
-def _mend(error: ErrorDetails, within: str = "") -> str:
-    """Return in a line what is wrong with a suite's file, and what to give."""
-    place, kind = within + ".".join(map(str, error["loc"])), error["type"]
-    if isinstance(cause := error.get("ctx", {}).get("error"), FedcrfError):
-        return str(cause)
-    if kind == "missing":
-        return f": {place} is missing: give it"
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = Condition.model_fields if "." in place else {each.name for each in fields(Suite)}
-        return f": {unknown_name('key', place, {*known} - NOT_IN_FILES)}"
-    return f": {place} is {error['input']!r}: give {wanted(error)}"
+def _first(*given: Any) -> Any:
+    """Return the first that is given; None where none is."""
+    return next((each for each in given if each is not None), None)
 
 
 def _either(numbers: set[int]) -> str:
