@@ -225,7 +225,9 @@ class RunSpec:
             model=self.plan,
             objective=self._thing("objectives", method.objective),
             rule=self._informed(rule, seed, None if threat is None else threat.schedule),
-            server_optimizer=optimizer and self._thing("server_optimizers", optimizer),
+            server_optimizer=None
+            if optimizer is None
+            else self._thing("server_optimizers", optimizer),
             training=self.training,
             rounds=self.rounds,
             attack_name=self.attack.get("name"),
@@ -294,7 +296,7 @@ def _schedule(attack: Options) -> Schedule:
 
 def _learnt(rule: Rule, informed: Rule) -> dict[str, Any]:
     """Return the settings in which a rule differs once it is informed."""
-    now = {each.name: getattr(informed, each.name) for each in fields(informed) if each.init}  # type: ignore[arg-type]
+    now = {each.name: getattr(informed, each.name) for each in fields(informed) if each.init}
     return {name: value for name, value in now.items() if value != getattr(rule, name)}
 
 
@@ -427,8 +429,8 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         "attacks": [attack.get("name")],
     }
     things: dict[str, dict[str, Any]] = {}
-    for section, names in used.items():
-        settings, named = merged.get(section, {}), _by_short_name(section, names)
+    for section, wanted in used.items():
+        settings, named = merged.get(section, {}), _by_short_name(section, wanted)
         built = {  # also what is not in use, whose settings are looked at all the same
             called: _thing_of(section, name, settings.get(called, {}), reading)
             for called, name in {**outside[section], **named}.items()
