@@ -26,10 +26,7 @@ from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import CellSummary
 from fedcrf.rules.crf import LARGEST_AFFINITY
-from fedcrf.simulation.records import RoundRecord
-
-CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
-
+from fedcrf.simulation.records import Reasons, RoundRecord
 
 @dataclass(frozen=True)
 class LoggedCell:
@@ -78,14 +75,11 @@ def round_values(record: RoundRecord) -> dict[str, float]:
         "test/attack_success": record.attack_success,
     }
     if len(record.clients) <= LARGEST_AFFINITY:
-        by_client = {"weight": record.weight}
-        if record.reasons is not None:
-            by_client["reliability"] = record.reasons.reliability
-            by_client["trust"] = record.reasons.trust
-        for name, numbers in by_client.items():
-            if numbers:  # a field past the paper's infers no reliability
-                for client, number in zip(record.clients, numbers, strict=True):
-                    values[f"{name}/client_{client}"] = number
+        reasons = record.reasons or Reasons()  # a field past the paper's infers no reliability
+        by_client = {"weight": record.weight, "trust": reasons.trust}
+        for name, numbers in {**by_client, "reliability": reasons.reliability}.items():
+            named = zip(record.clients, numbers, strict=False)
+            values |= {f"{name}/client_{client}": number for client, number in named}
     return _finite(values)
 
 
@@ -233,27 +227,22 @@ class LoggingObserver:
         self._open: dict[tuple[CellSpec, str], CellLogger] = {}
 
     def __call__(self, event: Event) -> None:
-        """Log one event."""
-        if not isinstance(event, CellEvent):
-            return
+        """Log one event; a cell's loggers begin and end with it."""
         for name in list(self._makers):
             try:
-                self._log(name, event)
+                match event:
+                    case CellStarted(cell, done):
+                        logged = LoggedCell(self._folders[cell], cell, done)
+                        self._open[cell, name] = self._makers[name](logged)
+                    case RoundFinished(cell, record) if (cell, name) in self._open:
+                        self._open[cell, name].log(round_values(record), record.round)
+                    case CellFinished(cell, summary) if (cell, name) in self._open:
+                        self._open.pop((cell, name)).finish(result_values(summary))
+                    case CellFailed(cell) if (cell, name) in self._open:
+                        self._open.pop((cell, name)).finish({})
             except Exception as error:  # whatever a tool of others raises
                 del self._makers[name]
                 self._say(f"{name}: {type(error).__name__}: {error}; nothing more is logged to it")
-
-    def _log(self, name: str, event: CellEvent) -> None:
-        """Pass an event on to one cell's logger, which begins and ends with the cell."""
-        place = (event.cell, name)
-        if isinstance(event, CellStarted):
-            logged = LoggedCell(self._folders[event.cell], event.cell, event.rounds_done)
-            self._open[place] = self._makers[name](logged)
-        elif place in self._open and isinstance(event, RoundFinished):
-            self._open[place].log(round_values(event.record), event.record.round)
-        elif place in self._open:
-            result = result_values(event.summary) if isinstance(event, CellFinished) else {}
-            self._open.pop(place).finish(result)
 
 
 def find_loggers(names: Sequence[str], known: Mapping[str, MakeLogger]) -> dict[str, MakeLogger]:

@@ -22,6 +22,7 @@ from fedcrf.experiments.grid import (
     CellFinished,
     CellStarted,
     Event,
+    Job,
     PartitionMade,
     RoundFinished,
     Workplace,
@@ -29,7 +30,7 @@ from fedcrf.experiments.grid import (
     run_grids,
 )
 from fedcrf.experiments.results import read_results, table
-from fedcrf.experiments.spec import CellSpec, RunSpec, resolve
+from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import Store
 from fedcrf.loggers import result_values, round_values
 from fedcrf.simulation.rounds import Simulation
@@ -306,10 +307,10 @@ def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
 ) -> None:
     spec = small_spec(methods=["fedavg"], seeds=[0, 1])
 
-    def elsewhere(cell: CellSpec, *arguments: Any) -> Any:
-        if cell.seed == 0:
+    def elsewhere(job: Job, *arguments: Any) -> Any:
+        if job.cell.seed == 0:
             raise RuntimeError("lost")
-        return run_elsewhere(cell, *arguments)
+        return run_elsewhere(job, *arguments)
 
     run_elsewhere = grid._run_elsewhere
     monkeypatch.setattr(grid, "_run_elsewhere", elsewhere)
@@ -326,7 +327,7 @@ def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
 
         monkeypatch.setattr(Workplace, "load", other)
         (failed,) = run_grids([(spec, Store(tmp_path))], place, Log())
-    assert failed.reason.startswith("it was run on other data (fingerprint ")
+    assert failed.reason.startswith("its worker has other data (fingerprint ")
     assert not (tmp_path / "cells" / "fedavg-seed-0" / "summary.json").exists()
 
 

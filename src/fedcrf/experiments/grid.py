@@ -347,6 +347,11 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
     """Run one cell; an error ends only this cell."""
     try:
         dataset = _dataset(workplace, job.cell.data)
+        if dataset.fingerprint != job.fingerprint:
+            raise FedcrfError(
+                f"its worker has other data (fingerprint {dataset.fingerprint} there, "
+                f"{job.fingerprint} here): give it the same data"
+            )
         holders = job.cell.num_clients
         drawn = job.cell.rounds.clients_per_round or holders
         images = drawn * job.cell.training.images(len(dataset.train) / holders)
@@ -373,45 +378,36 @@ def _run_on(
     """Run cells on an executor's workers; each is written here when it has ended."""
     place = replace(workplace, executor=None, jobs=1)
     futures: dict[Future[_Outcome], Job] = {
-        executor.submit(_run_elsewhere, job.cell, job.store.content(), place): job for job in jobs
+        executor.submit(_run_elsewhere, job, job.store.content(), place): job for job in jobs
     }
     try:
         for future in as_completed(futures):
-            for event in _brought_home(futures[future], future):
+            job = futures[future]
+            try:
+                files, events = future.result()
+                with job.store.locked():
+                    job.store.replace(files)
+            except FedcrfError as error:
+                events = [CellFailed(job.cell, str(error))]
+            except Exception as error:
+                reason = str(error) or "it said no more"
+                failed = f"its worker failed ({type(error).__name__}): {reason}"
+                events = [CellFailed(job.cell, failed)]
+            for event in events:
                 observer(event)
     finally:
         for future in futures:
             future.cancel()
 
 
-def _run_elsewhere(cell: CellSpec, begun: Mapping[str, bytes], place: Workplace) -> _Outcome:
+def _run_elsewhere(job: Job, begun: Mapping[str, bytes], place: Workplace) -> _Outcome:
     """Run one cell in a folder that is thrown away, from where its files left it."""
     events: list[Event] = []
     with tempfile.TemporaryDirectory() as folder, one_thread():
         store = CellStore(Path(folder))
         store.replace(begun)
-        _attempt(Job(cell, store, ""), place, events.append)
+        _attempt(replace(job, store=store), place, events.append)
         return store.content(), events
-
-
-def _brought_home(job: Job, future: Future[_Outcome]) -> Sequence[Event]:
-    """Write what a cell has come to into its folder, and return what happened."""
-    try:
-        files, events = future.result()
-        for event in events:
-            if isinstance(event, CellFinished) and event.summary.fingerprint != job.fingerprint:
-                raise FedcrfError(
-                    f"it was run on other data (fingerprint {event.summary.fingerprint} there, "
-                    f"{job.fingerprint} here): give its worker the same data"
-                )
-        with job.store.locked():
-            job.store.replace(files)
-    except FedcrfError as error:
-        return [CellFailed(job.cell, str(error))]
-    except Exception as error:
-        reason = str(error) or "it said no more"
-        return [CellFailed(job.cell, f"its worker failed ({type(error).__name__}): {reason}")]
-    return events
 
 
 def _run_in_processes(
@@ -419,52 +415,37 @@ def _run_in_processes(
 ) -> None:
     """Hand the cells to worker processes, one at a time each; replace a worker that dies."""
     waiting = list(jobs)
-    workers: dict[Connection, _Worker] = {}
+    idle: list[Child] = []
+    busy: dict[Connection, tuple[Child, Job]] = {}
     try:
-        while waiting or workers:
-            while waiting and len(workers) < num_workers:
-                worker = _Worker(workplace, waiting.pop(0))
-                workers[worker.connection] = worker
-            for connection in wait(list(workers)):
+        while waiting or busy:
+            while waiting and len(busy) < num_workers:
+                child = idle.pop() if idle else Child(_work, workplace, daemon=False)
+                busy[child.connection] = child, waiting.pop(0)
+                child.send(busy[child.connection][1])
+            for connection in wait(list(busy)):
                 assert isinstance(connection, Connection)
-                worker = workers[connection]
+                child, job = busy[connection]
                 try:
                     event = connection.recv()
                 except (EOFError, OSError):
-                    worker.end()
+                    child.end()
                     event = CellFailed(
-                        worker.job.cell,
-                        f"its worker process died (exit code {worker.exit_code}): "
+                        job.cell,
+                        f"its worker process died (exit code {child.exit_code}): "
                         "give the same command again to go on from its last round",
                     )
-                    del workers[connection]
+                    del busy[connection]
                 observer(event)
-                if connection in workers and isinstance(event, CellFinished | CellFailed):
+                if connection in busy and isinstance(event, CellFinished | CellFailed):
+                    del busy[connection]
                     if waiting:
-                        worker.give(waiting.pop(0))
+                        idle.append(child)
                     else:
-                        worker.end()
-                        del workers[connection]
+                        child.end()
     finally:
-        for worker in workers.values():
-            worker.end(now=True)
-
-
-@lru_cache(maxsize=1)  # the cells of one run come one after the other
-def _dataset(workplace: Workplace, settings: DataSettings) -> ImageDataset:
-    return workplace.load(settings)
-
-
-class _Worker(Child):
-    """A process that runs the cells it is given, one after the other, with children of its own."""
-
-    def __init__(self, workplace: Workplace, job: Job) -> None:
-        super().__init__(_work, workplace, daemon=False)
-        self.give(job)
-
-    def give(self, job: Job) -> None:
-        self.job = job
-        self.send(job)
+        for child in (*idle, *(child for child, _ in busy.values())):
+            child.end(now=True)
 
 
 def _work(connection: Connection, workplace: Workplace) -> None:
@@ -476,6 +457,11 @@ def _work(connection: Connection, workplace: Workplace) -> None:
                 _attempt(job, workplace, connection.send)
     except (EOFError, ConnectionError):
         os._exit(0)  # the parent is gone, or is going: nothing is left to say
+
+
+@lru_cache(maxsize=1)  # the cells of one run come one after the other
+def _dataset(workplace: Workplace, settings: DataSettings) -> ImageDataset:
+    return workplace.load(settings)
 
 
 def run_suite(

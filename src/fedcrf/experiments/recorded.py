@@ -28,7 +28,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build, fixed
-from fedcrf.experiments.store import ROUNDS, Course, RoundsFolder, line_of, read_lines, read_record
+from fedcrf.experiments.store import ROUNDS, Course, line_of, read_lines, read_record, undamaged
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
@@ -94,8 +94,10 @@ class LaterEvaluation(Record):
 
 
 @dataclass(frozen=True)
-class RecordedRun(RoundsFolder):
+class RecordedRun:
     """The folder of one run."""
+
+    path: Path
 
     @classmethod
     def begin(cls, parent: Path, description: Description, started: datetime) -> RecordedRun:
@@ -155,6 +157,10 @@ class RecordedRun(RoundsFolder):
             elif line.evaluated_round in rounds:
                 rounds[line.evaluated_round] = line.added_to(rounds[line.evaluated_round])
         return list(rounds.values()), damage
+
+    def records(self) -> list[RoundRecord]:
+        """Return the rounds so far; a damaged line is an error."""
+        return undamaged(self.sound_records())
 
     def course(self) -> Course:
         """Return how far the run is."""

@@ -29,7 +29,6 @@ import shutil
 import tarfile
 import time
 import tomllib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -147,22 +146,12 @@ def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
         raise FedcrfError(f"{path} {wrong}") from None
 
 
-@dataclass(frozen=True)
-class RoundsFolder(ABC):
-    """A folder with the records of some rounds."""
-
-    path: Path
-
-    @abstractmethod
-    def sound_records(self) -> tuple[list[RoundRecord], str | None]:
-        """Return the rounds before the first damaged line, and what is wrong with that, if any."""
-
-    def records(self) -> list[RoundRecord]:
-        """Return the rounds so far; a damaged line is an error."""
-        records, damage = self.sound_records()
-        if damage is not None:
-            raise FedcrfError(damage)
-        return records
+def undamaged(found: tuple[list[R], str | None]) -> list[R]:
+    """Return the records that `read_lines` found; a damaged line is an error."""
+    records, damage = found
+    if damage is not None:
+        raise FedcrfError(damage)
+    return records
 
 
 SPACING = 1.0
@@ -298,8 +287,10 @@ def stale_line(why: str) -> str:
 
 
 @dataclass(frozen=True)
-class CellStore(RoundsFolder):
+class CellStore:
     """The folder of one cell."""
+
+    path: Path
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the cell for writing; waits a minute for the round of a process that is ending."""
@@ -329,6 +320,10 @@ class CellStore(RoundsFolder):
             done = record.round
         return records, damage
 
+    def records(self) -> list[RoundRecord]:
+        """Return the rounds so far; a damaged line is an error."""
+        return undamaged(self.sound_records())
+
     def summary(self) -> CellSummary | None:
         """Return the cell's result where it is finished."""
         return read_record(CellSummary, self.path / SUMMARY, f"is not a cell's summary: {ANEW}")
@@ -341,23 +336,21 @@ class CellStore(RoundsFolder):
         records, damage = self.sound_records()
         try:
             summary, stale = self.summary(), self.stale(cell)
+            if summary is not None:
+                of_data = fingerprint is None or summary.fingerprint == fingerprint
+                named = summary.method == cell.method.name and summary.seed == cell.seed
+                if not of_data or not named or cell_of(summary.description) != cell:
+                    other = f"{self.path} holds the result of another description or other data"
+                    raise FedcrfError(f"{other}: choose another folder with --output")
+            if stale:
+                return CellResult.of(cell, stale=stale)
+            there = rounds_of(records)
+            if damage is None and summary is not None and there != summary.rounds:
+                beside = f"the summary beside it speaks of {summary.rounds}: {ANEW}"
+                raise FedcrfError(f"{self.path / ROUNDS} holds {there} rounds and {beside}")
         except FedcrfError as error:
             return CellResult.of(cell, damage=str(error))
-        if summary is not None:
-            of_data = fingerprint is None or summary.fingerprint == fingerprint
-            named = summary.method == cell.method.name and summary.seed == cell.seed
-            if not of_data or not named or cell_of(summary.description) != cell:
-                other = f"{self.path} holds the result of another description or other data: "
-                return CellResult.of(cell, damage=f"{other}choose another folder with --output")
-        if stale:
-            return CellResult.of(cell, stale=stale)
-        if damage is not None:
-            return CellResult.of(cell, records, damage=damage)
-        if summary is not None and (there := rounds_of(records)) != summary.rounds:
-            beside = f"the summary beside it speaks of {summary.rounds}: {ANEW}"
-            damage = f"{self.path / ROUNDS} holds {there} rounds and {beside}"
-            return CellResult.of(cell, damage=damage)
-        return CellResult.of(cell, records, summary=summary)
+        return CellResult.of(cell, records, damage=damage, summary=None if damage else summary)
 
     def _begun(self) -> Begun | None:
         """Return the code that the cell was begun by; None where that is not known."""
@@ -558,20 +551,19 @@ class Store:
         """Raise a `FedcrfError` where earlier cells of these seeds were run on other data."""
         for seed in seeds:
             before = self.partition(seed)
-            if before is not None and before.fingerprint:
-                self._check_fingerprint(f"seed {seed}: ", before.fingerprint, fingerprint)
+            if before is not None and before.fingerprint not in ("", fingerprint):
+                raise self._of_other_data(f"seed {seed}: ", before.fingerprint, fingerprint)
 
-    def _check_fingerprint(self, whose: str, there: str, here: str) -> None:
-        if there != here:
-            raise FedcrfError(
-                f"results folder {self.path} is of other data ({whose}fingerprint {there} there, "
-                f"{here} here): choose another with --output"
-            )
+    def _of_other_data(self, whose: str, there: str, here: str) -> FedcrfError:
+        return FedcrfError(
+            f"results folder {self.path} is of other data ({whose}fingerprint {there} there, "
+            f"{here} here): choose another with --output"
+        )
 
     def write(self, spec: RunSpec) -> None:
         """Save the whole resolved description."""
         with atomic_write(self.path / DESCRIPTION) as file:
-            tomli_w.dump(spec.describe(), file)
+            file.write(described(spec))
 
     def write_partition(self, record: PartitionRecord) -> None:
         """Save what each client of a seed holds."""
@@ -592,17 +584,16 @@ class Store:
         if not archives:
             return self.path
         _unpacked.append(TemporaryDirectory())
-        whole = Store(Path(_unpacked[-1].name) / self.path.name)
-        whole.path.mkdir()
+        whole = Path(_unpacked[-1].name) / self.path.name
+        spec: RunSpec | None = None
         for path in archives:
-            spec, files = _packed_run(path)
-            there = (whole.path / DESCRIPTION).exists()
-            whole.write(extended(whole.read(), spec, f"archive {path}") if there else spec)
-            for name, content in files.items():
-                target = whole.path / name
+            more, files = _packed_run(path)
+            spec = more if spec is None else extended(spec, more, f"archive {path}")
+            for name, content in {**files, DESCRIPTION: described(spec)}.items():
+                target = whole / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
-        return whole.path
+        return whole
 
     def add_to_archive(self, path: Path, cells: Sequence[CellSpec]) -> None:
         """Pack finished cells of one seed into an archive; those of the same names are replaced.
@@ -616,14 +607,27 @@ class Store:
         with suppress(FedcrfError):
             earlier, there = _packed_run(path)
             spec, files = extended(earlier, spec, str(path)), there
-        files[DESCRIPTION] = tomli_w.dumps(spec.describe()).encode()
+        files[DESCRIPTION] = described(spec)
         if (partition := self.partition(seed)) is not None:
             files[partition_file(seed)] = line_of(partition)
         for cell in cells:
             place = self.cell(cell)
-            files[f"cells/{cell.name}/rounds.jsonl"] = b"".join(map(brief_line, place.records()))
-            files[f"cells/{cell.name}/summary.json"] = place.content()["summary.json"]
-        write_archive(path, files)
+            files[f"cells/{cell.name}/{ROUNDS}"] = b"".join(map(brief_line, place.records()))
+            files[f"cells/{cell.name}/{SUMMARY}"] = place.content()[SUMMARY]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            atomic_write(path) as file,
+            tarfile.open(
+                fileobj=file,
+                mode="w:xz",
+                preset=6 | lzma.PRESET_EXTREME,
+                format=tarfile.USTAR_FORMAT,
+            ) as archive,
+        ):
+            for name, content in sorted(files.items()):  # equal files make an equal archive
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
 
     # A suite
 
@@ -647,10 +651,7 @@ class Store:
         """Return the scores of what is finished; a line still being written is left out."""
         check_folder(self.path)
         wanted = "a cell's score: take the line out to run that cell anew"
-        scores, damage = read_lines(self.path / SCORES, Score, wanted)
-        if damage is not None:
-            raise FedcrfError(damage)
-        return scores
+        return undamaged(read_lines(self.path / SCORES, Score, wanted))
 
     def descriptions(self, scores: Iterable[Score] = ()) -> dict[str, dict[str, Any]]:
         """Return by name what cells were, but for their seeds, those of the scores among them."""
@@ -671,8 +672,9 @@ class Store:
         """Raise a `FedcrfError` where the scores of a cell's data are of other images."""
         descriptions, data = self.descriptions(), cell.describe()["data"]
         for score in self.scores():
-            if descriptions[score.description].get("data") == data:
-                self._check_fingerprint("", score.fingerprint, fingerprint)
+            of_data = descriptions[score.description].get("data") == data
+            if of_data and score.fingerprint != fingerprint:
+                raise self._of_other_data("", score.fingerprint, fingerprint)
 
     def write_scores(self, scores: Iterable[Score]) -> None:
         """Replace the scores by these."""
@@ -754,6 +756,11 @@ def _packed_run(path: Path) -> tuple[RunSpec, dict[str, bytes]]:
         mend = "take it and its cells' lines away to run them anew"
         raise FedcrfError(f"archive {path} cannot be read ({error}): {mend}") from None
     return resolve(tomllib.loads(files.pop(DESCRIPTION).decode()), reading=True), files
+
+
+def described(spec: RunSpec) -> bytes:
+    """Return a run's whole resolved description as its file has it."""
+    return tomli_w.dumps(spec.describe()).encode()
 
 
 def partition_file(seed: int) -> str:
@@ -839,20 +846,6 @@ METRICS = ("training_loss", "validation", "test")
 METRIC_DIGITS = 4
 CLIENT_DIGITS = 3
 """Pages and tables show no more, and every digit is a seventh of the archive."""
-
-
-def write_archive(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write files as an archive; equal files make an equal archive."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        atomic_write(path) as file,
-        lzma.open(file, "wb", preset=6 | lzma.PRESET_EXTREME) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
-    ):
-        for name, content in sorted(files.items()):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
 
 
 def brief_line(record: RoundRecord) -> bytes:
