@@ -28,6 +28,7 @@ from fedcrf.experiments.store import CellSummary
 from fedcrf.rules.crf import LARGEST_AFFINITY
 from fedcrf.simulation.records import Reasons, RoundRecord
 
+
 @dataclass(frozen=True)
 class LoggedCell:
     """The cell that a logger is made for."""

@@ -617,12 +617,8 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         with (
             atomic_write(path) as file,
-            tarfile.open(
-                fileobj=file,
-                mode="w:xz",
-                preset=6 | lzma.PRESET_EXTREME,
-                format=tarfile.USTAR_FORMAT,
-            ) as archive,
+            lzma.open(file, "wb", preset=6 | lzma.PRESET_EXTREME) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
         ):
             for name, content in sorted(files.items()):  # equal files make an equal archive
                 member = tarfile.TarInfo(name)
