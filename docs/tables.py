@@ -357,8 +357,8 @@ JUDGED = {
     RESULTS / "windows" / "digits": ("attacks", "digits"),
     RESULTS / "windows" / "hospitals": ("hospitals", "mnist-6000"),
     RESULTS / "windows" / "flpoison": ("flpoison", "mnist"),
-    PROTOCOLS / "byzfl-quick-mnist": ("byzfl", "mnist"),
-    PROTOCOLS / "karimireddy-quick-mnist": ("karimireddy", "mnist"),
+    RESULTS / "windows" / "byzfl": ("byzfl", "mnist"),
+    RESULTS / "windows" / "karimireddy": ("karimireddy", "mnist"),
 }
 """By folder the suites, with their data sets, on which the windows are judged."""
 

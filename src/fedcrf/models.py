@@ -251,24 +251,32 @@ def _network(
 
 @dataclass(frozen=True)
 class ResNet9(Settings):
-    """Nine-layer residual network for images of 16x16 and up, about 6.6 M parameters."""
+    """Nine-layer residual network for images of 16x16 and up, about 6.6 M parameters.
+
+    Attributes:
+        width: Channels of the first layer; each halving of the pixels a side doubles them. With 16
+            it has 0.4 M parameters, for CIFAR-10 on few cores.
+    """
+
+    width: Count = 64
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
         check_size("resnet9", image_shape, SMALLEST)
+        first, second, third, last = (self.width * 2**halvings for halvings in range(4))
         return nn.Sequential(
-            _convolution(image_shape[0], 64),
-            _convolution(64, 128),
+            _convolution(image_shape[0], first),
+            _convolution(first, second),
             nn.MaxPool2d(2),
-            _Residual(nn.Sequential(_convolution(128, 128), _convolution(128, 128))),
-            _convolution(128, 256),
+            _Residual(nn.Sequential(_convolution(second, second), _convolution(second, second))),
+            _convolution(second, third),
             nn.MaxPool2d(2),
-            _convolution(256, 512),
+            _convolution(third, last),
             nn.MaxPool2d(2),
-            _Residual(nn.Sequential(_convolution(512, 512), _convolution(512, 512))),
+            _Residual(nn.Sequential(_convolution(last, last), _convolution(last, last))),
             nn.AdaptiveMaxPool2d(1),
             nn.Flatten(),
-            nn.Linear(512, num_classes),
+            nn.Linear(last, num_classes),
         )
 
 

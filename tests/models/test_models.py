@@ -35,6 +35,7 @@ from fedcrf.models import (
         (SmallCNN(), (3, 32, 32), 10, 356_810),
         (SmallCNN(batch_norm=True), (3, 32, 32), 10, 357_258),
         (ResNet9(), (3, 32, 32), 10, 6_573_130),
+        (ResNet9(width=16), (3, 32, 32), 10, 412_954),
         (ResNet18(), (3, 32, 32), 100, 11_220_132),
         (ResNet20(), (3, 32, 32), 10, 272_474),  # of Karimireddy, He and Jaggi's experiments
     ],
