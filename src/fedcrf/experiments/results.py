@@ -312,7 +312,8 @@ def keys_of(cells: pd.DataFrame) -> set[CellKey]:
 def held(complete: Suite, asked: Suite, store: Store) -> Suite:
     """Return the suite of all that is asked for, and of all that a folder holds beside it.
 
-    ``complete`` has all partitions and conditions. Methods that are gone are left out.
+    ``complete`` has all partitions and conditions, and says the order of them and of its methods.
+    Methods that are gone are left out.
     """
     scores, whole = store.scores(), asked.with_parts_of(complete)
 
@@ -322,7 +323,11 @@ def held(complete: Suite, asked: Suite, store: Store) -> Suite:
 
     methods = {score.method: None for score in scores if score.condition not in whole.ideals}
     return whole.chosen(
-        methods=known(asked.methods, filter(is_method, methods)),
+        methods=known(
+            asked.methods,
+            filter(is_method, methods),
+            dict.fromkeys([*complete.methods, *methods, *asked.methods]),
+        ),
         seeds=sorted(known(asked.seeds, (score.seed for score in scores))),
         partitions=known(asked.partitions, (score.partition for score in scores), whole.partitions),
         conditions=known(asked.conditions, (score.condition for score in scores), whole.conditions),
