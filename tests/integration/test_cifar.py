@@ -31,7 +31,7 @@ def test_a_round_of_each(
     for method in methods.split(","):
         cell = tmp_path / "run" / "cells" / f"{method}-seed-0"
         summary = json.loads((cell / "summary.json").read_text())
-        assert summary["description"]["model"] == {"name": model}
+        assert summary["description"]["model"]["name"] == model
         records = [json.loads(line) for line in (cell / "rounds.jsonl").read_text().splitlines()]
         assert [record["round"] for record in records] == [1, 2]
         # On so few images the loss may rise at first; what no number would be written as is null.
