@@ -79,8 +79,9 @@ def round_values(record: RoundRecord) -> dict[str, float]:
         reasons = record.reasons or Reasons()  # a field past the paper's infers no reliability
         by_client = {"weight": record.weight, "trust": reasons.trust}
         for name, numbers in {**by_client, "reliability": reasons.reliability}.items():
-            named = zip(record.clients, numbers, strict=False)
-            values |= {f"{name}/client_{client}": number for client, number in named}
+            if numbers:
+                named = zip(record.clients, numbers, strict=True)
+                values |= {f"{name}/client_{client}": number for client, number in named}
     return _finite(values)
 
 

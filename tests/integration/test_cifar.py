@@ -15,14 +15,17 @@ SMALL = ("--limit", 40, "--clients", 2, "--partition", "iid", "--rounds", 2, "--
 
 @pytest.mark.parametrize(
     ("dataset", "model", "methods"),
-    [("cifar10", "resnet9", "crf-fedprox"), ("cifar100", "resnet18", "crf-fedavg")],
+    [
+        ("cifar10", {"name": "resnet9", "width": 64}, "crf-fedprox"),
+        ("cifar100", {"name": "resnet18"}, "crf-fedavg"),
+    ],
 )
 def test_a_round_of_each(
     command_line: CommandLine,
     data_dir: Path,
     tmp_path: Path,
     dataset: str,
-    model: str,
+    model: dict[str, object],
     methods: str,
 ) -> None:
     arguments = ("run", "--dataset", dataset, "--methods", methods, *SMALL, "-o", tmp_path / "run")
@@ -31,7 +34,7 @@ def test_a_round_of_each(
     for method in methods.split(","):
         cell = tmp_path / "run" / "cells" / f"{method}-seed-0"
         summary = json.loads((cell / "summary.json").read_text())
-        assert summary["description"]["model"]["name"] == model
+        assert summary["description"]["model"] == model
         records = [json.loads(line) for line in (cell / "rounds.jsonl").read_text().splitlines()]
         assert [record["round"] for record in records] == [1, 2]
         # On so few images the loss may rise at first; what no number would be written as is null.

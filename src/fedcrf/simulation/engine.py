@@ -126,11 +126,11 @@ def _score_as_one(model: nn.Module, examples: Examples, batch_size: int, task: T
 def _as_one(parts: Sequence[Outputs]) -> Outputs:
     """Put the outputs of batches together; of a number in them, the first batch's is kept."""
     leaves, structures = zip(*map(tree_flatten, parts), strict=True)
-    joined = [
+    whole = [
         torch.cat(each) if isinstance(each[0], Tensor) and each[0].dim() else each[0]
         for each in zip(*leaves, strict=True)
     ]
-    return tree_unflatten(joined, structures[0])
+    return tree_unflatten(whole, structures[0])
 
 
 def _mean(values: Tensor) -> float:

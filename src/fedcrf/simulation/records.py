@@ -273,7 +273,8 @@ def _are_affinities(
     if rows is None:
         return columns is None
     whole = [list(range(i + 1, m)) for i in range(m - 1)]
-    columns = whole if columns is None else columns
+    if columns is None:
+        return [*map(len, rows)] == [*map(len, whole)]
     return len(rows) == len(columns) == len(whole) and all(
         len(row) == len(each) == len(set(each)) and set(each) <= set(there)
         for row, each, there in zip(rows, columns, whole, strict=True)
