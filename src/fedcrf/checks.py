@@ -8,7 +8,7 @@ import numbers
 import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from textwrap import shorten
@@ -43,6 +43,7 @@ class _NamedSettings(ABCMeta):
             renamed: Mapping[str, str] = cls.renamed  # type: ignore[attr-defined]
             named = current_names(named, renamed, cls.__name__)
             for name in named:
+                check_not_gone(name, cls, f"{cls.__name__}.")
                 if name not in known:
                     raise KeywordError(unknown_name(f"setting of {cls.__name__}", name, known))
         settings: T = super().__call__(*given, **named)  # type: ignore[misc]
@@ -62,8 +63,7 @@ class Settings(metaclass=_NamedSettings):
         behaviour: A number that is raised when what is made with the class changes; see the golden
             table.
         renamed: Settings by the names that they had in earlier versions, which are accepted.
-        free: The settings of the base class that can still be given, in a class that fixes the
-            others at its own defaults or the base's. Those that are new in the class are free too.
+        gone: What to give instead of settings that earlier versions had.
 
     Raises:
         KeywordError: A keyword that is no setting; the nearest one is named.
@@ -72,23 +72,19 @@ class Settings(metaclass=_NamedSettings):
 
     behaviour: ClassVar[int] = 1
     renamed: ClassVar[Mapping[str, str]] = {}
-    free: ClassVar[frozenset[str]] = frozenset()
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "free" not in vars(cls):
-            return
-        types = get_type_hints(cls.__base__, include_extras=True)
-        for each in fields(cls.__base__):  # type: ignore[arg-type]  # a dataclass
-            if each.name not in cls.free:
-                default = vars(cls).get(each.name, each.default)
-                setattr(cls, each.name, field(default=default, init=False))
-                cls.__annotations__[each.name] = types[each.name]
+    gone: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
         for name, optional, check in _checks_of(type(self)):
             if not (optional and getattr(self, name) is None):
                 check(self, name)
+
+
+def check_not_gone(name: str, kind: type, prefix: str) -> None:
+    """Raise a `KeywordError` if earlier versions of a class had a setting that it lacks."""
+    mend = getattr(kind, "gone", {}).get(name)
+    if mend is not None:
+        raise KeywordError(f"{prefix}{name} is no setting any more: {mend}")
 
 
 Check = Callable[[Any, str], object]

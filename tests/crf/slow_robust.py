@@ -94,28 +94,20 @@ class SlowRobust:
     """One federation's server, with the defaults of the settings unless told otherwise."""
 
     labels: Sequence[float] = (0.0, 0.25, 1.0)
+    tolerance: float = 1.0
     prior_log_odds: float = 2.0
     persistence: float = 0.9
-    longest_window: float | None = None
+    longest_window: float = 10.0
     opposition_strength: float = 2.0
-    opposition_tolerance: float = 0.3
-    opposition_tolerance_growth: float = 0.0
     vote_power: float = 32.0
     large_round: float = 10.0
     copy_power: float = 100.0
-    spread: float = 4.0
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
-    norm_tolerance: float = 1.0
-    norm_tolerance_growth: float = 0.0
-    curvature_response_strength: float = 10.0
-    curvature_response_share: float = 0.5
-    curvature_response_tolerance_growth: float = 0.0
-    update_consistency_strength: float = 10.0
-    update_consistency_share: float = 0.5
-    goal_tolerance: float | None = None
+    response_strength: float = 10.0
+    consistency_strength: float = 10.0
     clip: float = 2.0
-    counts: str | None = None
+    counts: str = "claimed"
     count_cap: float = 3.0
     trust_floor: float = 0.15
     iterations: int = 30
@@ -129,7 +121,6 @@ class SlowRobust:
     response: dict[Any, float] = field(default_factory=dict)
     steadiness: dict[Any, float] = field(default_factory=dict)
     goal: dict[Any, float] = field(default_factory=dict)
-    medians: list[float] = field(default_factory=list)
 
     def round(
         self,
@@ -162,10 +153,9 @@ class SlowRobust:
         credited = [c for c in present if own[c] >= 0.5]
         prior = self._normalised([math.exp(self.prior_log_odds * q) for q in self.labels])
         start, energy = {}, {}
-        shrunk = self._shrunk(norms)
-        silent = self._answers(present, shrunk)
+        silent = self._answers(present)
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
-        long = self._norms(present, norms, examples, shrunk)
+        long = self._norms(present, norms, examples)
         turned = self._turned(present)
         distant = self._distant(present)
         for c in present:
@@ -178,8 +168,8 @@ class SlowRobust:
             energy[c] = [
                 -math.log(p + 1e-12)
                 + self.norm_strength * q * long[c] / self.window
-                + self.curvature_response_strength * q * silent[c] / self.window
-                + self.update_consistency_strength * q * turned[c] / self.window
+                + self.response_strength * q * silent[c] / self.window
+                + self.consistency_strength * q * turned[c] / self.window
                 + self.norm_strength * q * distant[c] / self.window
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
@@ -191,8 +181,8 @@ class SlowRobust:
                 against = -alike[i, j] if alike[i, j] < 0 else -(1 - few) * alike[i, j]
                 met[i] += few * against * own[j] * vote[j] * trust[j]
             middle, deviation = usual(met[i] for i in credited)
-            settled = self.opposition_tolerance + self.opposition_tolerance_growth * shrunk
-            tolerated = few * settled + (1 - few) * self.spread * deviation
+            settled = self.tolerance / 2
+            tolerated = few * settled + (1 - few) * 4 * self.tolerance * deviation
             renewed = {}
             for i in present:
                 extra = few * settled * (math.sqrt(max(1.0, sizes[i])) - 1)
@@ -224,7 +214,6 @@ class SlowRobust:
         for c in present:
             self.last[c] = belief[c]
             most = self.clip * median(lengths.values()) * math.sqrt(self.window)
-            most *= math.exp(self.norm_tolerance_growth * shrunk)
             clip = min(1.0, most / lengths[c]) if lengths[c] else 1.0
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
@@ -234,7 +223,7 @@ class SlowRobust:
     def _find_window(self) -> None:
         """Longer where clients respond less clearly than they scatter, over clients and rounds."""
         most, known = self.longest_window, list(self.response.values())
-        if most is None or len(known) < 3:
+        if len(known) < 3:
             return
         middle, before = median(known), slowly(self.middles, most)
         if self.middles:
@@ -254,8 +243,6 @@ class SlowRobust:
 
     def _counted(self, counts: dict, norms: dict) -> tuple[dict, dict]:
         """How many examples count of each, and how many times the median's it has."""
-        if self.counts is None:
-            return self._capped(counts), dict.fromkeys(counts, 1.0)
         held = [count for count in counts.values() if count]
         middle = median(held) if held else 1.0
         if self.counts == "attested":
@@ -271,28 +258,14 @@ class SlowRobust:
         believed, sized = {}, {}
         for c, count in counts.items():
             most = middle
-            heard = self.longest_window is None or answered < 0
-            asked = min(0.0, self.curvature_response_share * answered)
-            if heard and count and self.response.get(c, math.inf) < asked:
+            asked = max(0.0, 1 - 0.75 * self.tolerance) * answered
+            if answered < 0 and count and self.response.get(c, math.inf) < asked:
                 most = count * math.exp((logs[c] - usual_log) / self.norm_exponent)
             believed[c], sized[c] = min(count, self.count_cap * most), min(count, most)
         held = [each for each in sized.values() if each]
         return believed, {c: each / median(held) if held else 0.0 for c, each in sized.items()}
 
-    def _capped(self, counts: dict[Any, float]) -> dict[Any, float]:
-        held = [count for count in counts.values() if count]
-        most = self.count_cap * median(held) if held else 0.0
-        return {c: min(count, most) for c, count in counts.items()}
-
-    def _shrunk(self, norms: dict) -> float:
-        """How much shorter the median is than the longest before it; from 0 to 2."""
-        middle, longest = median(norms.values()) if norms else 0.0, max(self.medians, default=0.0)
-        self.medians.append(middle)
-        if not longest or not middle:
-            return 0.0
-        return min(2.0, max(0.0, math.log(longest / middle)))
-
-    def _norms(self, present: list, norms: dict, examples: dict, shrunk: float) -> dict:
+    def _norms(self, present: list, norms: dict, examples: dict) -> dict:
         z = {
             c: math.log(max(norms[c], 2.2250738585072014e-308))
             - self.norm_exponent * math.log(examples[c])
@@ -300,11 +273,10 @@ class SlowRobust:
             if examples[c] > 0
         }
         middle, deviation = usual(z.values())
-        tolerated = max(self.norm_tolerance, self.spread * deviation) + math.log(self.window) / 2
-        tolerated += self.norm_tolerance_growth * shrunk
+        tolerated = self.tolerance * max(1, 4 * deviation) + math.log(self.window) / 2
         return {c: min(2.0, max(0.0, z.get(c, middle) - middle - tolerated)) for c in present}
 
-    def _answers(self, present: list, shrunk: float) -> dict:
+    def _answers(self, present: list) -> dict:
         self.response = {}
         for c in present:
             past = self.history[c]
@@ -313,25 +285,13 @@ class SlowRobust:
                 if norm(moved):
                     self.response[c] = cosine(minus(past.update, past.earlier_update), moved)
         middle, deviation = usual(self.response.values())
-        if self.longest_window is not None and middle >= 0:
+        if middle >= 0:
             return dict.fromkeys(present, 0.0)
-        typical, crowded = min(0.0, middle), 1 - self._few(present)
-        expected = max(
-            self.curvature_response_share * typical, typical + crowded * self.spread * deviation
-        )
-        doubt = self.curvature_response_tolerance_growth * shrunk
+        share, crowded = max(0.0, 1 - 0.75 * self.tolerance), 1 - self._few(present)
+        expected = max(share * middle, middle + crowded * 4 * self.tolerance * deviation)
         return {
-            c: max(0.0, self.response[c] - expected - doubt * self._standing(c))
-            if c in self.response
-            else 0.0
-            for c in present
+            c: max(0.0, self.response[c] - expected) if c in self.response else 0.0 for c in present
         }
-
-    def _standing(self, c: Any) -> float:
-        """How far a client was trusted last, as a share of what comes before evidence."""
-        factors = [math.exp(self.prior_log_odds * q) for q in self.labels]
-        usually = dot(self._normalised(factors), self.labels)
-        return min(1.0, dot(self.last[c], self.labels) / usually)
 
     def _turned(self, present: list) -> dict:
         past = {c: self.history[c] for c in present}
@@ -342,8 +302,8 @@ class SlowRobust:
         }
         middle, deviation = usual(-value for value in self.steadiness.values())
         crowded = 1 - self._few(present)
-        missing = (1 - self.update_consistency_share) * (1 - crowded / 2) * abs(middle)
-        expected = -middle - max(missing, crowded * self.spread * deviation)
+        missing = min(1, self.tolerance / 2) * (1 - crowded / 2) * abs(middle)
+        expected = -middle - max(missing, crowded * 4 * self.tolerance * deviation)
         return {
             c: max(0.0, expected - self.steadiness[c]) if c in self.steadiness else 0.0
             for c in present
@@ -354,7 +314,7 @@ class SlowRobust:
         far = {}
         for c in present:
             past = self.history[c]
-            if self.goal_tolerance is None or past.earlier_update is None:
+            if past.earlier_update is None:
                 continue
             step = norm(minus(past.position, past.earlier_position))
             change = norm(minus(past.update, past.earlier_update))
@@ -362,8 +322,7 @@ class SlowRobust:
                 far[c] = norm(past.update) * step / change
         middle = math.exp(median(map(math.log, far.values()))) if far else 1.0
         self.goal = {c: math.log(each / middle) for c, each in far.items()}
-        most = self.goal_tolerance or 0.0
-        return {c: min(2.0, max(0.0, self.goal.get(c, 0.0) - most)) for c in present}
+        return {c: min(2.0, max(0.0, self.goal.get(c, 0.0) - self.tolerance)) for c in present}
 
     @staticmethod
     def _normalised(values: list[float]) -> list[float]:

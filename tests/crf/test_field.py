@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedcrf.crf import (
     ConsistencyEvidence,
     Energy,
     Field,
+    GoalEvidence,
     LogOddsPrior,
     NormEvidence,
     Observation,
@@ -25,9 +27,8 @@ from fedcrf.crf import (
     ResponseEvidence,
     RobustCRF,
     mean_field,
-    robust_crf,
 )
-from fedcrf.crf.evidence import EVIDENCE, MeasuredEvidence
+from fedcrf.crf.evidence import MeasuredEvidence
 from fedcrf.crf.field import transition
 from fedcrf.crf.window import Averages
 from fedcrf.statistics import as_layers, update_statistics
@@ -221,14 +222,17 @@ def test_opposition(crowd):
 def test_linear_parts_tell_their_energies():
     field = RobustCRF().field
     known = np.linspace(-0.9, 0.9, 7)
-    seen = observe(
-        updates(), measured={"curvature_response": known, "update_consistency": known[::-1]}
-    )
+    measured = {
+        "curvature_response": known,
+        "update_consistency": known[::-1],
+        "goal_distance": 2.0 * known,
+    }
+    seen = observe(updates(), measured=measured)
     marginals = np.full((7, 3), 1 / 3)
     energies = [part.energy(seen, LABELS) for part in field.evidence]
     energies += [part.message(seen, LABELS)(marginals) for part in field.pairwise]
     causes = [part.cause for part in field.linear_parts]
-    assert causes == ["norm", "curvature_response", "update_consistency", "opposition"]
+    assert causes == ["norm", *measured, "opposition"]
     for part, energy in zip(field.linear_parts, energies, strict=True):
         assert part.cause in energy.causes
         evidence = energy.causes[part.evidence]
@@ -335,14 +339,14 @@ class Moving(MeasuredEvidence):
 
 @dataclass(frozen=True)
 class WithMoving(RobustCRF):
-    moved_tolerance: float = 0.2
+    @cached_property
+    def field(self) -> Field:
+        usual = super().field
+        return replace(usual, evidence=(*usual.evidence, Moving(tolerance=0.2, spread=0.0)))
 
 
-def test_a_robust_potential_is_one_class_in_a_table(monkeypatch):
-    monkeypatch.setattr(robust_crf, "EVIDENCE", (*EVIDENCE, Moving))
-    assert RobustCRF().field.evidence[-1] == Moving(spread=4.0)
-    crf, rows = WithMoving(spread=0.0, sketch_size=24), updates(5)
-    assert crf.field.evidence[-1] == Moving(tolerance=0.2, spread=0.0)
+def test_a_robust_potential_is_one_class_and_one_line():
+    crf, rows = WithMoving(sketch_size=24), updates(5)
     first = crf.infer(rows, model=np.zeros(24))
     assert np.isnan(first.causes["moved"]).all()
     grown = np.array([1.0, 1.2, 1.5, 2.0, 1.0])[:, None] * rows
@@ -352,8 +356,15 @@ def test_a_robust_potential_is_one_class_in_a_table(monkeypatch):
     assert_allclose(found.causes["moving"], np.maximum(0.0, evidence), atol=1e-6)
 
 
-@pytest.mark.parametrize("share", [0, 1])
-def test_the_ends_of_a_closed_range_belong_to_it(share):
-    assert (
-        ConsistencyEvidence(share=share) in RobustCRF(update_consistency_share=share).field.evidence
+@pytest.mark.parametrize(
+    ("tolerance", "response", "consistency"), [(0, 1, 1), (1, 0.25, 0.5), (9, 0, 0)]
+)
+def test_the_tolerance_sets_all_that_is_tolerated(tolerance, response, consistency):
+    field = RobustCRF(tolerance=tolerance).field
+    assert field.evidence == (
+        NormEvidence(tolerance=tolerance, spread=4 * tolerance),
+        ResponseEvidence(share=response, spread=4 * tolerance),
+        ConsistencyEvidence(share=consistency, spread=4 * tolerance),
+        GoalEvidence(tolerance=tolerance),
     )
+    assert field.pairwise == (Opposition(tolerance=tolerance / 2, spread=4 * tolerance),)

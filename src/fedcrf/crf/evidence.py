@@ -11,8 +11,8 @@ is evidence. Two quantities are common to several:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,11 @@ from fedcrf.crf.potentials import median, median_of_sorted
 if TYPE_CHECKING:
     from fedcrf.crf.window import Averages
 
-MOST_NORM_DECAY = 2.0
-"""The largest norm decay. One round of very long updates must not excuse everything after it."""
+LARGE_ROUND = 10.0
+"""Clients beyond which a round is large."""
 
-SHARED = ("vote_power", "large_round", "spread")
-"""The settings that the robust CRF's potentials share."""
+NORM_EXPONENT = 0.7
+"""How an honest update's norm grows with its examples: as n^a."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +53,7 @@ class LogOddsPrior(Settings):
 
 
 @dataclass(frozen=True)
-class RobustPart(LinearPart):
-    """Base of the robust CRF's potentials."""
-
-    @classmethod
-    def of(cls, crf: Any) -> tuple[Self, ...]:
-        """Return the potential with the settings of a robust CRF; ``()`` if it is not in use.
-
-        A setting of the CRF has the potential's cause before its name, or the same name if it is
-        one of `SHARED`. One that the CRF lacks keeps its default.
-        """
-        given = {}
-        for each in fields(cls):
-            name = each.name if each.name in SHARED else f"{cls.cause}_{each.name}"
-            if hasattr(crf, name):
-                given[each.name] = getattr(crf, name)
-        return (cls(**given),)
-
-
-@dataclass(frozen=True)
-class MeasuredEvidence(RobustPart):
+class MeasuredEvidence(LinearPart):
     """Base of a robust potential of one client: ψ(q) = κ·q·min(limit, max(0, x_i − t_i)).
 
     x_i is what is measured of the client, or −1 times that; t_i is the threshold.
@@ -95,7 +76,7 @@ class MeasuredEvidence(RobustPart):
         """Return what is measured; (m,), NaN where it is unknown. None where nothing can be."""
         return seen.measured.get(self.cause)
 
-    def threshold(self, seen: Observation, middle: float, deviation: float) -> float | Vector:
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
         """Return t.
 
         Args:
@@ -125,17 +106,11 @@ class NormEvidence(MeasuredEvidence):
     t = max(tolerance, spread·δ) + ½·log k with the lower median deviation δ, since honest clients
     may differ much, and the window's length k: see `longer_for_a_window`.
 
-    The tolerance may grow with the norm decay. Once most clients have learnt their own examples,
-    the updates of the others are long in comparison. A client that lost its weight for its length
-    would then never regain it.
-
     Attributes:
         strength: κ.
         exponent: a, how an honest update's norm grows with the examples.
         tolerance: The smallest t, as a logarithm.
         spread: Lower median deviations that are tolerated.
-        tolerance_growth: How much t grows for each unit of norm decay, in [0, 1]. With 1 an
-            attacker's update may be as long as others once were.
     """
 
     cause: ClassVar[str] = "norm"
@@ -143,10 +118,9 @@ class NormEvidence(MeasuredEvidence):
     limit: ClassVar[float] = 2.0
 
     strength: NotNegative = 8.0
-    exponent: NotNegative = 0.7
+    exponent: NotNegative = NORM_EXPONENT
     tolerance: NotNegative = 1.0
     spread: NotNegative = 4.0
-    tolerance_growth: Fraction = 0.0
 
     def measure(self, seen: Observation) -> Vector:
         """Return z; NaN for a client without examples. The cause ``norm`` is the evidence."""
@@ -160,8 +134,7 @@ class NormEvidence(MeasuredEvidence):
     def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
         """Return t; see `MeasuredEvidence.threshold`."""
         tolerated = max(self.tolerance, self.spread * deviation)
-        longer = math.log(longer_for_a_window(seen.window))
-        return tolerated + longer + self.tolerance_growth * seen.norm_decay
+        return tolerated + math.log(longer_for_a_window(seen.window))
 
 
 @dataclass(frozen=True)
@@ -177,37 +150,30 @@ class ResponseEvidence(MeasuredEvidence):
     The threshold is t = max(share·ν, ν + ℓ·spread·δ) with ν = min(0, median(r)), the large-round
     share ℓ and the lower median deviation δ.
 
-    The threshold may grow with the norm decay, in proportion to the client's trust ratio. A client
-    that has learnt its own examples responds little, so that responses become noise as a federation
-    converges. An attacker that has been found out gains nothing by that.
-
     Attributes:
         strength: κ.
         share: The share of the median client's response that is expected of each client, in [0, 1].
         spread: Lower median deviations that are tolerated in a large round.
         large_round: Clients beyond which a round is large.
-        tolerance_growth: How much t grows for each unit of norm decay.
     """
 
     cause: ClassVar[str] = "curvature_response"
     evidence: ClassVar[str] = "unresponsive"
 
     strength: NotNegative = 10.0
-    share: Fraction = 0.5
+    share: Fraction = 0.25
     spread: NotNegative = 4.0
-    large_round: Positive = 10.0
-    tolerance_growth: NotNegative = 0.0
+    large_round: Positive = LARGE_ROUND
 
     def compare(self, averages: Averages) -> Vector:
         """Return r; see `MeasuredEvidence.compare`."""
         return averages.response
 
-    def threshold(self, seen: Observation, middle: float, deviation: float) -> float | Vector:
-        """Return t of each client; see `MeasuredEvidence.threshold`."""
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
+        """Return t; see `MeasuredEvidence.threshold`."""
         typical = min(0.0, middle)
         spread = self.spread * large_round_share(seen.finite, self.large_round)
-        expected = max(self.share * typical, typical + spread * deviation)
-        return expected + self.tolerance_growth * seen.norm_decay * seen.trust_ratio
+        return max(self.share * typical, typical + spread * deviation)
 
 
 @dataclass(frozen=True)
@@ -237,7 +203,7 @@ class ConsistencyEvidence(MeasuredEvidence):
     strength: NotNegative = 10.0
     share: Fraction = 0.5
     spread: NotNegative = 4.0
-    large_round: Positive = 10.0
+    large_round: Positive = LARGE_ROUND
 
     def compare(self, averages: Averages) -> Vector:
         """Return c, 0 where an update is zero; see `MeasuredEvidence.compare`."""
@@ -271,12 +237,6 @@ class GoalEvidence(MeasuredEvidence):
     strength: NotNegative = 8.0
     tolerance: NotNegative = 1.0
 
-    @classmethod
-    def of(cls, crf: Any) -> tuple[Self, ...]:
-        """Return the potential, as strong as that of the norm; see `RobustPart.of`."""
-        tolerance = crf.goal_tolerance
-        return () if tolerance is None else (cls(crf.norm_strength, tolerance),)
-
     def compare(self, averages: Averages) -> Vector:
         """Return g; see `MeasuredEvidence.compare`."""
         return goal_distance(averages.updates, averages.change, averages.steps)
@@ -287,7 +247,7 @@ class GoalEvidence(MeasuredEvidence):
 
 
 @dataclass(frozen=True)
-class Opposition(RobustPart):
+class Opposition(LinearPart):
     """Trusted clients' updates point against it: ψ(q) = 2λ·q·max(0, σ_i − median(σ) − t).
 
     The opposition that client i meets is σ_i = Σ_j C_ij q̄_j, with the conflict
@@ -305,10 +265,6 @@ class Opposition(RobustPart):
     large-round share ℓ: C_ij = (1 − ℓ)·a_j·(max(0, −cos(u_i, u_j)) − ℓ·max(0, cos(u_i, u_j)))/k_j.
     The threshold is t = (1 − ℓ)·tolerance + ℓ·spread·δ, with the lower median deviation δ of σ.
 
-    The tolerance may grow with the norm decay. As a federation converges, what honest clients agree
-    on is learnt, and clients with rare data are opposed as much as attackers were at first. A
-    client that was opposed before stays distrusted by its remembered label.
-
     Attributes:
         strength: λ ≥ 0.
         tolerance: The tolerated opposition above the median.
@@ -316,18 +272,16 @@ class Opposition(RobustPart):
             honest clients with like data, whose cosines reach 0.9, keep their votes.
         large_round: Clients beyond which a round is large.
         spread: Lower median deviations that are tolerated in a large round.
-        tolerance_growth: How much the tolerance grows for each unit of norm decay.
     """
 
     cause: ClassVar[str] = "opposition"
     evidence: ClassVar[str] = "opposed"
 
     strength: NotNegative = 2.0
-    tolerance: NotNegative = 0.3
+    tolerance: NotNegative = 0.5
     vote_power: Positive = 32.0
-    large_round: Positive = 10.0
+    large_round: Positive = LARGE_ROUND
     spread: NotNegative = 4.0
-    tolerance_growth: NotNegative = 0.0
 
     @property
     def slope(self) -> float:
@@ -340,9 +294,7 @@ class Opposition(RobustPart):
         judges = np.flatnonzero(seen.finite & (seen.credit >= 0.5))
         large = large_round_share(seen.finite, self.large_round)
         conflicts = conflict(seen.cosines, large) * ((1.0 - large) * seen.credit * counted)
-        tolerance: float | Vector = (1.0 - large) * (
-            self.tolerance + self.tolerance_growth * seen.norm_decay
-        )
+        tolerance: float | Vector = (1.0 - large) * self.tolerance
         if seen.sizes is not None:
             tolerance = tolerance * np.sqrt(np.maximum(1.0, seen.sizes))
 
@@ -358,18 +310,6 @@ class Opposition(RobustPart):
             return self.against(evidence, labels, {self.cause: met, "vote": counted})
 
         return energy
-
-
-EVIDENCE: tuple[type[MeasuredEvidence], ...] = (
-    NormEvidence,
-    ResponseEvidence,
-    ConsistencyEvidence,
-    GoalEvidence,
-)
-"""The robust CRF's potentials of one client."""
-
-PAIRWISE = (Opposition,)
-"""Those between clients."""
 
 
 def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:
@@ -455,30 +395,6 @@ def median_and_lower_mad(values: Vector) -> tuple[float, float]:
     middle = median_of_sorted(ordered)
     below = ordered[: ordered.searchsorted(middle, "right")]
     return middle, median_of_sorted((middle - below)[::-1])
-
-
-def trust_ratio(trusted: Vector, unknown: float) -> Vector:
-    """Return min(1, trusted_i / unknown); 1 for a new client, and where ``unknown`` is 0.
-
-    Args:
-        trusted: (m,) expected labels when the clients last took part; NaN for a new client.
-        unknown: The expected label of a new client.
-    """
-    if unknown == 0.0:
-        return np.ones_like(trusted)
-    return np.fmin(1.0, trusted / unknown)  # 1 for NaN
-
-
-def norm_decay(median: float, longest: float) -> float:
-    """Return log(longest / median), within 0 and `MOST_NORM_DECAY`; 0 where either is 0.
-
-    Args:
-        median: The round's median norm.
-        longest: The longest median norm of the rounds before.
-    """
-    if not (longest > 0 and median > 0):
-        return 0.0
-    return min(MOST_NORM_DECAY, max(0.0, math.log(longest) - math.log(median)))
 
 
 def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: float) -> Vector:

@@ -28,8 +28,7 @@ class Plain(NamedTuple):
 
     Attributes:
         dtype: Its dtype; as given, any of whole numbers, or any real one.
-        axes: A letter or a number for each: k clients, T paths, L labels, sketches of s numbers,
-            b in an average before the recent one.
+        axes: A letter or a number for each: k clients, T paths, L labels, sketches of s numbers.
         attribute: Where an axis is of clients or paths, the attribute of `Row` or `Path` in it.
     """
 
@@ -44,22 +43,21 @@ ARRAYS: Mapping[str, Plain] = {
     "clients": Plain(np.int64, "k"),  # identities, rising, in the order of the next four
     "beliefs": Plain(np.float64, "kL", "belief"),
     "sketches": Plain(np.float32, "ks", "sketch"),
-    "before": Plain(np.float32, "kb", "before"),
+    "before": Plain(np.float32, "ks", "before"),
     "rounds": Plain(np.int64, "k"),  # each client's row of the next four
     "positions": Plain(np.float64, "Ts", "position"),  # of each path, the longest ago first
-    "earlier": Plain(np.float64, "Tb", "earlier"),
+    "earlier": Plain(np.float64, "Ts", "earlier"),
     "counts": Plain(np.int64, "T", "count"),
     "last": Plain(np.int64, "T", "last"),
     "expected": Plain(np.float64, "s"),
-    "longest": Plain(np.float64, "1"),
     "window": Plain(np.float64, "5"),
 }
 """What they hold is an attribute of `ClientMemory`, `Row` or `Path`."""
 
 ADDED = ("before", "earlier", "counts", "last", "window")
-"""Those that memories of version 0.1 lack; they are of a rule without windows."""
+"""Those that memories of version 0.1 lack, which knows no windows."""
 
-SHARED = ("layout", "labels", "expected", "longest", "window")
+SHARED = ("layout", "labels", "expected", "window")
 """Those that belong to no single client."""
 
 LARGEST_SKETCHED = 1e30
@@ -74,8 +72,7 @@ class Path:
 
     Attributes:
         position: (s,) float64 sketch of the recent average; see `fedcrf.crf.window`.
-        earlier: (b,) float64 sketch of the average before it; NaN after the first round, and
-            without numbers where nothing is averaged.
+        earlier: (s,) float64 sketch of the average before it; NaN after the first round.
         count: The rounds in which these clients took part.
         last: The number of the last of them among all rounds, from 1.
     """
@@ -93,8 +90,7 @@ class Row:
     Attributes:
         belief: (L,) float64 marginals.
         sketch: (s,) float32 sketch of the recent average of its updates; see `fedcrf.crf.window`.
-        before: (b,) float32 sketch of the average before it; NaN after the first round, and without
-            numbers where nothing is averaged.
+        before: (s,) float32 sketch of the average before it; NaN after the first round.
         path: The models that it started from.
     """
 
@@ -108,7 +104,7 @@ class Row:
 class ClientMemory(Mapping[str, NDArray[Any]]):
     """A table with a row for each of k clients, and as a mapping its plain arrays, `ARRAYS`.
 
-    An array is stacked only when it is read by name: a row takes 16 KiB where s = 4096, and a round
+    An array is stacked only when it is read by name: a row takes 4 KiB where s = 512, and a round
     replaces the rows of its own clients alone.
 
     Attributes:
@@ -117,8 +113,6 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         labels: (L,) float64, the labels of the beliefs. With others it is of another rule.
         rows: The rows by identity, the longest absent first; of one round the smaller first.
         expected: (s,) float64 sketch of the next global model, if nothing but the rule moves it.
-        longest: (1,) float64, the largest median norm of a round so far; 0 before the first.
-        averaged: Whether rows keep averages before the recent ones, for windows.
         window: (5,) float64, `fedcrf.crf.window.Window.numbers`.
     """
 
@@ -126,21 +120,14 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
     labels: NDArray[np.float64]
     rows: Mapping[int, Row]
     expected: NDArray[np.float64]
-    longest: NDArray[np.float64]
     window: NDArray[np.float64]
-    averaged: bool = False
 
     __eq__ = object.__eq__  # a mapping would compare arrays
     __hash__ = object.__hash__
 
     @classmethod
     def of(
-        cls,
-        memory: Arrays | None,
-        layout: Sequence[int],
-        labels: Sequence[float],
-        *,
-        averaged: bool = False,
+        cls, memory: Arrays | None, layout: Sequence[int], labels: Sequence[float]
     ) -> ClientMemory:
         """Return the given memory; one without clients where none is given.
 
@@ -148,7 +135,6 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             memory: As the round before returned it, or its plain arrays, which are checked.
             layout: What the memory's layout must be.
             labels: What its labels must be.
-            averaged: Whether the rule has windows.
 
         Raises:
             FedcrfError: It is the memory of another rule or federation, or it is damaged.
@@ -158,9 +144,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             labels=np.array(labels, dtype=np.float64),
             rows={},
             expected=np.zeros(layout[1]),
-            longest=np.zeros(1),
             window=Window().numbers,
-            averaged=averaged,
         )
         if memory is not None and not isinstance(memory, Mapping):
             raise FedcrfError(
@@ -172,8 +156,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if isinstance(memory, cls):
             memory._check_settings(new)
             return memory
-        if set(memory) == set(ARRAYS) - set(ADDED):
-            memory = _of_version_0_1(memory)
+        memory = _of_today(memory)
         if set(memory) != set(ARRAYS):
             odd = sorted(map(str, set(memory) ^ set(ARRAYS)))[0]
             raise FedcrfError(
@@ -190,8 +173,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             raise damaged from None
         if arrays["layout"].shape != new.layout.shape:
             raise damaged
-        kept = arrays["before"].ndim == 2 and arrays["before"].shape[1] > 0
-        given = cls(rows={}, averaged=kept, **{name: arrays[name] for name in SHARED})
+        given = cls(rows={}, **{name: arrays[name] for name in SHARED})
         given._check_settings(new)
         if not _fit_together(arrays, new) or not _hold_values(arrays):
             raise damaged
@@ -220,9 +202,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
     @cached_property
     def _lengths(self) -> dict[str, int]:
         """The lengths of the axes that do not depend on how many clients are remembered."""
-        size = len(self.expected)
-        fixed = {"1": 1, "4": 4, "5": 5, "L": len(self.labels), "s": size}
-        return {**fixed, "b": size if self.averaged else 0}
+        return {"4": 4, "5": 5, "L": len(self.labels), "s": len(self.expected)}
 
     def _stacked(self, name: str, parts: Collection[Row | Path]) -> NDArray[Any]:
         """Return one attribute of rows or paths as an array of its own."""
@@ -234,12 +214,11 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
     def _new_row(self) -> Row:
         """The row of a client that is new."""
         unknown = np.full(len(self.expected), np.nan)
-        before = unknown[: self._lengths["b"]]
         return Row(
             belief=np.full(len(self.labels), np.nan),
             sketch=unknown.astype(np.float32),
-            before=before.astype(np.float32),
-            path=Path(unknown, before, count=0, last=0),
+            before=unknown.astype(np.float32),
+            path=Path(unknown, unknown, count=0, last=0),
         )
 
     def gather(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.float64], Averages]:
@@ -262,7 +241,6 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         averages: Averages,
         *,
         expected: NDArray[np.float64],
-        median_norm: float,
         window: NDArray[np.float64],
         most: int,
     ) -> ClientMemory:
@@ -273,12 +251,10 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             beliefs: (m, L) their marginals.
             averages: Of their updates and of the models that they started from.
             expected: (s,) sketch of the model after the round.
-            median_norm: Of the averages of the round.
             window: Of the next round.
             most: Clients to remember, or m where that is more. The longest absent are forgotten
                 first.
         """
-        averages = averages if self.averaged else averages.of_one_round()
         rows, identities = dict(self.rows), clients.tolist()
         number = 1 + (next(reversed(rows.values())).path.last if rows else 0)
         paths = {
@@ -304,8 +280,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         surplus = len(rows) - max(most, len(clients))
         if surplus > 0:
             rows = dict(islice(rows.items(), surplus, None))
-        longest = np.maximum(self.longest, median_norm)
-        return replace(self, rows=rows, expected=expected, longest=longest, window=window)
+        return replace(self, rows=rows, expected=expected, window=window)
 
     def trusts_absent(self, clients: NDArray[np.int64], least: float) -> bool:
         """Return whether a client that is not among these (m,) has an expected label of ``least``.
@@ -323,10 +298,8 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
 
     def _check_settings(self, like: ClientMemory) -> None:
         """Raise a `FedcrfError` where layout or labels differ from another's."""
-        parts = ("model size", "sketch size", "sketch seed", "model given", "labels", "windows")
-        settings = (
-            [*each.layout.tolist(), each.labels.tolist(), each.averaged] for each in (self, like)
-        )
+        parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
+        settings = ([*each.layout.tolist(), each.labels.tolist()] for each in (self, like))
         other = "; ".join(
             f"{name} {kept}, here {here}"
             for name, kept, here in zip(parts, *settings, strict=True)
@@ -371,17 +344,33 @@ def _rows(arrays: Arrays) -> dict[int, Row]:
     }
 
 
-def _of_version_0_1(memory: Arrays) -> Arrays:
-    """Return a memory of version 0.1 with the arrays that it lacked."""
-    rows, positions = (np.shape(as_numpy(memory[name])) for name in ("sketches", "positions"))
-    return {
-        **memory,
-        "before": np.empty((*rows[:1], 0), np.float32),
-        "earlier": np.empty((*positions[:1], 0)),
-        "counts": np.ones(positions[:1], np.int64),
-        "last": np.arange(1, 1 + sum(positions[:1])),
-        "window": Window().numbers,
-    }
+def _of_today(memory: Arrays) -> Arrays:
+    """Return a memory of any version with the arrays that it has today.
+
+    Earlier versions had the longest norm. Version 0.1 lacked windows, and rules without windows had
+    no averages before the recent ones.
+    """
+    names = set(memory) - {"longest"}
+    lacking = names == set(ARRAYS) - set(ADDED)
+    if not lacking and names != set(ARRAYS):
+        return memory  # of another rule
+    try:
+        given = {name: as_numpy(memory[name]) for name in names}
+    except NO_ARRAY:
+        return memory  # damaged
+    clients, rounds = (len(np.atleast_1d(given[name])) for name in ("clients", "positions"))
+    if lacking:
+        given |= {
+            "before": np.empty((clients, 0), np.float32),
+            "earlier": np.empty((rounds, 0)),
+            "counts": np.ones(rounds, np.int64),
+            "last": np.arange(1, 1 + rounds),
+            "window": Window().numbers,
+        }
+    for name, like in (("before", "sketches"), ("earlier", "positions")):
+        if given[name].ndim == 2 and not given[name].shape[1]:
+            given[name] = np.full_like(given[like], np.nan)
+    return given
 
 
 def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
@@ -400,23 +389,17 @@ def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
 
 def _hold_values(arrays: Arrays) -> bool:
     """Return whether the numbers in plain arrays that fit together can be a memory's."""
-    beliefs, rounds, longest = arrays["beliefs"], arrays["rounds"], arrays["longest"]
+    beliefs, rounds = arrays["beliefs"], arrays["rounds"]
     counts, window = arrays["counts"], arrays["window"]
-    finite = ["sketches", "positions", "longest", "window"]
+    finite = ["sketches", "positions", "window"]
     if not arrays["layout"][3]:  # where the model is given, nothing reads what is expected of it
         finite.append("expected")
     return (
         all(bool(np.isfinite(arrays[name]).all()) for name in finite)
         and len(np.unique(arrays["clients"])) == len(rounds)
         and bool(((rounds >= 0) & (rounds < len(counts))).all())
-        and bool(
-            (counts >= 1).all()
-            and (arrays["last"] >= 1).all()
-            and (longest >= 0).all()
-            and (beliefs >= 0).all()
-        )
+        and bool((counts >= 1).all() and (arrays["last"] >= 1).all() and (beliefs >= 0).all())
         and bool(window[0] >= 1 and (np.delete(window, 2) >= 0).all())
-        and bool(window[0] == 1 or arrays["before"].shape[1] > 0)
         and not np.isinf(arrays["before"]).any()
         and not np.isinf(arrays["earlier"]).any()
         and np.allclose(beliefs.sum(axis=1), 1.0)

@@ -37,10 +37,6 @@ class Observation:
         before: (m, L) marginals of the round in which a client last took part; NaN rows for new
             clients. None without a memory.
         credit: (m,) in [0, 1], how much a client's opposition to others counts; or one for all.
-        trust_ratio: (m,) in [0, 1], a client's trust when it last took part, as a share of a new
-            client's prior trust; or one for all. 1 for a new client.
-        norm_decay: The logarithm by which the round's median norm is below the longest median norm
-            so far; 0 where it is not below.
         sizes: (m,) each client's examples as a multiple of the median, as far as they are believed;
             None where all clients count as of one size.
         window: k, the rounds over which the updates are averaged. What averages share is no news:
@@ -53,8 +49,6 @@ class Observation:
     measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     before: NDArray[np.float64] | None = None
     credit: NDArray[np.float64] | float = 1.0
-    trust_ratio: NDArray[np.float64] | float = 1.0
-    norm_decay: float = 0.0
     sizes: NDArray[np.float64] | None = None
     window: float = 1.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -20,33 +19,54 @@ from fedcrf.checks import (
     Positive,
     Settings,
     Share,
-    Text,
     number,
 )
 from fedcrf.crf.evidence import (
-    EVIDENCE,
-    PAIRWISE,
+    NORM_EXPONENT,
+    ConsistencyEvidence,
+    GoalEvidence,
     LogOddsPrior,
     MeasuredEvidence,
+    NormEvidence,
+    Opposition,
     ResponseEvidence,
     clip_factors,
     longer_for_a_window,
-    norm_decay,
     supported_counts,
-    trust_ratio,
     votes,
 )
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
-from fedcrf.crf.field import Field, Inference, checked_labels, transition
+from fedcrf.crf.field import Field, Inference, transition
 from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import median, median_norm
-from fedcrf.crf.weights import base_weights, capped_weights, refined_weights, trusted_weights
+from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted_weights
 from fedcrf.crf.window import Averages, Window
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
+
+EARLIER_SETTINGS = (
+    *("labels", "iterations", "damping", "copy_power", "vote_power", "spread", "count_cap"),
+    *("large_round", "crowd", "goal_tolerance"),
+    *("norm_strength", "norm_exponent", "norm_tolerance", "norm_threshold"),
+    *("norm_tolerance_growth", "norm_memory"),
+    *("opposition_strength", "opposition_tolerance"),
+    *("opposition_tolerance_growth", "opposition_memory"),
+    *("curvature_response_strength", "response_strength"),
+    *("curvature_response_share", "response_share"),
+    *("curvature_response_tolerance_growth", "response_memory"),
+    *("update_consistency_strength", "steadiness_strength"),
+    *("update_consistency_share", "steadiness_share"),
+)
+"""What could be set in earlier versions."""
+
+COPY_POWER = 100.0
+"""How alike updates must be to share one client's weight.
+
+Copies have a cosine of 1; honest updates from similar data reach 0.95.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,72 +110,44 @@ class RobustCRF(Settings):
     - opposition (`Opposition`): trusted clients' updates point against it;
     - curvature response (`ResponseEvidence`): its update does not change against the model's step;
     - update consistency (`ConsistencyEvidence`): its update turns away from its last one;
-    - goal distance (`GoalEvidence`), where ``goal_tolerance`` is given: by its own response, it
-      wants the model to go much farther than others do.
+    - goal distance (`GoalEvidence`): by its own response, it wants the model to go much farther
+      than others do.
 
-    Each has a tolerance, and only what exceeds it is evidence. Agreement earns nothing. The prior
-    is P(q) ∝ exp(b·q), and a client's label is a Markov chain over rounds (`Field`). A client that
-    reports evidence against itself is trusted less, and its opposition to others counts less.
+    Each tolerates some, and only what exceeds that is evidence. Agreement earns nothing. The prior
+    is P(q) ∝ exp(b·q), and a client's label is a Markov chain over rounds (`Field`). Clients may
+    report evidence against themselves (`EvidenceCRF`): such a client is trusted less, and its
+    opposition to others counts less.
 
     Weights are α_i ∝ n_i q̄_i / k_i with k_i = 1 + Σ_{j≠i} max(0, cos(u_i, u_j))^p, so that copies
     share the weight of one client. The next model is w + Σ α_i s_i u_i, in which s_i clips long
     updates.
 
-    As a federation converges, updates become short, and honest clients differ in most of what is
-    left. Tolerances may therefore grow with the norm decay: the logarithm by which the round's
-    median norm is below the longest median norm so far, from 0 to 2.
+    Where a round is one mini-batch, a single update is mostly noise. So updates are averaged over a
+    window of rounds, whose length the CRF finds (`fedcrf.crf.window`).
 
     Clients are remembered under their identities, also while they are absent. What is compared with
     an earlier round is compared by sketches; nothing of size d is remembered.
 
     Attributes:
-        labels: Reliability labels 𝒬.
+        tolerance: τ, how much clients may differ. An opposition of 0.5τ is tolerated, a norm of
+            exp(τ) medians, a goal exp(τ) times as far away as the median's, and in a large round 4τ
+            lower median deviations. A curvature response may lack 0.75τ of the median's, an update
+            consistency 0.5τ. A larger τ accuses fewer honest clients, and lets more attackers
+            through.
         prior_log_odds: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the probability that a client's label stays.
-        longest_window: The most rounds over which updates are averaged before they are looked at;
-            see `fedcrf.crf.window`. Where left out nothing is averaged.
-        opposition_strength: λ.
-        opposition_tolerance: The tolerated opposition above the median.
-        opposition_tolerance_growth: How much that grows for each unit of norm decay.
-        vote_power: How alike updates must be to count as copies.
-        large_round: Clients beyond which a round is large; see `Opposition`.
-        copy_power: p, how alike updates must be to share one client's weight. Copies have a cosine
-            of 1; honest updates from similar data reach 0.95.
-        spread: Lower median deviations that are tolerated: of the norm in every round; of
-            opposition, response and consistency in a large one.
-        norm_strength: κ of the norm.
-        norm_exponent: How an honest update's norm grows with its examples.
-        norm_tolerance: The tolerated excess of the norm, as a logarithm.
-        norm_tolerance_growth: How much that grows for each unit of norm decay, in [0, 1].
-        curvature_response_strength: κ of the curvature response.
-        curvature_response_share: The share of the median client's response that is expected of each
-            client, in [0, 1].
-        curvature_response_tolerance_growth: How much the tolerance grows for each unit of norm
-            decay; in proportion less for a client that was trusted less than a new one.
-        update_consistency_strength: κ of the update consistency.
-        update_consistency_share: The share of the median client's consistency that is expected of
-            each client, in [0, 1].
-        goal_tolerance: How much farther than the median's a client's goal may be, as a logarithm;
-            beyond it, κ is that of the norm. Where left out, goals are no evidence.
+        longest_window: The most rounds over which updates are averaged before they are looked at.
         clip: The norm to which updates are clipped, in median norms; √k times as many in a window
-            of k rounds. It grows with the norm decay where ``norm_tolerance_growth`` is above 0.
+            of k rounds.
         counts: How counts of examples are believed. "attested": in full. "claimed": of a client
-            that responds, up to ``count_cap`` times what the length of its update supports
-            (`supported_counts`). Otherwise, and where left out, up to ``count_cap`` medians. A
-            client whose count is believed in either way may meet the more opposition.
-        count_cap: The largest count of examples that is believed; see ``counts``.
-        evidence: Name of the evidence that clients report; see `EvidenceCRF`.
-        evidence_threshold: Its tolerance, in deviations above the median.
-        evidence_softening: Added to its median deviation, in its unit.
-        evidence_strength: How steeply it grows beyond its tolerance.
-        evidence_limit: The largest reported evidence.
+            that responds, up to three times what the length of its update supports
+            (`supported_counts`); otherwise up to three medians. A client whose count is believed
+            may meet the more opposition.
         trust_floor: The smallest Σβq̄ with which the model moves, as a multiple of the trust in a
             new client; below it all weights are 0. For a known attacker that reports alone it is
             1 − s at most, the trust that returns in a round. With 0 such an attacker would have all
             of the weight.
-        iterations: Mean-field updates.
-        damping: Share of the marginals that an update keeps, in [0, 1).
-        remember: Clients that are remembered, 16.5 kB each, or as many as take part in a round. The
+        remember: Clients that are remembered, 4.2 kB each, or as many as take part in a round. The
             longest absent are forgotten first; they are new when they return.
         sketch_size: Numbers in a sketch; the error of a cosine is about 1/√size.
         sketch_seed: Seed of the sketches' signs, which must stay secret: an attacker that knows
@@ -184,76 +176,52 @@ class RobustCRF(Settings):
         [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0]
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {
-        "inclination": "prior_log_odds",
-        "crowd": "large_round",
-        "norm_threshold": "norm_tolerance",
-        "norm_memory": "norm_tolerance_growth",
-        "opposition_memory": "opposition_tolerance_growth",
-        "response_strength": "curvature_response_strength",
-        "response_share": "curvature_response_share",
-        "response_memory": "curvature_response_tolerance_growth",
-        "steadiness_strength": "update_consistency_strength",
-        "steadiness_share": "update_consistency_share",
+    behaviour: ClassVar[int] = 4
+    renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
+    gone: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(EARLIER_SETTINGS, "give tolerance, on which it depends"),
+        **dict.fromkeys(
+            (each.name for each in fields(EvidenceCRF)), "EvidenceCRF has it, with its default here"
+        ),
     }
+    labels: ClassVar[tuple[float, ...]] = (0.0, 0.25, 1.0)
+    reported: ClassVar[EvidenceCRF] = EvidenceCRF()
+    """The CRF of the evidence that clients report."""
 
-    labels: tuple[float, ...] = (0.0, 0.25, 1.0)
+    tolerance: NotNegative = 1.0
     prior_log_odds: Finite = 2.0
     persistence: Share = 0.9
-    longest_window: Annotated[float, number(1.0)] | None = None
-    opposition_strength: NotNegative = 2.0
-    opposition_tolerance: NotNegative = 0.3
-    opposition_tolerance_growth: NotNegative = 0.0
-    vote_power: Positive = 32.0
-    large_round: Positive = 10.0
-    copy_power: Positive = 100.0
-    spread: NotNegative = 4.0
-    norm_strength: NotNegative = 8.0
-    norm_exponent: NotNegative = 0.7
-    norm_tolerance: NotNegative = 1.0
-    norm_tolerance_growth: Fraction = 0.0
-    curvature_response_strength: NotNegative = 10.0
-    curvature_response_share: Fraction = 0.5
-    curvature_response_tolerance_growth: NotNegative = 0.0
-    update_consistency_strength: NotNegative = 10.0
-    update_consistency_share: Fraction = 0.5
-    goal_tolerance: NotNegative | None = None
+    longest_window: Annotated[float, number(1.0)] = 10.0
     clip: Positive = 2.0
-    counts: Literal["claimed", "attested"] | None = None
-    count_cap: Positive = 3.0
-    evidence: Text = "residual_loss"
-    evidence_threshold: NotNegative = 1.0
-    evidence_softening: Positive = 0.55
-    evidence_strength: Positive = 6.0
-    evidence_limit: NotNegative = 6.0
+    counts: Literal["claimed", "attested"] = "claimed"
     trust_floor: Fraction = 0.15
-    iterations: Natural = 30
-    damping: Share = 0.5
     remember: Count = 4096
-    sketch_size: Count = 4096
+    sketch_size: Count = 512
     sketch_seed: Natural | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "labels", checked_labels(self.labels))
-        if self.counts == "claimed" and self.norm_exponent == 0.0:
-            raise FedcrfError(
-                'norm_exponent 0: give one above 0 where counts are "claimed", since lengths that '
-                "do not grow with the examples support none"
-            )
 
     @cached_property
     def field(self) -> Field:
         """The field of these settings."""
+        spread = 4.0 * self.tolerance
         return Field(
             self.labels,
             LogOddsPrior(self.prior_log_odds),
-            evidence=tuple(part for kind in EVIDENCE for part in kind.of(self)),
-            pairwise=tuple(part for kind in PAIRWISE for part in kind.of(self)),
+            evidence=(
+                NormEvidence(tolerance=self.tolerance, spread=spread),
+                ResponseEvidence(share=self._response_share, spread=spread),
+                ConsistencyEvidence(share=max(0.0, 1.0 - 0.5 * self.tolerance), spread=spread),
+                GoalEvidence(tolerance=self.tolerance),
+            ),
+            pairwise=(Opposition(tolerance=0.5 * self.tolerance, spread=spread),),
             persistence=self.persistence,
-            iterations=self.iterations,
-            damping=self.damping,
+            iterations=30,
+            damping=0.5,
         )
+
+    @property
+    def _response_share(self) -> float:
+        """The share of the median client's response that is expected of each."""
+        return max(0.0, 1.0 - 0.75 * self.tolerance)
 
     def prior_label(
         self, remembered: NDArray[np.float64], window: float = 1.0
@@ -273,11 +241,6 @@ class RobustCRF(Settings):
         """p₀, the expected label of a new client."""
         labels = np.asarray(self.labels)
         return float(LogOddsPrior(self.prior_log_odds).probabilities(labels) @ labels)
-
-    @cached_property
-    def reported(self) -> EvidenceCRF:
-        """The CRF of the evidence that clients report."""
-        return EvidenceCRF(**{each.name: getattr(self, each.name) for each in fields(EvidenceCRF)})
 
     def infer(
         self,
@@ -372,12 +335,11 @@ class RobustCRF(Settings):
         found = self.field.infer(seen)
 
         trust = found.expected_label * credit
-        copies = np.where(finite, votes(statistics.cosines, self.copy_power), np.nan)
+        copies = np.where(finite, votes(statistics.cosines, COPY_POWER), np.nan)
         base, _ = refined_weights(seen.num_examples, np.where(finite, copies, 0.0))
         decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
         longest = self.clip * median_norm(statistics.norms, finite)
         longest *= longer_for_a_window(seen.window)
-        longest *= math.exp(self.norm_tolerance_growth * seen.norm_decay)
         clip = clip_factors(statistics.norms, finite, longest)
         learnt = found.marginals
         if decided.kept_reason is not None:
@@ -394,7 +356,7 @@ class RobustCRF(Settings):
                 "remembered": past.trust,
                 "clip": clip,
                 "copies": copies,
-                **({"window": np.where(finite, seen.window, np.nan)} if self._windowed else {}),
+                "window": np.where(finite, seen.window, np.nan),
                 **self._counted_parts(claimed, seen.num_examples),
                 **(reported.causes if reported is not None and evidence else {}),
             },
@@ -406,10 +368,6 @@ class RobustCRF(Settings):
             trusted_share=decided.share,
             kept_reason=decided.kept_reason,
         )
-
-    @property
-    def _windowed(self) -> bool:
-        return self.longest_window is not None
 
     def _recalled(
         self,
@@ -423,7 +381,7 @@ class RobustCRF(Settings):
         who = identities(clients, len(statistics.finite))
         seed, given = self.sketch_seed or 0, position is not None
         layout = (statistics.dimension, self.sketch_size, seed, given)
-        known = ClientMemory.of(memory, layout, self.labels, averaged=self._windowed)
+        known = ClientMemory.of(memory, layout, self.labels)
         position = known.expected if position is None else position
         # Rounded, so that a repeated update has not changed.
         sketches = as_remembered(sketches).astype(np.float64)
@@ -441,7 +399,7 @@ class RobustCRF(Settings):
         credit: NDArray[np.float64] | float,
     ) -> Observation:
         """Return what the field sees of a round: its updates' averages, and how they compare."""
-        finite, averages = statistics.finite, past.averages
+        averages = past.averages
         if past.window.length > 1.0:
             statistics = replace(statistics, gram=averages.updates @ averages.updates.T)
         measured = {
@@ -451,19 +409,16 @@ class RobustCRF(Settings):
             and (compared := part.compare(averages)) is not None
         }
         response = averages.response
-        if self._windowed and not median(response[np.isfinite(response)]) < 0.0:
+        if not median(response[np.isfinite(response)]) < 0.0:
             # Nobody responds yet; a longer window will show who does.
             response = measured[ResponseEvidence.cause] = np.full_like(response, np.nan)
         counted, sizes = self._counted(claimed, statistics.norms, response)
-        longest = float(past.memory.longest[0])
         return Observation(
             statistics,
             num_examples=counted,
             measured=measured,
             before=past.beliefs,
             credit=credit,
-            trust_ratio=trust_ratio(past.trust, self.unknown_label),
-            norm_decay=norm_decay(median_norm(statistics.norms, finite), longest),
             sizes=sizes,
             window=past.window.length,
         )
@@ -489,15 +444,12 @@ class RobustCRF(Settings):
     ) -> ClientMemory:
         """Return the memory after a round, in which the updates had these (m,) coefficients."""
         present = slice(None) if seen.finite.all() else seen.finite  # all rows, without a copy
-        window = past.window
-        if self.longest_window is not None:
-            window = window.after(past.averages.response, self.longest_window)
+        window = past.window.after(past.averages.response, self.longest_window)
         return past.memory.scatter(
             past.clients[present],
             learnt[present],
             past.averages.of_clients(present),
             expected=past.position + coefficients[present] @ past.sketches[present],
-            median_norm=median_norm(seen.statistics.norms, seen.finite),
             window=window.numbers,
             most=self.remember,
         )
@@ -509,24 +461,20 @@ class RobustCRF(Settings):
         response: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """Return the shares of examples that count, and the clients' sizes where they matter."""
-        if self.counts is None:
-            return capped_weights(claimed, self.count_cap), None
         if not claimed.any():
             return claimed, None
         typical = median(claimed[claimed > 0])
         if self.counts == "attested":
             return claimed, claimed / typical
         known = response[np.isfinite(response)]
-        responds = response < self.curvature_response_share * min(
-            0.0, median(known) if len(known) else 0.0
-        )
+        responds = response < self._response_share * (median(known) if len(known) else 0.0)
         counted, sized = (
             np.where(
                 responds,
-                supported_counts(claimed, norms, self.norm_exponent, most),
+                supported_counts(claimed, norms, NORM_EXPONENT, most),
                 np.minimum(claimed, most * typical),
             )
-            for most in (self.count_cap, 1.0)
+            for most in (COUNT_CAP, 1.0)
         )
         return counted / counted.sum(), sized / median(sized[sized > 0])
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.crf.potentials import median
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import EPSILON, as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY, check_filled, is_floating
+
+COUNT_CAP = 3.0
+"""A count of examples that nothing supports is believed up to so many medians."""
 
 
 def base_weights(
@@ -90,35 +92,6 @@ def trusted_weights(
         return TrustedWeights(np.zeros_like(base), False, share, reason)
     weights, fell_back = refined_weights(base, expected_label)
     return TrustedWeights(weights, fell_back, share, None)
-
-
-def capped_weights(base: NDArray[np.float64], cap: float) -> NDArray[np.float64]:
-    """Return weights of which none exceeds ``cap`` median weights, scaled to sum to 1.
-
-    Args:
-        base: (m,) weights.
-        cap: The largest weight, in medians of the weights above 0.
-    """
-    capped = np.minimum(base, _largest_counted(base, cap))
-    total = capped.sum()
-    return np.asarray(capped / total) if total > 0 else capped
-
-
-def counted_parts(base: NDArray[np.float64], cap: float) -> NDArray[np.float64]:
-    """Return which part of each weight `capped_weights` keeps, before it scales them.
-
-    Returns:
-        (m,) in (0, 1]; 1 for a client without weight.
-    """
-    parts = np.ones(len(base))
-    np.divide(_largest_counted(base, cap), base, out=parts, where=base > 0)
-    return np.minimum(1.0, parts)
-
-
-def _largest_counted(base: NDArray[np.float64], cap: float) -> float:
-    """Return the largest weight that counts in full; infinity where all are 0."""
-    held = base[base > 0]
-    return cap * median(held) if len(held) else math.inf
 
 
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:

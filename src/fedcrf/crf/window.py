@@ -113,10 +113,9 @@ class Averages:
 
     Attributes:
         updates: (m, s) U of each client.
-        before: (m, b) V of each client; b is s, or 0 in a memory without windows, where V is the
-            last U.
+        before: (m, s) V of each client.
         positions: (T, s) the recent averages of the paths.
-        earlier: (T, b) the averages before them.
+        earlier: (T, s) the averages before them.
         counts: (T,) how many rounds are in them.
         rounds: (m,) each client's row of the last three.
     """
@@ -145,12 +144,12 @@ class Averages:
         return curvature_response(self.change, self.steps)
 
     def after(self, sketches: Matrix, position: Vector, length: float) -> Self:
-        """Return the averages after a round, V of b = s numbers.
+        """Return the averages after a round.
 
         Args:
             sketches: (m, s) sketches of the updates.
             position: (s,) sketch of the global model.
-            length: k; where nothing is averaged, 1.
+            length: k.
         """
         counts = self.counts + 1
         if length == 1.0:  # U is the update itself, and V the one before
@@ -176,17 +175,6 @@ class Averages:
             updates=self.updates[chosen],
             before=self.before[chosen],
             rounds=self.rounds[chosen],
-        )
-
-    def of_one_round(self) -> Self:
-        """Return what a memory without windows keeps: the updates and model of one round."""
-        return replace(
-            self,
-            before=self.before[:, :0],
-            positions=self.positions[:1],
-            earlier=self.earlier[:1, :0],
-            counts=np.ones(1, dtype=np.int64),
-            rounds=np.zeros_like(self.rounds),
         )
 
 

@@ -27,7 +27,7 @@ from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.settings import build, fixed
+from fedcrf.experiments.settings import build, without_gone
 from fedcrf.experiments.store import ROUNDS, Course, line_of, read_lines, read_record, undamaged
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
@@ -201,8 +201,7 @@ def _rule(name: str, settings: Mapping[str, Any]) -> Rule:
         raise TypeError(f"{name} has settings {settings!r}, which are not by name")
     kind = byzfl_rule(name) if name.startswith(PREFIX) else _by_class(RULES)[name]
     current = current_names(settings, kind.renamed, name, notice=False)
-    free = {key: value for key, value in current.items() if key not in fixed(kind)}
-    return build(kind, free, name)
+    return build(kind, without_gone(current, kind), name)
 
 
 def _by_class(registry: Mapping[str, type[T]]) -> dict[str, type[T]]:

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
-from fedcrf.checks import check_whole
+from fedcrf.checks import check_not_gone, check_whole
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extensions import installed, is_outside, short_name
 from fedcrf.objectives import OBJECTIVES
@@ -105,10 +105,7 @@ def build(kind: type[T], options: Options, where: str) -> T:
         raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
     known = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
     for key in options:
-        if key in fixed(kind):
-            raise FedcrfError(
-                f"{prefix}{key} is fixed: leave it out; free are {', '.join(known) or 'none'}"
-            )
+        check_not_gone(key, kind, prefix)
         if key not in known:
             raise (
                 unknown_name(f"key{within}", key, known)
@@ -182,16 +179,14 @@ def plain(settings: Any) -> dict[str, Any]:
 
 
 def ignored(settings: Any) -> frozenset[str]:
-    """Return the settings that mean nothing to a class of settings or one of it, or are fixed."""
+    """Return the settings that mean nothing to a class of settings, or to one of it."""
     named: frozenset[str] = getattr(settings, "ignores", frozenset())
-    return named | fixed(settings)
+    return named
 
 
-def fixed(settings: Any) -> frozenset[str]:
-    """Return the settings of a class, or of one of it, that cannot be given."""
-    if not dataclasses.is_dataclass(settings):
-        return frozenset()
-    return frozenset(field.name for field in dataclasses.fields(settings) if not field.init)
+def without_gone(options: Options, kind: type) -> dict[str, Any]:
+    """Return the settings of a stored run without those that its class has no more."""
+    return {key: value for key, value in options.items() if key not in getattr(kind, "gone", {})}
 
 
 def without_name(options: Options) -> dict[str, Any]:
@@ -336,7 +331,6 @@ METHODS: Mapping[str, Method] = {
         Method("crf-robust", "crf-robust", "plain", title="CRF-robust"),
         Method("crf-evidence", "crf-evidence", "plain", title="CRF-evidence"),
         Method("crf-robust-evidence", "crf-robust-evidence", "plain", "CRF-robust-evidence"),
-        Method("crf-windowed", "crf-windowed", "plain", title="CRF-windowed"),
     )
 }
 

@@ -23,13 +23,13 @@ from fedcrf.experiments.settings import (
     convert,
     find_method,
     find_server_optimizer,
-    fixed,
     folder_name,
     hashable,
     ignored,
     merge,
     plain,
     with_server_optimizer,
+    without_gone,
     without_name,
 )
 from fedcrf.extensions import AbsentError, short_name, stand_in
@@ -329,8 +329,8 @@ def _thing_of(section: str, name: str, given: Options, reading: bool) -> Any:
     """Return a rule, objective, server optimizer or attack with the settings that are given."""
     where = f"{section}.{short_name(name)}"
     kind = _class_of(KINDS[section], name, given, reading)
-    if reading:  # a setting may have been fixed since
-        given = {key: value for key, value in given.items() if key not in fixed(kind)}
+    if reading:
+        given = without_gone(given, kind)
     built = build(kind, given, where)
     # What is ignored is checked, and has its default, so that runs do not differ by it.
     used = {key: value for key, value in given.items() if key not in ignored(kind)}

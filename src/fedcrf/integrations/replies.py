@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Settings
-from fedcrf.crf import RobustCRF
+from fedcrf.crf.weights import COUNT_CAP
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.base import misfit_of
@@ -26,9 +26,6 @@ from fedcrf.statistics import as_numpy, is_floating
 from fedcrf.statistics.inputs import NO_ARRAY, in_form_of, is_torch_tensor
 
 T = TypeVar("T")
-
-COUNT_CAP = RobustCRF.count_cap
-"""Where metrics are averaged by counts of examples, a count is at most so many medians."""
 
 MOST_REASON = 300
 """Longest reason, in characters: it may quote what a client sent."""

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from fedcrf.crf import ClientCRF, EvidenceCRF, NormEvidence, RobustCRF
 from fedcrf.crf.evidence_crf import REPORTED, reported_reliability
 from fedcrf.crf.potentials import SCORE_TERMS, label_prior
-from fedcrf.crf.weights import counted_parts
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Client, Reasons, RoundRecord, Rounds, brief
 
@@ -103,10 +102,6 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
         return None
     rule, scored = plain_rule(rule), bool(reasons.reliability)
     values = _of_the_paper(reasons, rule) if scored else {EXPECTED: reasons.trust, **reasons.causes}
-    if isinstance(rule, RobustCRF) and not scored and rule.counts is None:
-        counted = counted_parts(np.asarray(record.base_weight), rule.count_cap)
-        if (counted < 1.0).any():
-            values[COUNTED] = brief(counted)
     usable = [client not in record.excluded for client in record.clients]
     medians = {name: _median(np.asarray(seen)[usable]) for name, seen in values.items()}
     factors = {} if scored or reasons.fell_back else _factors(values, rule)

@@ -26,7 +26,7 @@ from fedcrf.rules.bra import BRA
 from fedcrf.rules.byzfl import BYZFL_RULES, PREFIX, ByzFLRule, byzfl_rule
 from fedcrf.rules.centered import CenteredClipping
 from fedcrf.rules.coordinatewise import CoordinateMedian, FoundationFL, TrimmedMean
-from fedcrf.rules.crf import CRF, CRFEvidence, CRFRobust, CRFRobustEvidence, CRFWindowed
+from fedcrf.rules.crf import CRF, CRFEvidence, CRFRobust, CRFRobustEvidence
 from fedcrf.rules.disco import FedDisco
 from fedcrf.rules.dnc import DnC
 from fedcrf.rules.fedscs import FedSCS
@@ -78,7 +78,6 @@ RULES: Mapping[str, type[Rule]] = {
     "crf-robust": CRFRobust,
     "crf-evidence": CRFEvidence,
     "crf-robust-evidence": CRFRobustEvidence,
-    "crf-windowed": CRFWindowed,
 }
 
 
@@ -113,7 +112,6 @@ __all__ = [
     "CRFEvidence",
     "CRFRobust",
     "CRFRobustEvidence",
-    "CRFWindowed",
     "CenteredClipping",
     "ClientReport",
     "CoordinateMedian",

@@ -109,7 +109,7 @@ class FlowerReply:
 def average_by_counts(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
     """Return the means of the replies' metrics, weighted by counts of examples.
 
-    A count is only the client's claim, so it is capped as in `RobustCRF` (``count_cap``).
+    A count is only the client's claim, so it is capped at three medians.
     """
     records = [only_metrics(content) for content in contents]
     counts = [positive(record, weighted_by) for record in records]

@@ -64,8 +64,8 @@ class RuleStrategy(Settings, FedAvg):
       that is not above 0) is excluded and named in the log. One that is not finite gets weight 0.
     - A round without a usable reply keeps the model. A second one in a row ends the run.
 
-    Train metrics are averaged with the rule's weights, evaluations by capped counts of examples
-    (``count_cap`` of `RobustCRF`). Each round has these further metrics, none of which holds NaN:
+    Train metrics are averaged with the rule's weights, evaluations by counts of examples,
+    capped at three medians. Each round has these further metrics, none of which holds NaN:
 
     - ``fedcrf.num-usable``, ``fedcrf.num-excluded`` and ``fedcrf.kept-model`` (0 or 1);
     - in rounds of at most 20 nodes, lists over the usable nodes in one order: ``fedcrf.node-id``,
