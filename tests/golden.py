@@ -232,7 +232,7 @@ def _rules() -> Iterator[tuple[str, Case]]:
     for name in (*RULES, *byzfl):
         rule = _informed(name)
         yield f"rule {name}", Case([rule], partial(SMALL.decided, rule))
-    for name in ("crf", "crf-robust", "crf-evidence", "crf-robust-evidence", "crf-windowed"):
+    for name in ("crf", "crf-robust", "crf-evidence", "crf-robust-evidence"):
         rule = RULES[name](**{"neighbours": 5} if name == "crf" else {})
         yield f"rule {name}, in a crowd", Case([rule], partial(CROWD.decided, rule))
         yield f"rule {name}, rough", Case([rule], partial(ROUGH.decided, rule))

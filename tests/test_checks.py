@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,7 +27,7 @@ from fedcrf.checks import (
 from fedcrf.errors import KeywordError
 from fedcrf.models import CNN, MLP, MODELS
 from fedcrf.objectives import OBJECTIVES, Proximal
-from fedcrf.rules import CRF, RULES, SERVER_OPTIMIZERS, CRFWindowed, byzfl_rule
+from fedcrf.rules import CRF, RULES, SERVER_OPTIMIZERS, byzfl_rule
 from fedcrf.simulation.local_training import LocalTraining
 
 
@@ -114,7 +114,7 @@ def test_a_misspelt_keyword_is_an_error_of_both_kinds(name: str) -> None:
     ("make", "nearest"),
     [
         (lambda: ClientCRF(bandwith=3), "bandwidth"),  # type: ignore[call-arg]
-        (lambda: replace(RobustCRF(), norm_tolerence=1), "norm_tolerance"),  # type: ignore[call-arg]
+        (lambda: replace(RobustCRF(), tolerence=1), "tolerance"),  # type: ignore[call-arg]
         (lambda: byzfl_rule("byzfl-mda")(atackers=1), "attackers"),
         (lambda: flower().CRFAvg(bandwith=3), "bandwidth"),
         (lambda: flower().CRFAvg(fraction_trian=0.5), "fraction_train"),
@@ -148,30 +148,17 @@ def test_a_setting_is_checked_by_its_type() -> None:
 
 
 @dataclass(frozen=True)
-class Narrow(Typed):
-    free: ClassVar[frozenset[str]] = frozenset({"steps"})
+class Fewer(Settings):
+    gone: ClassVar[Mapping[str, str]] = {"pace": "give steps"}
 
-    share: float = 0.75
-    size: Count = 3
-
-
-def test_a_class_leaves_some_settings_free_and_fixes_the_others() -> None:
-    given = Narrow(steps=2, size=4)
-    assert asdict(given) == {"kind": "one", "steps": 2, "share": 0.75, "rate": 1.0, "size": 4}
-    assert replace(given, steps=5).size == 4
-    for name, value in {"kind": "two", "share": 0.5, "rate": 2.0}.items():
-        with pytest.raises(KeywordError, match=f"setting of Narrow '{name}': choose from size, st"):
-            Narrow(**{name: value})  # type: ignore[arg-type]
-    with pytest.raises(FedcrfError, match="steps 0: give a whole number, 1 or more"):
-        Narrow(steps=0)
+    steps: Count = 1
 
 
-def test_what_follows_from_a_tolerance_is_no_setting() -> None:
-    rule = CRFWindowed(tolerance=0.5)
-    assert len([each for each in fields(rule) if each.init]) == 10
-    assert replace(rule, clip=3.0).norm_tolerance == rule.norm_tolerance == 0.5
-    with pytest.raises(KeywordError, match="unknown setting of CRFWindowed 'norm_strength'"):
-        CRFWindowed(norm_strength=3.0)
+def test_of_a_setting_that_is_gone_it_is_said_what_to_give_instead() -> None:
+    with pytest.raises(KeywordError, match=r"^Fewer\.pace is no setting any more: give steps$"):
+        Fewer(pace=2.0)  # type: ignore[call-arg]
+    assert len(fields(RobustCRF)) == 10
+    assert not set(RobustCRF.gone) & {each.name for each in fields(RobustCRF)}
 
 
 def test_types_that_only_a_type_checker_knows_leave_the_others_checked() -> None:

@@ -345,7 +345,7 @@ def responses(
 def test_a_false_response_is_the_median_honest_client_s(
     family: Any, sketched: bool, share: float
 ) -> None:
-    rule = CRFRobust(sketch_size=5, vote_power=8.0)
+    rule = CRFRobust(sketch_size=5)
     attack = FalseResponse(family, faked_response=share, sketched=sketched)
     shown = played(attack, rule)
     view = (lambda row: rule.sketches([[row]])[0]) if sketched else (lambda row: row)

@@ -25,14 +25,14 @@ from fedcrf.rules.crf import CRFRobustEvidence
 EARLIER: Mapping[str, Any] = {
     "methods": ["crf-robust"],
     "seeds": [0],
-    "rules": {"crf-robust": {"inclination": 1.0, "steadiness_share": 0.25}},
+    "rules": {"crf-robust": {"inclination": 1.0}},
     "attack": {"name": "false-answer"},
     "attacks": {"false-answer": {"answer": 0.5}},
 }
 NOW: Mapping[str, Any] = {
     "methods": ["crf-robust"],
     "seeds": [0],
-    "rules": {"crf-robust": {"prior_log_odds": 1.0, "update_consistency_share": 0.25}},
+    "rules": {"crf-robust": {"prior_log_odds": 1.0}},
     "attack": {"name": "false-response"},
     "attacks": {"false-response": {"faked_response": 0.5}},
 }
@@ -48,8 +48,8 @@ def silence() -> Iterator[None]:
 
 def earlier(described: Any) -> Any:
     """Return plain values with today's names of `EARLIER` as they were."""
-    text = json.dumps(described).replace("update_consistency_", "steadiness_")
-    text = text.replace("prior_log_odds", "inclination").replace("faked_response", "answer")
+    text = json.dumps(described).replace("prior_log_odds", "inclination")
+    text = text.replace("faked_response", "answer")
     return json.loads(text.replace("false-response", "false-answer"))
 
 
@@ -77,7 +77,6 @@ def test_run_files_and_what_is_said_on_the_command_line() -> None:
         spec = resolve(EARLIER)
     assert [str(each.message) for each in noticed] == [
         "rules.crf-robust: inclination is now called prior_log_odds",
-        "rules.crf-robust: steadiness_share is now called update_consistency_share",
         "attacks: false-answer is now called false-response",
         "attacks.false-response: answer is now called faked_response",
         "attack: false-answer is now called false-response",
@@ -115,7 +114,6 @@ def test_what_is_stored_is_read_in_silence(tmp_path: Path) -> None:
         text = file.read_text()
         for now, then in (
             ("prior_log_odds", "inclination"),
-            ("update_consistency_", "steadiness_"),
             ("faked_response", "answer"),
             ("false-response", "false-answer"),
         ):

@@ -560,17 +560,17 @@ SHOWN = {
     ("left-out", "fedavg"): [0.8, 0.8],
     ("ipm-2", "fedavg"): [0.1, 0.3],
     ("mimic", "fedavg"): [0.7, 0.7],
-    ("none", "crf-robust"): [0.8, 0.8],
+    ("none", "crf-fedavg"): [0.8, 0.8],
 }
 
 
 def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
-    suite, cells = made_up({**SHOWN, ("ipm-2", "crf-robust"): [0.6, 0.8]})
+    suite, cells = made_up({**SHOWN, ("ipm-2", "crf-fedavg"): [0.6, 0.8]})
     rows = {row[0]: row for row in summary_table(Place(suite, cells, "iid")).rows}
     assert rows["FedAvg"][1:3] == ("2", "0.850")
     assert rows["FedAvg"][-1] == "0.200 [too few seeds] (IPM, ε = 2)"
-    assert rows["CRF-robust"][-1] == "–"  # not all conditions are run
-    assert rows["CRF-robust"][3] == "-0.050 [too few seeds]"
+    assert rows["CRF-FedAvg"][-1] == "–"  # not all conditions are run
+    assert rows["CRF-FedAvg"][3] == "-0.050 [too few seeds]"
     table = accuracy_table(Place(suite, cells, "iid"))
     assert table.header[:2] == ("condition", "oracle (attackers removed)")
     assert ("IPM, ε = 2", "0.800", "0.200", "0.700") in table.rows
@@ -588,7 +588,7 @@ def test_tables_of_worst_cases_and_of_what_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "methods", [["fedavg"], ["fedavg", "krum", "multi-krum", "rfa", "crf-robust"]]
+    "methods", [["fedavg"], ["fedavg", "krum", "multi-krum", "rfa", "crf-fedavg"]]
 )
 def test_of_a_heat_map_the_longer_side_goes_downwards(methods: list[str]) -> None:
     suite, cells = made_up(SHOWN)
@@ -607,7 +607,7 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
     assert table.rows == (
         ("oracle (attackers removed)", *["0.850 / 0.800 [too few seeds]"] * 2),
         ("FedAvg", *["0.850 / 0.200 [too few seeds]"] * 2),
-        ("CRF-robust", *["0.800 / –"] * 2),
+        ("CRF-FedAvg", *["0.800 / –"] * 2),
     )
     write_suite(suite, cells, tmp_path)
     text = (tmp_path / "tables.md").read_text()

@@ -32,7 +32,7 @@ from fedcrf.rules import (
     RULES,
     SERVER_OPTIMIZERS,
     Adam,
-    CRFWindowed,
+    CRFRobust,
     FedAvg,
     Momentum,
     Optimized,
@@ -152,21 +152,6 @@ def test_what_is_said_of_the_server_is_said_of_each_method() -> None:
     assert alone.cell("fedadam", 0) == spec.cell("fedadam", 0)
 
 
-def test_what_a_rule_ignores_makes_no_difference() -> None:
-    # So that what was run before the default of such a setting changed is still the same cell.
-    asked = {"methods": ["crf-robust", "crf-robust-evidence"], "seeds": [0]}
-    settings = {name: {"evidence_softening": 0.25} for name in asked["methods"]}
-    (plain, evident), given = resolve(asked).cells(), resolve(asked, {"rules": settings})
-    assert given.cells()[0] == plain
-    assert given.cells()[1] != evident
-    rules = given.describe()["rules"]
-    assert "evidence_softening" not in rules["crf-robust"]
-    assert rules["crf-robust-evidence"]["evidence_softening"] == 0.25
-    described = plain.describe()
-    described["rule"]["evidence_softening"] = 0.25
-    assert cell_of(described) == plain
-
-
 def test_without_a_server_optimizer_nothing_is_said_of_it() -> None:
     # What was described before there were any describes the same cell now.
     for described in (resolve().describe(), resolve().cells()[0].describe()):
@@ -260,13 +245,13 @@ def test_a_run_says_by_which_signs_it_can_be_repeated(rule: str) -> None:
     assert said.describe()["rules"][rule]["sketch_seed"] == 0, "as in every published run"
 
 
-@pytest.mark.parametrize("key", ["norm_strength", "goal_tolerance", "evidence_limit"])
-def test_a_fixed_setting_is_refused_and_a_stored_one_is_read_over(key: str) -> None:
-    given = {"methods": ["crf-windowed"], "rules": {"crf-windowed": {"tolerance": 2.0, key: 3.0}}}
-    with pytest.raises(FedcrfError, match=rf"^rules.crf-windowed.{key} is fixed: .*free.* clip"):
+@pytest.mark.parametrize("key", ["norm_strength", "norm_threshold", "labels", "evidence_limit"])
+def test_a_setting_that_is_gone_is_refused_and_a_stored_one_is_read_over(key: str) -> None:
+    given = {"methods": ["crf-robust"], "rules": {"crf-robust": {"tolerance": 2.0, key: 3.0}}}
+    with pytest.raises(FedcrfError, match=rf"^rules.crf-robust.{key} is no setting any more: "):
         resolve(given)
     (cell,) = resolve(given, {"seeds": [0]}, reading=True).cells()
-    assert cell.rule == CRFWindowed(tolerance=2.0, sketch_seed=0)
+    assert cell.rule == CRFRobust(tolerance=2.0, sketch_seed=0)
 
 
 def test_description_is_complete() -> None:
@@ -384,8 +369,8 @@ def test_description_is_complete() -> None:
             ["evidence 'train_loss'", "'residual_loss'"],
         ),
         (
-            {"rules": {"crf-robust": {"norm_strength": float("nan")}}},
-            ["[rules.crf-robust]", "norm_strength nan"],
+            {"rules": {"crf-robust": {"tolerance": float("nan")}}},
+            ["[rules.crf-robust]", "tolerance nan"],
         ),
         ({"rules": {"crf": {"bandwidth": 0}}}, ["[rules.crf]", "bandwidth", "0"]),
         ({"rules": {"crf": {"labels": [0.5]}}}, ["[rules.crf]", "labels", "0.5"]),

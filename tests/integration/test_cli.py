@@ -502,10 +502,10 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("run", "--methods", "crf-robust", "--set", "rules.crf.neighbours=5"),
         ("none of the methods uses 'crf'", "leave rules.crf.neighbours out"),
     ),
-    "setting that the rule does not use": (
+    "setting that is gone": (
         nothing,
-        ("run", "--methods", "crf-robust", "--set", "rules.crf-robust.evidence_limit=3"),
-        ("rule crf-robust does not use evidence_limit",),
+        ("run", "--methods", "crf-robust", "--set", "rules.crf-robust.norm_strength=3"),
+        ("rules.crf-robust.norm_strength is no setting any more: give tolerance",),
     ),
     "attackers of one, or of all": (
         nothing,

@@ -153,6 +153,6 @@ def test_a_reply_after_its_round_is_refused(
     assert caplog.text.count(refused) == 2
 
 
-def test_a_fixed_setting_is_refused() -> None:
-    with pytest.raises(FedcrfError, match=r"^crf-windowed\.norm_strength is fixed: .* tolerance"):
-        job(rule="crf-windowed", settings={"norm_strength": 3.0})
+def test_a_setting_that_is_gone_is_refused() -> None:
+    with pytest.raises(FedcrfError, match=r"^crf-robust\.norm_strength is no setting any more: "):
+        job(rule="crf-robust", settings={"norm_strength": 3.0})

@@ -148,7 +148,6 @@ def test_every_case_has_its_words(updates: Any, rule: Any, client: int, words: s
     [
         (CRF(labels=NOBODY), 50 / 55),
         (CRF(labels=NOBODY, weight_by_examples=False), 1 / 6),
-        (CRFRobust(labels=NOBODY), 3 / 8),  # three medians at most
     ],
 )
 def test_what_a_weight_falls_back_on_is_not_always_the_share_of_examples(

@@ -20,7 +20,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.report.explanation import causes_of, clients_table, find_rounds
 from fedcrf.report.page import read_report, render, write_page
-from fedcrf.rules import CRFWindowed
+from fedcrf.rules import CRFRobust
 from fedcrf.simulation.records import ExcludedNode, Metrics, RoundRecord
 from report.browser import Browser
 from report.sentences import sentence
@@ -76,10 +76,9 @@ def test_it_is_explained_with_its_own_rule(tmp_path: Path) -> None:
     assert causes_of(records[2], rule) == []
 
 
-def test_a_recorded_rule_with_fixed_settings_is_read(tmp_path: Path) -> None:
-    rule = CRFWindowed(tolerance=2.0)
-    settings = rule_settings(rule)
-    assert settings["norm_tolerance"] == 2.0, "which is fixed"
+def test_a_recorded_rule_is_read_without_the_settings_that_are_gone(tmp_path: Path) -> None:
+    rule = CRFRobust(tolerance=2.0)
+    settings = {**rule_settings(rule), "norm_strength": 3.0, "crowd": 1.0}
     description = Description(
         framework="flwr 1.41.0",
         strategy="RuleStrategy",

@@ -25,7 +25,6 @@ from fedcrf.experiments.settings import (
     find_server_optimizer,
     folder_name,
     hashable,
-    ignored,
     merge,
     plain,
     with_server_optimizer,
@@ -332,9 +331,6 @@ def _thing_of(section: str, name: str, given: Options, reading: bool) -> Any:
     if reading:
         given = without_gone(given, kind)
     built = build(kind, given, where)
-    # What is ignored is checked, and has its default, so that runs do not differ by it.
-    used = {key: value for key, value in given.items() if key not in ignored(kind)}
-    built = built if len(used) == len(given) else build(kind, used, where)
     # Nobody attacks a simulation's sketches, and its run file says what repeats it.
     return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
 
@@ -479,12 +475,6 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
                     user = "no attack is" if section == "attacks" else "none of the methods uses"
                     keys = ", ".join(f"{section}.{name}.{key}" for key in options)
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
-        for rule, options in layer.get("rules", {}).items():
-            for key in options:
-                if key in ignored(used["rules"][short_name(rule)]):
-                    raise FedcrfError(
-                        f"rule {rule} does not use {key}: leave rules.{rule}.{key} out"
-                    )
         for key in layer.get("partition", {}):
             if all(key in each.ignored for each in partitions):
                 schemes = ", ".join(sorted({each.scheme for each in partitions}))

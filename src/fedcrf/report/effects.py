@@ -162,10 +162,11 @@ def _of_the_field(
 ) -> dict[str, Vector]:
     """Return the factors of what is remembered and of this round's evidence."""
     new = np.full(len(expected_label), np.nan)
-    window = seen.get(WINDOW)
-    length = 1.0 if window is None else float(np.nanmax(window))
-    prior = rule.prior_label(seen.get(REMEMBERED, new), length)
-    unknown = rule.prior_label(np.array(np.nan))
+    length = float(np.fmax.reduce(seen.get(WINDOW, new), initial=1.0))
+    prior, unknown = (
+        np.maximum(rule.prior_label(each, length), np.finfo(np.float64).tiny)
+        for each in (seen.get(REMEMBERED, new), np.array(np.nan))
+    )
     energies = {
         part.cause: part.slope * seen[part.evidence]
         for part in rule.field.linear_parts

@@ -585,7 +585,7 @@ def test_a_known_attacker_whose_node_alone_replies_does_not_move_the_model(
     (run,) = recorded_runs(tmp_path).values()
     records = run.records()
     assert records[4].reasons is not None
-    assert records[4].reasons.trust[0] < 0.05
+    assert records[4].reasons.trust[0] < 0.1
     for number, record in enumerate(records, start=1):
         alone = 5 <= number < 8
         assert record.kept_model == alone == np.array_equal(models[number], models[number - 1])
