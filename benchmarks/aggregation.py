@@ -37,7 +37,6 @@ RULES_SHOWN = (
     "krum",
     "crf",
     "crf-robust",
-    "crf-windowed",
 )
 
 

@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -99,15 +99,82 @@ def headline() -> str:
             best = max(map(method_title, CLASSICAL), key=lambda rule: worst(cells[rule]))
             fedavg, ours = (cells[method_title(name)] for name in ("fedavg", "crf-robust"))
             place = f"{dataset}, {PARTITIONS[partition]}"
-            windowed = cells.get(method_title("crf-windowed"), NOT_RUN)
-            rows.append((place, fedavg, f"{cells[best]} ({best})", ours, windowed))
-    header = (
-        "nobody attacks / worst of 13 [95 %]",
-        "FedAvg",
-        "best other rule",
-        "crf-robust",
-        "crf-windowed",
-    )
+            rows.append((place, fedavg, f"{cells[best]} ({best})", ours))
+    header = ("nobody attacks / worst of 13 [95 %]", "FedAvg", "best other rule", "crf-robust")
+    return Table("", header, tuple(rows)).as_markdown()
+
+
+ROBUSTNESS = RESULTS / "robustness"
+EIGHT = ("fedavg", *CLASSICAL, "crf-fedavg")
+GROUPS = {
+    "worst of thirteen attacks": "13 attacks",
+    "hidden colluders": "hidden colluders",
+    "other conditions": "others",
+    "adaptive attackers": "adaptive attackers",
+}
+"""By title the groups of the suite of attacks."""
+
+
+def summaries(folder: str) -> list[Table]:
+    """Return a suite's tables of what nobody wrong costs and of worst cases, by partition."""
+    tables = published(ROBUSTNESS / folder / "tables.md")
+    return [table for table in tables if table.header[:2] == ("method", "n")]
+
+
+def by_partition(folder: str, column: str, methods: Sequence[str]) -> str:
+    """Return the best of some methods in a column of a suite, by partition."""
+    shown = []
+    for table in summaries(folder):
+        places = [at for at, name in enumerate(table.header) if name.startswith(column)]
+        wanted = set(map(method_title, methods))
+        cells = [row[at] for row in table.rows if row[0] in wanted for at in places]
+        known = [cell.split()[0] for cell in cells if cell != NOT_RUN]
+        shown.append(max(known, key=float).removeprefix("0") if known else NOT_RUN)
+    return " / ".join(shown) if set(shown) != {NOT_RUN} else NOT_RUN
+
+
+def home() -> str:
+    """Return the worst cases of each group of attacks, ours and the best of eight others'."""
+    lines: list[tuple[str, str, Sequence[str]]] = [
+        ("nobody attacks: FedAvg", "none", ["fedavg"]),
+        ("CRF-robust", "none", ["crf-robust"]),
+    ]
+    for title, group in GROUPS.items():
+        lines += [
+            (f"**{title}**: CRF-robust", f"worst: {group}", ["crf-robust"]),
+            ("CRF-robust with evidence", f"worst: {group}", ["crf-robust-evidence"]),
+            ("best of eight others", f"worst: {group}", EIGHT),
+        ]
+    rows = []
+    for title, column, methods in lines:
+        cells = [by_partition(folder, column, methods) for folder in SUITES.values()]
+        if set(cells) != {NOT_RUN}:
+            rows.append((title, *cells))
+    return Table("", ("IID / α = 0.5 / α = 0.1", *SUITES), tuple(rows)).as_markdown()
+
+
+FEWER_OR_MORE = {
+    "one of ten": "attacks-mnist-6000-1-of-10-clients",
+    "two of ten": "attacks-mnist-6000-2-of-10-clients",
+    "four of ten": "attacks-mnist-6000-4-of-10-clients",
+    "thirty of a hundred": "attacks-mnist-6000-30-of-100-clients",
+    "adaptive attackers, ten seeds": "adaptive-mnist-6000",
+    "patient attackers, forty seeds": "patient-mnist-6000",
+}
+"""By title further suites on 6,000 images of MNIST."""
+
+
+def fewer_or_more() -> str:
+    """Return what fewer and more attackers leave of our robust rule."""
+    rows = []
+    for title, folder in FEWER_OR_MORE.items():
+        page = ROBUSTNESS / folder / "tables.md"
+        partitions = re.findall(r"^## (\S+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        for partition, table in zip(partitions, summaries(folder), strict=True):
+            (ours,) = (row for row in table.rows if row[0] == method_title("crf-robust"))
+            quiet = ours[table.header.index("none")]
+            rows.append((f"[{title}](robustness/{folder}/tables.md)", partition, quiet, ours[-1]))
+    header = ("attackers", "clients' data", "nobody attacks", "worst of all shown")
     return Table("", header, tuple(rows)).as_markdown()
 
 
@@ -226,12 +293,7 @@ def limits() -> str:
         "Clients that hold a label nearly alone": runs_table("nobody-*"),
         "Sites of very unequal size": runs_table("unequal-*"),
         "Small federations": runs_table("iid-*"),
-        **{
-            f"The least weight of a client, {method_title(method)}": least_weights(
-                iid_runs(), method
-            )
-            for method in WINDOWED
-        },
+        "The least weight of a client, CRF-robust": least_weights(iid_runs(), "crf-robust"),
     }
     return "\n".join(f"### {title}\n\n{table.as_markdown()}" for title, table in tables.items())
 
@@ -249,7 +311,7 @@ PLACES: Mapping[str, str] = {
 
 
 def nobody_wrong() -> str:
-    """Return what our robust rules cost where nobody is wrong, in points."""
+    """Return what our robust rule costs where nobody is wrong, in points."""
     found = {
         f"one mini-batch a round, {dealt}": mini_batches(partition)
         for (partition, _), dealt in zip(
@@ -261,19 +323,16 @@ def nobody_wrong() -> str:
         (
             title,
             f"{of_method(cells, 'fedavg')['accuracy'].mean():.3f}",
-            *(
-                points(method_difference(cells, method)).replace(" points", "")
-                for method in WINDOWED
-            ),
+            points(method_difference(cells, "crf-robust")).replace(" points", ""),
         )
         for title, cells in found.items()
     )
-    return Table("", ("nobody wrong", "FedAvg", *WINDOWED), rows).as_markdown()
+    return Table("", ("nobody wrong", "FedAvg", "crf-robust"), rows).as_markdown()
 
 
 def adaptive() -> str:
     """Return what attackers that know the rule leave of it, and of the best of the other rules."""
-    robust, windowed, others, best = [], [], [], []
+    robust, others, best = [], [], []
     for table in published(RESULTS / "robustness" / "attacks-mnist-6000" / "tables.md"):
         found = [at for at, name in enumerate(table.header) if "adaptive attackers" in name]
         if not found:
@@ -281,7 +340,6 @@ def adaptive() -> str:
         cells = {row[0]: row[found[0]].partition(" (")[0] for row in table.rows}
         best.append(max(map(method_title, CLASSICAL), key=lambda rule: float(cells[rule][:5])))
         robust.append(cells[method_title("crf-robust")])
-        windowed.append(cells[method_title("crf-windowed")])
         others.append(cells[best[-1]])
 
     def places(iid: str, skewed: str, very: str) -> str:
@@ -289,8 +347,7 @@ def adaptive() -> str:
 
     return item(
         "*Attackers that know the rule* do more harm. On 6,000 images of MNIST the worst of "
-        f"eight leaves crf-robust {places(*robust)}, and crf-windowed {places(*windowed)}. The "
-        "best other rule "
+        f"eight leaves crf-robust {places(*robust)}. The best other rule "
         f"({', '.join(dict.fromkeys(best))}), with attackers that know that one, has "
         f"{places(*others)}."
     )
@@ -358,42 +415,38 @@ def draw_protocols() -> None:
         raster.unlink()  # the pages show the vectors
 
 
-WINDOWED = ("crf-robust", "crf-windowed")
 JUDGED = {
-    RESULTS / "windows" / "digits": ("attacks", "digits"),
-    RESULTS / "windows" / "hospitals": ("hospitals", "mnist-6000"),
-    RESULTS / "windows" / "flpoison": ("flpoison", "mnist"),
-    RESULTS / "windows" / "byzfl": ("byzfl", "mnist"),
-    RESULTS / "windows" / "karimireddy": ("karimireddy", "mnist"),
+    RESULTS / "judged" / "digits": ("attacks", "digits"),
+    RESULTS / "judged" / "hospitals": ("hospitals", "mnist-6000"),
+    RESULTS / "judged" / "flpoison": ("flpoison", "mnist"),
+    RESULTS / "judged" / "byzfl": ("byzfl", "mnist"),
+    RESULTS / "judged" / "karimireddy": ("karimireddy", "mnist"),
 }
-"""By folder the suites, with their data sets, on which the windows are judged."""
+"""By folder the suites, with their data sets, on which the robust rule is judged."""
 
 FAIR = 0.25
 """A client whose weight is below this part of its FedAvg weight is accused."""
 
 
-def windows() -> str:
-    """Return what CRF-windowed and CRF-robust cost where nobody is wrong, and their worst cases."""
+def judged() -> str:
+    """Return what the robust rule costs where nobody is wrong, and both rules' worst cases."""
     rows = []
     for folder, (suite, dataset) in JUDGED.items():
         for place in places_of(folder, suite, dataset, suite != "attacks"):
             quiet, baseline = place.suite.quiet, place.mean(place.suite.quiet, "fedavg")
-            costs = (difference_text(place.difference(quiet, quiet, method)) for method in WINDOWED)
-            wrongly = (accused_text(Store(folder), place, method) for method in WINDOWED)
             rows.append(
                 (
                     f"{suite}: {dataset}, {place.partition}",
-                    str(len(place.by_condition[quiet, WINDOWED[1]])),
+                    str(len(place.by_condition[quiet, "crf-robust"])),
                     NOT_RUN if baseline is None else f"{baseline.mean:.3f}",
-                    *costs,
-                    " / ".join(wrongly),
-                    *(worst_text(place, method) for method in WINDOWED),
+                    difference_text(place.difference(quiet, quiet, "crf-robust")),
+                    accused_text(Store(folder), place, "crf-robust"),
+                    *(worst_text(place, method) for method in ("fedavg", "crf-robust")),
                 )
             )
-    robust, windowed = map(method_title, WINDOWED)
     header = (
-        "place", "seeds", "nobody wrong: FedAvg", f"{robust}, Δ [95 %]", f"{windowed}, Δ [95 %]",
-        "accused", f"worst attack: {robust}", windowed,
+        "place", "seeds", "nobody wrong: FedAvg", "CRF-robust, Δ [95 %]", "accused",
+        "worst attack: FedAvg", "CRF-robust",
     )  # fmt: skip
     return Table("", header, tuple(rows)).as_markdown()
 
@@ -498,9 +551,11 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/results.md", "gain"): gain,
     ("docs/protocols.md", "protocols"): protocols,
     ("docs/protocols.md", "source"): source,
-    ("docs/what-was-tried.md", "windows"): windows,
+    ("docs/what-was-tried.md", "judged"): judged,
     ("results/README.md", "commands"): commands,
     ("results/README.md", "paper"): paper,
+    ("results/README.md", "robustness"): home,
+    ("results/README.md", "attackers"): fewer_or_more,
     ("results/limits/README.md", "limits"): limits,
 }
 """By file and marker, what stands there."""
