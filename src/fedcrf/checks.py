@@ -63,7 +63,7 @@ class Settings(metaclass=_NamedSettings):
         behaviour: A number that is raised when what is made with the class changes; see the golden
             table.
         renamed: Settings by the names that they had in earlier versions, which are accepted.
-        gone: What to give instead of settings that earlier versions had.
+        gone: What became of settings that earlier versions had, and what to give instead.
 
     Raises:
         KeywordError: A keyword that is no setting; the nearest one is named.

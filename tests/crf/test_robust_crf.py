@@ -664,10 +664,10 @@ def test_calls_that_cannot_be(given, message):
         ({"trust_floor": 1.5}, r"trust_floor 1.5: give a number in \[0, 1\]"),
         ({"remember": 0}, "remember 0: give a whole number, 1 or more"),
         (
-            {"norm_strength": 8.0},
-            "^RobustCRF.norm_strength is no setting any more: give tolerance, on which it depends$",
+            {"norm_tolerance": 1.0},
+            "^RobustCRF.norm_tolerance is no setting any more: give tolerance, on which it dep",
         ),
-        ({"crowd": 1.0}, "^RobustCRF.crowd is no setting any more: give tolerance"),
+        ({"crowd": 1.0}, "^RobustCRF.crowd is no setting any more: it is fixed$"),
         ({"evidence_limit": 6.0}, "^RobustCRF.evidence_limit is no setting any more: EvidenceCRF"),
     ],
 )

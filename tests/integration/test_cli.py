@@ -504,8 +504,8 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
     ),
     "setting that is gone": (
         nothing,
-        ("run", "--methods", "crf-robust", "--set", "rules.crf-robust.norm_strength=3"),
-        ("rules.crf-robust.norm_strength is no setting any more: give tolerance",),
+        ("run", "--methods", "crf-robust", "--set", "rules.crf-robust.norm_tolerance=3"),
+        ("rules.crf-robust.norm_tolerance is no setting any more: give tolerance",),
     ),
     "attackers of one, or of all": (
         nothing,

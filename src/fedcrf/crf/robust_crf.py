@@ -47,20 +47,26 @@ from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
 
-EARLIER_SETTINGS = (
-    *("labels", "iterations", "damping", "copy_power", "vote_power", "spread", "count_cap"),
-    *("large_round", "crowd", "goal_tolerance"),
-    *("norm_strength", "norm_exponent", "norm_tolerance", "norm_threshold"),
-    *("norm_tolerance_growth", "norm_memory"),
-    *("opposition_strength", "opposition_tolerance"),
-    *("opposition_tolerance_growth", "opposition_memory"),
-    *("curvature_response_strength", "response_strength"),
-    *("curvature_response_share", "response_share"),
-    *("curvature_response_tolerance_growth", "response_memory"),
-    *("update_consistency_strength", "steadiness_strength"),
-    *("update_consistency_share", "steadiness_share"),
-)
-"""What could be set in earlier versions."""
+GONE = {
+    "it is fixed": (
+        *("labels", "iterations", "damping", "copy_power", "vote_power", "count_cap"),
+        *("large_round", "crowd", "norm_strength", "norm_exponent", "opposition_strength"),
+        *("curvature_response_strength", "response_strength"),
+        *("update_consistency_strength", "steadiness_strength"),
+    ),
+    "give tolerance, on which it depends": (
+        *("spread", "goal_tolerance", "norm_tolerance", "norm_threshold", "opposition_tolerance"),
+        *("curvature_response_share", "response_share"),
+        *("update_consistency_share", "steadiness_share"),
+    ),
+    "tolerances grow no more": (
+        *("norm_tolerance_growth", "norm_memory"),
+        *("opposition_tolerance_growth", "opposition_memory"),
+        *("curvature_response_tolerance_growth", "response_memory"),
+    ),
+    "EvidenceCRF has it, with its default here": [each.name for each in fields(EvidenceCRF)],
+}
+"""By what is said of them, the settings of earlier versions, by all their names."""
 
 COPY_POWER = 100.0
 """How alike updates must be to share one client's weight.
@@ -179,10 +185,7 @@ class RobustCRF(Settings):
     behaviour: ClassVar[int] = 4
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(EARLIER_SETTINGS, "give tolerance, on which it depends"),
-        **dict.fromkeys(
-            (each.name for each in fields(EvidenceCRF)), "EvidenceCRF has it, with its default here"
-        ),
+        name: said for said, names in GONE.items() for name in names
     }
     labels: ClassVar[tuple[float, ...]] = (0.0, 0.25, 1.0)
     reported: ClassVar[EvidenceCRF] = EvidenceCRF()
