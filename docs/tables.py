@@ -97,7 +97,9 @@ def headline() -> str:
             partition = column.partition(":")[0]
             cells = {rule: row[at] for rule, row in rules.items()}
             best = max(map(method_title, CLASSICAL), key=lambda rule: worst(cells[rule]))
-            fedavg, ours = (cells[method_title(name)] for name in ("fedavg", "crf-robust"))
+            fedavg, ours = (
+                cells.get(method_title(name), NOT_RUN) for name in ("fedavg", "crf-robust")
+            )
             place = f"{dataset}, {PARTITIONS[partition]}"
             rows.append((place, fedavg, f"{cells[best]} ({best})", ours))
     header = ("nobody attacks / worst of 13 [95 %]", "FedAvg", "best other rule", "crf-robust")
@@ -125,7 +127,7 @@ def by_partition(folder: str, column: str, methods: Sequence[str]) -> str:
     """Return the best of some methods in a column of a suite, by partition."""
     shown = []
     for table in summaries(folder):
-        places = [at for at, name in enumerate(table.header) if name.startswith(column)]
+        places = [at for at, name in enumerate(table.header) if name.partition(" [")[0] == column]
         wanted = set(map(method_title, methods))
         cells = [row[at] for row in table.rows if row[0] in wanted for at in places]
         known = [cell.split()[0] for cell in cells if cell != NOT_RUN]
