@@ -25,6 +25,7 @@ from fedcrf.checks import (
     number,
 )
 from fedcrf.errors import KeywordError
+from fedcrf.experiments.settings import build, without_gone
 from fedcrf.models import CNN, MLP, MODELS
 from fedcrf.objectives import OBJECTIVES, Proximal
 from fedcrf.rules import CRF, RULES, SERVER_OPTIMIZERS, byzfl_rule
@@ -149,14 +150,24 @@ def test_a_setting_is_checked_by_its_type() -> None:
 
 @dataclass(frozen=True)
 class Fewer(Settings):
-    gone: ClassVar[Mapping[str, str]] = {"pace": "give steps"}
+    gone: ClassVar[Mapping[str, str]] = {"pace": "give steps", "gait": "leave it out"}
 
     steps: Count = 1
+
+
+@dataclass(frozen=True)
+class Own(Fewer):
+    pace: float = 1.0
 
 
 def test_of_a_setting_that_is_gone_it_is_said_what_to_give_instead() -> None:
     with pytest.raises(KeywordError, match=r"^Fewer\.pace is no setting any more: give steps$"):
         Fewer(pace=2.0)  # type: ignore[call-arg]
+    with pytest.raises(KeywordError, match=r"^Fewer\.pace is no setting any more \(nor gait\): "):
+        Fewer(pace=2.0, gait=1.0)  # type: ignore[call-arg]
+    assert Own(pace=2.0).pace == 2.0, "a class of somebody's own has it"
+    assert build(Own, {"pace": 2.0}, "own") == Own(pace=2.0)
+    assert without_gone({"pace": 2.0, "gait": 1.0}, Own) == {"pace": 2.0}
     assert len(fields(RobustCRF)) == 10
     assert not set(RobustCRF.gone) & {each.name for each in fields(RobustCRF)}
 

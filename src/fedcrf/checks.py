@@ -42,8 +42,8 @@ class _NamedSettings(ABCMeta):
         if not named.keys() <= known:
             renamed: Mapping[str, str] = cls.renamed  # type: ignore[attr-defined]
             named = current_names(named, renamed, cls.__name__)
+            check_not_gone([name for name in named if name not in known], cls, f"{cls.__name__}.")
             for name in named:
-                check_not_gone(name, cls, f"{cls.__name__}.")
                 if name not in known:
                     raise KeywordError(unknown_name(f"setting of {cls.__name__}", name, known))
         settings: T = super().__call__(*given, **named)  # type: ignore[misc]
@@ -80,11 +80,13 @@ class Settings(metaclass=_NamedSettings):
                 check(self, name)
 
 
-def check_not_gone(name: str, kind: type, prefix: str) -> None:
-    """Raise a `KeywordError` if earlier versions of a class had a setting that it lacks."""
-    mend = getattr(kind, "gone", {}).get(name)
-    if mend is not None:
-        raise KeywordError(f"{prefix}{name} is no setting any more: {mend}")
+def check_not_gone(unknown: Iterable[str], kind: type, prefix: str) -> None:
+    """Raise a `KeywordError` if earlier versions of a class had one of these that it lacks."""
+    gone: Mapping[str, str] = getattr(kind, "gone", {})
+    found = [name for name in unknown if name in gone]
+    if found:
+        others = f" (nor {', '.join(found[1:])})" if len(found) > 1 else ""
+        raise KeywordError(f"{prefix}{found[0]} is no setting any more{others}: {gone[found[0]]}")
 
 
 Check = Callable[[Any, str], object]

@@ -150,6 +150,13 @@ def test_windows_against_the_slow_version(rounds, counts):
     assert max(distant) > 0.1
 
 
+def test_a_window_is_no_longer_than_the_longest():
+    memory = {**SMALL.infer(np.eye(3, D)).memory, "window": np.array([9.0, 9.0, -1.0, 0.0, 0.0])}
+    for longest in (1.0, 4.0):
+        found = replace(SMALL, longest_window=longest).infer(np.eye(3, D), memory=memory)
+        assert (found.causes["window"] == longest).all()
+
+
 @pytest.mark.parametrize("length", [1.0, 2.5, 10.0])
 def test_averages_respond_as_the_updates_that_they_are_of(length):
     """Updates are −H(w − w*) with H = 0.3, so U − V is −0.3 times the model's step, whatever k."""
@@ -594,6 +601,19 @@ BAD: dict[str, tuple[Any, str]] = {
         SMALL.infer(np.eye(3, D), model=np.zeros(D)).memory,
         "model given 1, here 0",
     ),
+    "averages missing from a window": (
+        {
+            **FIRST,
+            "before": FIRST["before"][:, :0],
+            "earlier": FIRST["earlier"][:, :0],
+            "window": np.array([4.0, 9.0, -1.0, 0.0, 0.0]),
+        },
+        "memory is damaged",
+    ),
+    "a huge window": (
+        {**FIRST, "window": np.array([2.0, 9.0, -1e308, 1e308, 0.0])},
+        "memory is damaged",
+    ),
     "a window below 1": (
         {**FIRST, "window": np.array([0.5, 1.0, -1.0, 0.0, 0.0])},
         "memory is damaged",
@@ -651,7 +671,7 @@ def test_calls_that_cannot_be(given, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tolerance": -1}, "^tolerance -1: give 0 or more"),
+        ({"tolerance": -1}, "^tolerance -1: give a number from 0 to 100"),
         ({"prior_log_odds": math.nan}, "^prior_log_odds nan"),
         ({"persistence": 1}, "persistence 1"),
         ({"longest_window": 0.5}, "^longest_window 0.5: give a number of 1 or more"),
@@ -667,7 +687,7 @@ def test_calls_that_cannot_be(given, message):
             {"norm_tolerance": 1.0},
             "^RobustCRF.norm_tolerance is no setting any more: give tolerance, on which it dep",
         ),
-        ({"crowd": 1.0}, "^RobustCRF.crowd is no setting any more: it is fixed$"),
+        ({"crowd": 1.0}, "^RobustCRF.crowd is no setting any more: it is fixed, leave it out$"),
         ({"evidence_limit": 6.0}, "^RobustCRF.evidence_limit is no setting any more: EvidenceCRF"),
     ],
 )

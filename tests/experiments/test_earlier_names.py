@@ -124,6 +124,25 @@ def test_what_is_stored_is_read_in_silence(tmp_path: Path) -> None:
         assert store.check(spec).cells() == [cell], "and is gone on with"
 
 
+def test_a_folder_with_settings_that_are_gone_is_read_and_not_gone_on_with(tmp_path: Path) -> None:
+    spec, store = resolve(NOW), Store(tmp_path / "run")
+    store.path.mkdir()
+    store.write(spec)
+    file = store.path / "run.toml"
+    section = "[rules.crf-robust]\n"
+    file.write_text(file.read_text().replace(section, section + "norm_strength = 3.0\n"))
+    assert store.read().cells() == spec.cells()
+    with pytest.raises(
+        FedcrfError, match=r"earlier version, with rules\.crf-robust\.norm_strength"
+    ):
+        store.check(spec)
+
+
+def test_a_method_that_is_gone_is_said_to_be_another() -> None:
+    with pytest.raises(FedcrfError, match="method crf-windowed is crf-robust now"):
+        resolve({"methods": ["crf-windowed"], "seeds": [0]})
+
+
 def test_recorded_runs(tmp_path: Path) -> None:
     rule = CRFRobust(prior_log_odds=1.0, sketch_seed=0)
     machine = dict.fromkeys(

@@ -308,7 +308,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if other:
             raise FedcrfError(
                 f"the memory is of another federation or of other settings ({other}): "
-                "give the one this rule handed back, or none"
+                "give the one this rule handed back, or the same settings, or none"
             )
 
 
@@ -368,8 +368,9 @@ def _of_today(memory: Arrays) -> Arrays:
             "window": Window().numbers,
         }
     for name, like in (("before", "sketches"), ("earlier", "positions")):
-        if given[name].ndim == 2 and not given[name].shape[1]:
-            given[name] = np.full_like(given[like], np.nan)
+        empty = given[name].ndim == 2 and not given[name].shape[1]
+        if empty and given["window"].ravel()[:1] == 1.0:  # nothing was averaged
+            given[name] = np.full(given[like].shape, np.nan)
     return given
 
 
@@ -400,6 +401,7 @@ def _hold_values(arrays: Arrays) -> bool:
         and bool(((rounds >= 0) & (rounds < len(counts))).all())
         and bool((counts >= 1).all() and (arrays["last"] >= 1).all() and (beliefs >= 0).all())
         and bool(window[0] >= 1 and (np.delete(window, 2) >= 0).all())
+        and bool((np.abs(window) <= LARGEST_SKETCHED).all())
         and not np.isinf(arrays["before"]).any()
         and not np.isinf(arrays["earlier"]).any()
         and np.allclose(beliefs.sum(axis=1), 1.0)

@@ -15,7 +15,6 @@ from fedcrf.checks import (
     Finite,
     Fraction,
     Natural,
-    NotNegative,
     Positive,
     Settings,
     Share,
@@ -48,7 +47,7 @@ from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statis
 from fedcrf.statistics.inputs import Layers, num_numbers
 
 GONE = {
-    "it is fixed": (
+    "it is fixed, leave it out": (
         *("labels", "iterations", "damping", "copy_power", "vote_power", "count_cap"),
         *("large_round", "crowd", "norm_strength", "norm_exponent", "opposition_strength"),
         *("curvature_response_strength", "response_strength"),
@@ -59,12 +58,12 @@ GONE = {
         *("curvature_response_share", "response_share"),
         *("update_consistency_share", "steadiness_share"),
     ),
-    "tolerances grow no more": (
+    "tolerances grow no more, leave it out": (
         *("norm_tolerance_growth", "norm_memory"),
         *("opposition_tolerance_growth", "opposition_memory"),
         *("curvature_response_tolerance_growth", "response_memory"),
     ),
-    "EvidenceCRF has it, with its default here": [each.name for each in fields(EvidenceCRF)],
+    "EvidenceCRF has it, leave it out": [each.name for each in fields(EvidenceCRF)],
 }
 """By what is said of them, the settings of earlier versions, by all their names."""
 
@@ -191,7 +190,7 @@ class RobustCRF(Settings):
     reported: ClassVar[EvidenceCRF] = EvidenceCRF()
     """The CRF of the evidence that clients report."""
 
-    tolerance: NotNegative = 1.0
+    tolerance: Annotated[float, number(0.0, 100.0)] = 1.0
     prior_log_odds: Finite = 2.0
     persistence: Share = 0.9
     longest_window: Annotated[float, number(1.0)] = 10.0
@@ -391,6 +390,7 @@ class RobustCRF(Settings):
         sketches[~statistics.finite] = np.nan
         beliefs, averages = known.gather(who)
         window = Window.of(known.window)
+        window = replace(window, length=min(window.length, self.longest_window))
         averages = averages.after(sketches, position, window.length)
         return _Recalled(known, who, beliefs, window, sketches, position, averages)
 
@@ -485,7 +485,7 @@ class RobustCRF(Settings):
         self, claimed: NDArray[np.float64], counted: NDArray[np.float64]
     ) -> dict[str, NDArray[np.float64]]:
         """Return the cause ``counted``, which part of a claim counts, where some do not in full."""
-        if self.counts != "claimed":  # a cap of medians is read off the base weights
+        if self.counts != "claimed":  # attested counts count in full
             return {}
         parts = np.full(len(claimed), np.nan)
         np.divide(counted, claimed, out=parts, where=claimed > 0)

@@ -104,8 +104,8 @@ def build(kind: type[T], options: Options, where: str) -> T:
     if not isinstance(options, Mapping):
         raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
     known = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+    check_not_gone([key for key in options if key not in known], kind, prefix)
     for key in options:
-        check_not_gone(key, kind, prefix)
         if key not in known:
             raise (
                 unknown_name(f"key{within}", key, known)
@@ -186,7 +186,14 @@ def ignored(settings: Any) -> frozenset[str]:
 
 def without_gone(options: Options, kind: type) -> dict[str, Any]:
     """Return the settings of a stored run without those that its class has no more."""
-    return {key: value for key, value in options.items() if key not in getattr(kind, "gone", {})}
+    gone = gone_settings(options, kind)
+    return {key: value for key, value in options.items() if key not in gone}
+
+
+def gone_settings(options: Options, kind: type) -> list[str]:
+    """Return the settings of a stored run that its class has no more."""
+    known = getattr(kind, "__dataclass_fields__", {})
+    return [key for key in options if key in getattr(kind, "gone", {}) and key not in known]
 
 
 def without_name(options: Options) -> dict[str, Any]:
@@ -335,6 +342,10 @@ METHODS: Mapping[str, Method] = {
 }
 
 
+GONE_METHODS = {"crf-windowed": "crf-robust"}
+"""What is today's by the name of a method that there is no more."""
+
+
 def find_method(name: str, *, known: bool = True) -> Method:
     """Return the method of that name.
 
@@ -351,6 +362,8 @@ def find_method(name: str, *, known: bool = True) -> Method:
     if last in SERVER_OPTIMIZERS:
         return with_server_optimizer(find_method(first, known=known), last)
     outside = first.startswith(PREFIX) or is_outside(first) or first in installed("rule")
+    if not last and known and name in GONE_METHODS:
+        raise FedcrfError(f"method {name} is {GONE_METHODS[name]} now: give that")
     if not last and known and not outside:
         raise unknown_name("method", name, [*METHODS, *installed("rule")])
     if known and last not in ("", *OBJECTIVES, *installed("objective")) and not is_outside(last):

@@ -45,7 +45,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
-from fedcrf.experiments.settings import differences, merge, read_toml
+from fedcrf.experiments.settings import differences, gone_settings, merge, read_toml
 from fedcrf.experiments.spec import KINDS, CellKey, CellSpec, RunSpec, cell_of, resolve
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.records import (
@@ -545,7 +545,16 @@ class Store:
         if not (self.path / DESCRIPTION).exists():
             check_free(self.path, DESCRIPTION, "run")
             return spec
-        return extended(self.read(), spec, f"results folder {self.path}")
+        return extended(self.read(), spec, f"results folder {self.path}", self._gone(spec))
+
+    def _gone(self, spec: RunSpec) -> list[str]:
+        """Return the settings in this folder that the rules of another run have no more."""
+        there = read_toml(self.path / DESCRIPTION).get("rules", {})
+        return [
+            f"rules.{name}.{key}"
+            for name, rule in spec.things["rules"].items()
+            for key in gone_settings(there.get(name, {}), type(rule))
+        ]
 
     def check_data(self, seeds: Iterable[int], fingerprint: str) -> None:
         """Raise a `FedcrfError` where earlier cells of these seeds were run on other data."""
@@ -775,11 +784,16 @@ def name_of(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
+def extended(earlier: RunSpec, spec: RunSpec, place: str, gone: Sequence[str] = ()) -> RunSpec:
     """Return a run with the methods and seeds of another one of the same settings added.
 
-    ``place`` is the run's, as an error calls it.
+    ``place`` is the run's, as an error calls it; ``gone`` are settings in it that are none now.
     """
+    if gone:
+        raise FedcrfError(
+            f"{place} is of an earlier version, with {gone[0]}, which is no setting any more: "
+            "choose another with --output"
+        )
     for key, was, is_now in differences(_shared(earlier, spec), _shared(spec, earlier)):
         raise FedcrfError(
             f"{place} is of another run ({key} is {was} there, {is_now} here): choose another "
