@@ -100,8 +100,10 @@ def nvflare(run: Run, folder: Path) -> float:
 
 def command(*words: object) -> str:
     """Run a command to its end, and return what it said."""
+    # What the apps need is here; Flower would look for this package on an index.
+    more = {"PYTHONPATH": str(ROOT / "src"), "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
     done = subprocess.run(
-        [*map(str, words)], env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        [*map(str, words)], env=os.environ | more,
         capture_output=True, text=True, timeout=LONGEST,
     )  # fmt: skip
     if done.returncode:
