@@ -192,7 +192,9 @@ def without_gone(options: Options, kind: type) -> dict[str, Any]:
 
 def gone_settings(options: Options, kind: type) -> list[str]:
     """Return the settings of a stored run that its class has no more."""
-    known = getattr(kind, "__dataclass_fields__", {})
+    known = (
+        {each.name for each in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
+    )
     return [key for key in options if key in getattr(kind, "gone", {}) and key not in known]
 
 
