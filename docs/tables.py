@@ -48,6 +48,7 @@ from fedcrf.files import write_text  # noqa: E402
 
 RESULTS = ROOT / "results"
 LIMITS = RESULTS / "limits"
+ROBUSTNESS = RESULTS / "robustness"
 IMAGES = ROOT / "docs" / "images"
 SUITES = {
     "MNIST": "attacks-mnist",
@@ -78,7 +79,7 @@ def published(page: Path) -> Iterator[Table]:
 
 def overview(folder: str) -> Table:
     """Return a suite's first table: by rule nobody wrong / worst of the first group."""
-    return next(published(RESULTS / "robustness" / folder / "tables.md"))
+    return next(published(ROBUSTNESS / folder / "tables.md"))
 
 
 def worst(cell: str) -> float:
@@ -97,16 +98,13 @@ def headline() -> str:
             partition = column.partition(":")[0]
             cells = {rule: row[at] for rule, row in rules.items()}
             best = max(map(method_title, CLASSICAL), key=lambda rule: worst(cells[rule]))
-            fedavg, ours = (
-                cells.get(method_title(name), NOT_RUN) for name in ("fedavg", "crf-robust")
-            )
+            fedavg, ours = (cells[method_title(name)] for name in ("fedavg", "crf-robust"))
             place = f"{dataset}, {PARTITIONS[partition]}"
             rows.append((place, fedavg, f"{cells[best]} ({best})", ours))
     header = ("nobody attacks / worst of 13 [95 %]", "FedAvg", "best other rule", "crf-robust")
     return Table("", header, tuple(rows)).as_markdown()
 
 
-ROBUSTNESS = RESULTS / "robustness"
 EIGHT = ("fedavg", *CLASSICAL, "crf-fedavg")
 GROUPS = {
     "worst of thirteen attacks": "13 attacks",
@@ -188,7 +186,7 @@ def suites() -> str:
     shown = ("crf-evidence", "crf-robust-evidence", "rfa", "crf-fedavg", "crf-robust")
     differences = [
         table
-        for table in published(RESULTS / "robustness" / "noise-mnist-6000" / "tables.md")
+        for table in published(ROBUSTNESS / "noise-mnist-6000" / "tables.md")
         if table.header[0] == "condition" and any("[" in cell for row in table.rows for cell in row)
     ]
     for partition, table in zip(PARTITIONS, differences, strict=True):
@@ -335,7 +333,7 @@ def nobody_wrong() -> str:
 def adaptive() -> str:
     """Return what attackers that know the rule leave of it, and of the best of the other rules."""
     robust, others, best = [], [], []
-    for table in published(RESULTS / "robustness" / "attacks-mnist-6000" / "tables.md"):
+    for table in published(ROBUSTNESS / "attacks-mnist-6000" / "tables.md"):
         found = [at for at, name in enumerate(table.header) if "adaptive attackers" in name]
         if not found:
             continue
@@ -418,11 +416,11 @@ def draw_protocols() -> None:
 
 
 JUDGED = {
-    RESULTS / "judged" / "digits": ("attacks", "digits"),
-    RESULTS / "judged" / "hospitals": ("hospitals", "mnist-6000"),
-    RESULTS / "judged" / "flpoison": ("flpoison", "mnist"),
-    RESULTS / "judged" / "byzfl": ("byzfl", "mnist"),
-    RESULTS / "judged" / "karimireddy": ("karimireddy", "mnist"),
+    "digits": ("attacks", "digits"),
+    "hospitals": ("hospitals", "mnist-6000"),
+    "flpoison": ("flpoison", "mnist"),
+    "byzfl": ("byzfl", "mnist"),
+    "karimireddy": ("karimireddy", "mnist"),
 }
 """By folder the suites, with their data sets, on which the robust rule is judged."""
 
@@ -431,9 +429,10 @@ FAIR = 0.25
 
 
 def judged() -> str:
-    """Return what the robust rule costs where nobody is wrong, and both rules' worst cases."""
+    """Return what the robust rule costs where nobody is wrong, and its worst case and FedAvg's."""
     rows = []
-    for folder, (suite, dataset) in JUDGED.items():
+    for name, (suite, dataset) in JUDGED.items():
+        folder = RESULTS / "judged" / name
         for place in places_of(folder, suite, dataset, suite != "attacks"):
             quiet, baseline = place.suite.quiet, place.mean(place.suite.quiet, "fedavg")
             rows.append(

@@ -545,16 +545,19 @@ class Store:
         if not (self.path / DESCRIPTION).exists():
             check_free(self.path, DESCRIPTION, "run")
             return spec
-        return extended(self.read(), spec, f"results folder {self.path}", self._gone(spec))
+        self._check_gone(spec)
+        return extended(self.read(), spec, f"results folder {self.path}")
 
-    def _gone(self, spec: RunSpec) -> list[str]:
-        """Return the settings in this folder that the rules of another run have no more."""
+    def _check_gone(self, spec: RunSpec) -> None:
+        """Raise a `FedcrfError` where a rule of another run had settings here that are gone."""
         there = read_toml(self.path / DESCRIPTION).get("rules", {})
-        return [
-            f"rules.{name}.{key}"
-            for name, rule in spec.things["rules"].items()
-            for key in gone_settings(there.get(name, {}), type(rule))
-        ]
+        for name, rule in spec.things["rules"].items():
+            for key in gone_settings(there.get(name, {}), type(rule)):
+                raise FedcrfError(
+                    f"results folder {self.path} is of an earlier version, with "
+                    f"rules.{name}.{key}, which is no setting any more: choose another with "
+                    "--output"
+                )
 
     def check_data(self, seeds: Iterable[int], fingerprint: str) -> None:
         """Raise a `FedcrfError` where earlier cells of these seeds were run on other data."""
@@ -784,16 +787,11 @@ def name_of(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def extended(earlier: RunSpec, spec: RunSpec, place: str, gone: Sequence[str] = ()) -> RunSpec:
+def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
     """Return a run with the methods and seeds of another one of the same settings added.
 
-    ``place`` is the run's, as an error calls it; ``gone`` are settings in it that are none now.
+    ``place`` is the run's, as an error calls it.
     """
-    if gone:
-        raise FedcrfError(
-            f"{place} is of an earlier version, with {gone[0]}, which is no setting any more: "
-            "choose another with --output"
-        )
     for key, was, is_now in differences(_shared(earlier, spec), _shared(spec, earlier)):
         raise FedcrfError(
             f"{place} is of another run ({key} is {was} there, {is_now} here): choose another "
