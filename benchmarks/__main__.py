@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import aggregation, crowds, flower, machine, report, rounds
+from benchmarks import aggregation, byzfl_loop, crowds, flower, machine, report, rounds
 from fedcrf.cores import available_cores
 from fedcrf.experiments.provenance import provenance
 from fedcrf.files import atomic_write
@@ -35,6 +35,8 @@ def section(name: str, peaks: dict[str, Any]) -> Any:
         return aggregation.growth(say)
     if name == "crowds":
         return crowds.crowds(say)
+    if name == "byzfl":
+        return byzfl_loop.compare(say)
     if name == "flower":
         return [flower.flower(cores, say) for cores in CORES]
     if name == "flower-load":
@@ -53,6 +55,7 @@ SECTIONS = [
     "crowds",
     "flower",
     "flower-load",
+    "byzfl",
 ]
 
 

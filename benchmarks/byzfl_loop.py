@@ -14,7 +14,9 @@ import argparse
 import csv
 import random
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
@@ -27,8 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedcrf.data import LabelledImages, load_dataset
+from benchmarks.timing import seconds, take_turns
+from fedcrf.data import ImageDataset, LabelledImages, load_dataset
+from fedcrf.experiments.grid import run_cell
 from fedcrf.experiments.provenance import provenance
+from fedcrf.experiments.spec import CellSpec
+from fedcrf.experiments.store import Store
+from fedcrf.experiments.study import read_suite
 from fedcrf.files import append_line
 
 BATCH, LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 25, 0.1, 0.9, 1e-4
@@ -48,6 +55,16 @@ RULES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     ),
 }
 """Aggregator and pre-aggregators by name; f is the number that rules are informed of."""
+
+SAME_RULES = {
+    "average": "fedavg",
+    "trimmed-mean": "trimmed-mean",
+    "geometric-median": "byzfl-geometric-median",
+    "nnm-trimmed-mean": "byzfl-nnm-trmean",
+}
+"""By their names here, our methods that are the same rules."""
+
+SAME_ATTACKS = {"none": "none", "sign-flip": "sign-flip", "alie": "alie-1.5"}
 
 COLUMNS = (
     "gamma", "attack", "rule", "seed", "accuracy", "seconds",
@@ -77,8 +94,28 @@ class Images(torch.utils.data.TensorDataset):
         self.targets = labels
 
 
+def normalised(data: ImageDataset) -> tuple[Images, Images]:
+    """Return the images for training and those held out."""
+    assert data.held_out is not None
+    scale = data.train.normalisation()
+
+    def images(part: LabelledImages) -> Images:
+        mean, std = (torch.tensor(v).float()[:, None, None] for v in (scale.mean, scale.std))
+        pixels = torch.from_numpy(np.array(part.images)).float().sub_(mean).div_(std)
+        return Images(pixels, torch.from_numpy(np.array(part.labels)))
+
+    return images(data.train), images(data.held_out)
+
+
 def cell(
-    source: ModuleType, train: Images, test: Images, rule: str, attack: str, gamma: float, seed: int
+    source: ModuleType,
+    train: Images,
+    test: Images,
+    rule: str,
+    attack: str,
+    gamma: float,
+    seed: int,
+    rounds: int = ROUNDS,
 ) -> tuple[float, float]:
     """Return the accuracy of a cell, as the source's loop finds it, and its seconds."""
     np.random.seed(seed)  # noqa: NPY002  (the source draws from it)
@@ -131,7 +168,7 @@ def cell(
     for client in clients:
         client.set_model_state(server.get_dict_parameters())
     scores, started, evaluating = [], time.perf_counter(), 0.0
-    for number in range(1, ROUNDS + 1):
+    for number in range(1, rounds + 1):
         for client in clients:
             client.compute_gradients()
         honest = [client.get_flat_gradients_with_momentum() for client in clients]
@@ -146,6 +183,61 @@ def cell(
     return float(np.mean(scores[-5:])), time.perf_counter() - started - evaluating
 
 
+OURS_ALONE = "crf-robust"
+"""The method of ours that is timed beside the source's four."""
+
+
+def compare(say: Callable[[str], None], turns: int = 3, rounds: int = 200) -> list[dict[str, Any]]:
+    """Time whole cells of both loops in turns, evaluations and records included, on one core each.
+
+    Ours are those of ``fedcrf robustness byzfl`` at γ = 0.33, all images, with as many rounds.
+    """
+    torch.set_num_threads(1)
+    source, data = framework(), load_dataset("mnist")
+    train, test = normalised(data)
+    suite = read_suite("byzfl").chosen(
+        methods=[*SAME_RULES.values(), OURS_ALONE],
+        conditions=[name for name in SAME_ATTACKS.values() if name != "none"],
+        partitions=["gamma-0.33"],
+        seeds=[1000],
+        settings=[{"rounds": {"maximum": rounds, "patience": rounds}}],
+    )
+    cells = {(condition, method): each for (_, condition, method, _), each in suite.cells.items()}
+
+    def ours(asked: CellSpec) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder)).cell(asked)
+            return seconds(
+                lambda: run_cell(asked, store, data, torch.device("cpu"), lambda event: None)
+            )
+
+    found = []
+    for attack, condition in SAME_ATTACKS.items():
+        works: dict[str, Callable[[], float]] = {}
+        for rule, method in SAME_RULES.items():
+            given = source, train, test, rule, attack, 0.33, 1000, rounds
+            works[f"ByzFL {rule}"] = lambda given=given: seconds(lambda: cell(*given))
+            asked = cells[condition, method]
+            works[f"fedcrf {rule}"] = lambda asked=asked: ours(asked)
+        alone = cells[condition, OURS_ALONE]
+        works[f"fedcrf {OURS_ALONE}"] = lambda alone=alone: ours(alone)
+        timings = take_turns(works, turns)
+        for rule in (*SAME_RULES, OURS_ALONE):
+            mine, its = timings[f"fedcrf {rule}"], timings.get(f"ByzFL {rule}")
+            found.append(
+                {
+                    "attack": attack,
+                    "rule": rule,
+                    "rounds": rounds,
+                    "fedcrf_seconds": list(mine.seconds),
+                    "byzfl_seconds": None if its is None else list(its.seconds),
+                    "byzfl_times_ours": None if its is None else its.ratio(mine),
+                }
+            )
+        say(f"{attack} is measured")
+    return found
+
+
 def main() -> None:
     """Run the cells that the file does not hold yet, one after the other; add each to it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -156,16 +248,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="a CSV file")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    source, data = framework(), load_dataset("mnist")
-    assert data.held_out is not None
-    scale = data.train.normalisation()
-
-    def images(part: LabelledImages) -> Images:
-        mean, std = (torch.tensor(v).float()[:, None, None] for v in (scale.mean, scale.std))
-        pixels = torch.from_numpy(np.array(part.images)).float().sub_(mean).div_(std)
-        return Images(pixels, torch.from_numpy(np.array(part.labels)))
-
-    train, test = images(data.train), images(data.held_out)
+    source = framework()
+    train, test = normalised(load_dataset("mnist"))
     made = provenance(torch.device("cpu"))
     origin = (version("byzfl"), made.torch, made.processor, made.commit)
     given.output.parent.mkdir(parents=True, exist_ok=True)

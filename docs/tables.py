@@ -19,6 +19,7 @@ import pandas as pd
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.byzfl_loop import SAME_ATTACKS, SAME_RULES  # noqa: E402
 from docs.ranks import means, rank_tables  # noqa: E402
 from examples.frameworks import OWN, runs_of  # noqa: E402
 from examples.least_weights import least_weights  # noqa: E402
@@ -471,17 +472,6 @@ def accused_text(store: Store, place: Place, method: str) -> str:
         for record in run.cell(cell).records()
     ]
     return f"{100 * (np.concatenate(shares) < FAIR).mean():.1f} %" if shares else NOT_RUN
-
-
-SAME_RULES = {
-    "average": "fedavg",
-    "trimmed-mean": "trimmed-mean",
-    "geometric-median": "byzfl-geometric-median",
-    "nnm-trimmed-mean": "byzfl-nnm-trmean",
-}
-"""By their names in ByzFL's own loop, the methods that are the same rules."""
-
-SAME_ATTACKS = {"none": "none", "sign-flip": "sign-flip", "alie": "alie-1.5"}
 
 
 def source() -> str:
