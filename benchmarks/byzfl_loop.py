@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
@@ -183,58 +184,50 @@ def cell(
     return float(np.mean(scores[-5:])), time.perf_counter() - started - evaluating
 
 
-OURS_ALONE = "crf-robust"
-"""The method of ours that is timed beside the source's four."""
-
-
 def compare(say: Callable[[str], None], turns: int = 3, rounds: int = 200) -> list[dict[str, Any]]:
     """Time whole cells of both loops in turns, evaluations and records included, on one core each.
 
-    Ours are those of ``fedcrf robustness byzfl`` at γ = 0.33, all images, with as many rounds.
+    Ours are those of ``fedcrf robustness byzfl`` at γ = 0.33, all images, with as many rounds, and
+    ``crf-robust`` beside the rules that both have.
     """
+    gamma, seed = 0.33, 1000
     torch.set_num_threads(1)
     source, data = framework(), load_dataset("mnist")
     train, test = normalised(data)
+    methods = {**SAME_RULES, "crf-robust": "crf-robust"}
     suite = read_suite("byzfl").chosen(
-        methods=[*SAME_RULES.values(), OURS_ALONE],
-        conditions=[name for name in SAME_ATTACKS.values() if name != "none"],
-        partitions=["gamma-0.33"],
-        seeds=[1000],
+        methods=list(methods.values()),
+        conditions=list(SAME_ATTACKS.values()),
+        partitions=[f"gamma-{gamma}"],
+        seeds=[seed],
         settings=[{"rounds": {"maximum": rounds, "patience": rounds}}],
     )
     cells = {(condition, method): each for (_, condition, method, _), each in suite.cells.items()}
 
     def ours(asked: CellSpec) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            store = Store(Path(folder)).cell(asked)
-            return seconds(
-                lambda: run_cell(asked, store, data, torch.device("cpu"), lambda event: None)
-            )
+            store, device = Store(Path(folder)).cell(asked), torch.device("cpu")
+            return seconds(lambda: run_cell(asked, store, data, device, lambda event: None))
 
     found = []
-    for attack, condition in SAME_ATTACKS.items():
-        works: dict[str, Callable[[], float]] = {}
-        for rule, method in SAME_RULES.items():
-            given = source, train, test, rule, attack, 0.33, 1000, rounds
-            works[f"ByzFL {rule}"] = lambda given=given: seconds(lambda: cell(*given))
-            asked = cells[condition, method]
-            works[f"fedcrf {rule}"] = lambda asked=asked: ours(asked)
-        alone = cells[condition, OURS_ALONE]
-        works[f"fedcrf {OURS_ALONE}"] = lambda alone=alone: ours(alone)
+    for (attack, condition), (rule, method) in product(SAME_ATTACKS.items(), methods.items()):
+        works = {"fedcrf": partial(ours, cells[condition, method])}
+        if rule in RULES:
+            theirs = partial(cell, source, train, test, rule, attack, gamma, seed, rounds)
+            works["byzfl"] = partial(seconds, theirs)
         timings = take_turns(works, turns)
-        for rule in (*SAME_RULES, OURS_ALONE):
-            mine, its = timings[f"fedcrf {rule}"], timings.get(f"ByzFL {rule}")
-            found.append(
-                {
-                    "attack": attack,
-                    "rule": rule,
-                    "rounds": rounds,
-                    "fedcrf_seconds": list(mine.seconds),
-                    "byzfl_seconds": None if its is None else list(its.seconds),
-                    "byzfl_times_ours": None if its is None else its.ratio(mine),
-                }
-            )
-        say(f"{attack} is measured")
+        mine, its = timings["fedcrf"], timings.get("byzfl")
+        found.append(
+            {
+                "attack": attack,
+                "rule": rule,
+                "rounds": rounds,
+                "fedcrf_seconds": list(mine.seconds),
+                "byzfl_seconds": None if its is None else list(its.seconds),
+                "byzfl_times_ours": None if its is None else its.ratio(mine),
+            }
+        )
+        say(f"{attack}, {rule} is measured")
     return found
 
 
