@@ -55,17 +55,22 @@ def python_of(page: str, section: str) -> dict[str, Any]:
     return scope
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder in which the pages' commands are typed, one page after the other."""
-    return tmp_path_factory.mktemp("docs")
-
-
-@pytest.mark.parametrize("page", ["tutorial", "own-updates", "own-model", "see-a-run"])
-def test_what_a_page_shows_runs(
-    page: str, home: Path, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "pages",
+    [["tutorial", "see-a-run"], ["own-updates"], ["own-model"]],
+    ids=" and ".join,
+)
+def test_what_pages_show_runs(
+    pages: list[str], tmp_path: Path, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(home)
+    """Type the commands of a page, and of the page that goes on with its runs."""
+    monkeypatch.chdir(tmp_path)
+    for page in pages:
+        check_what_is_shown(page, tmp_path, command_line)
+
+
+def check_what_is_shown(page: str, home: Path, command_line: CommandLine) -> None:
+    """Type what a page shows, in the order of the page."""
     scope: dict[str, Any] = {}
     said: list[str] = []
     shown = blocks(page)
