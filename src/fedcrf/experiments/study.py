@@ -283,6 +283,7 @@ class Suite:
         additional: Whether they come in addition to the clients that hold the data; see
             `Schedule`. Where nobody attacks there are none.
         quick: The suite at its small size; None if it has none.
+        lists: By name, methods that stand together among a file's ``methods``.
         settings: What was chosen of runs; it wins over the others.
     """
 
@@ -298,6 +299,7 @@ class Suite:
     attackers: PositiveInt | None = None
     additional: bool | None = None
     quick: Quick | None = None
+    lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
     told: Any = None  # of older files: rules are informed of how many attack anyway
     # What a file does not say
     name: str = ""
@@ -534,7 +536,9 @@ def _parsed(said: Mapping[str, Any]) -> Suite:
     parts: dict[str, Any] = {"conditions": named}
     if "quick" in said:
         parts["quick"] = build(Quick, said["quick"], "quick")
-    return build(Suite, {**said, **parts}, "")
+    suite = build(Suite, {**said, **parts}, "")
+    listed_methods = (suite.lists.get(name, (name,)) for name in suite.methods)
+    return replace(suite, methods=tuple(itertools.chain.from_iterable(listed_methods)))
 
 
 def _check(suite: Suite) -> None:
