@@ -12,7 +12,7 @@ import logging
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -162,7 +162,6 @@ Observer = Callable[[Event], None]
 
 Runs = Sequence[tuple[RunSpec, Store]]
 """What is run, and where the results go."""
-
 
 ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 """Returns who is called with everything that happens in some runs."""
@@ -387,12 +386,11 @@ def _run_on(
                 files, events = future.result()
                 with job.store.locked():
                     job.store.replace(files)
-            except FedcrfError as error:
-                events = [CellFailed(job.cell, str(error))]
             except Exception as error:
                 reason = str(error) or "it said no more"
-                failed = f"its worker failed ({type(error).__name__}): {reason}"
-                events = [CellFailed(job.cell, failed)]
+                if not isinstance(error, FedcrfError):
+                    reason = f"its worker failed ({type(error).__name__}): {reason}"
+                events = [CellFailed(job.cell, reason)]
             for event in events:
                 observer(event)
     finally:
@@ -491,7 +489,7 @@ def run_suite(
         same: dict[CellSpec, list[CellKey]] = {}
         for key in missing:  # with other settings, conditions may come to the same
             same.setdefault(cells[key], []).append(key)
-        first = [keys[0] for keys in same.values()]
+        first = {keys[0] for keys in same.values()}
         of_seeds = [_runs(suite, store, first, seed) for seed in dict.fromkeys(suite.seeds)]
         every = [run for runs in of_seeds for run in runs]
         stores = {cell: run for spec, run in every for cell in spec.cells()}
@@ -513,9 +511,8 @@ def run_suite(
     return failed
 
 
-def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Runs:
+def _runs(suite: Suite, store: Store, wanted: Container[CellKey], seed: int) -> Runs:
     """Return the runs of those cells that have a seed, and their working folders."""
-    wanted = set(keys)
     runs = []
     for at, spec in suite.study.points:
         methods = [name for name in spec.methods if (*at.values(), name, seed) in wanted]

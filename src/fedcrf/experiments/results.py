@@ -168,8 +168,7 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     if study is not None:
         return frame(
             row
-            for at, _ in study.points
-            for store in [study.store(folder, at)]
+            for (at, _), (_, store) in zip(study.points, study.runs(folder), strict=True)
             if (store.path / DESCRIPTION).exists()
             for row in run_rows(read_results(store), store.path, at)
         )

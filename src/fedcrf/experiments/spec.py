@@ -91,15 +91,14 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }
 """By data set the settings that it has by default: the paper's, where it names them."""
 
-AS_HELD = "as-held"
-"""The partition of real sites."""
-
 OTHERS: Mapping[str, Mapping[str, Any]] = {"model": {"name": "resnet9"}}
 """For any other data set."""
 
+AS_HELD = "as-held"
+"""The partition of real sites."""
+
 NOBODY = "none"
 """The attack of a run in which nobody attacks, and rules may be informed of ``attackers``."""
-
 
 SHARED = ("data", "partition", "model", "training", "rounds")
 """Sections that the description of a run and those of its cells have in common."""
@@ -173,25 +172,19 @@ class CellSpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The description of a run: methods × seeds on one data set and partition.
-
-    Attributes:
-        model: The model's name and settings.
-        plan: The model.
-        things: Rules, objectives, server optimizers and attacks with their settings, by section
-            and short name: those in use.
-        attack: The attack's name, how many attack and when; empty where all clients are honest.
-    """
+    """The description of a run: methods × seeds on one data set and partition."""
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     data: DataSettings
     partition: PartitionSettings
-    model: Options
+    model: Options  # its name and settings
     plan: ModelPlan
     training: LocalTraining
     rounds: RoundSettings
+    # Rules, objectives, server optimizers and attacks in use, by section and short name
     things: Mapping[str, Mapping[str, Any]]
+    # The attack's name, how many attack and when; empty where all clients are honest
     attack: Options = field(default_factory=dict)
 
     @cached_property
@@ -213,7 +206,6 @@ class RunSpec:
     def cell(self, method_name: str, seed: int) -> CellSpec:
         """Return one cell of the grid, of a method of the run."""
         method, threat = find_method(method_name, known=False), self.threat
-        optimizer = method.server_optimizer
         rule = self._thing("rules", method.rule)
         return CellSpec(
             method=method,
@@ -224,17 +216,15 @@ class RunSpec:
             model=self.plan,
             objective=self._thing("objectives", method.objective),
             rule=self._informed(rule, seed, None if threat is None else threat.schedule),
-            server_optimizer=None
-            if optimizer is None
-            else self._thing("server_optimizers", optimizer),
+            server_optimizer=self._thing("server_optimizers", method.server_optimizer),
             training=self.training,
             rounds=self.rounds,
             attack_name=self.attack.get("name"),
             threat=threat,
         )
 
-    def _thing(self, section: str, name: str) -> Any:
-        return self.things[section][short_name(name)]
+    def _thing(self, section: str, name: str | None) -> Any:
+        return None if name is None else self.things[section][short_name(name)]
 
     def _informed(self, rule: Rule, seed: int, schedule: Schedule | None) -> Rule:
         """Return a rule that knows of this run what it is to know."""
@@ -277,13 +267,16 @@ class RunSpec:
         """
         cells = [self.cell(method, 0).describe() for method in self.methods]
         rules = [cell["rule"]["name"] for cell in cells]
-        optimizers = _settings_of(cells, "server_optimizer")
+        objectives, optimizers = (
+            {cell[part]["name"]: without_name(cell[part]) for cell in cells if part in cell}
+            for part in ("objective", "server_optimizer")
+        )
         return {
             "methods": list(self.methods),
             "seeds": list(self.seeds),
             **{key: cells[0][key] for key in SHARED},
             "rules": {rule: plain(self._thing("rules", rule)) for rule in rules},
-            "objectives": _settings_of(cells, "objective"),
+            "objectives": objectives,
             **{key: cells[0][key] for key in ATTACK if key in cells[0]},
             **({"server_optimizers": optimizers} if optimizers else {}),
         }
@@ -326,11 +319,10 @@ def _class_of(kind: Kind, name: str, given: Options, reading: bool) -> type[Any]
 
 def _thing_of(section: str, name: str, given: Options, reading: bool) -> Any:
     """Return a rule, objective, server optimizer or attack with the settings that are given."""
-    where = f"{section}.{short_name(name)}"
     kind = _class_of(KINDS[section], name, given, reading)
     if reading:
         given = without_gone(given, kind)
-    built = build(kind, given, where)
+    built = build(kind, given, f"{section}.{short_name(name)}")
     # Nobody attacks a simulation's sketches, and its run file says what repeats it.
     return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
 
@@ -345,12 +337,6 @@ def _plan_of(model: Options, reading: bool) -> ModelPlan:
         )
     plan: ModelPlan = build(kind, {"name": name} if kind is FromFactory else given, "model")
     return plan
-
-
-def _settings_of(cells: Sequence[Options], part: str) -> dict[str, Options]:
-    """Return by name the settings of a part that described cells have."""
-    parts = [cell[part] for cell in cells if part in cell]
-    return {each["name"]: without_name(each) for each in parts}
 
 
 def with_current_names(description: Options, *, notice: bool = True) -> dict[str, Any]:
