@@ -92,9 +92,9 @@ class RunResults:
             start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
             pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
             by = f"{schedule.count(spec.num_clients)}{more}{start}{pulse}"
-            attack = f", {short_name(spec.attack['name'])} by {by}"
+            attack = f", {short_name(spec.attack_name or '')} by {by}"
         return (
-            f"{short_name(spec.data.dataset)}, {short_name(spec.model['name'])}, "
+            f"{short_name(spec.data.dataset)}, {short_name(spec.model_name)}, "
             f"{spec.partition.num_clients} clients{drawn}, {spec.partition.title}{attack}"
         )
 
