@@ -99,20 +99,17 @@ def check_settings(what: str, name: str, found: object) -> None:
         )
 
 
-def stand_in(name: str, settings: Mapping[str, Any], base: type, methods: tuple[str, ...]) -> type:
+@cache
+def stand_in(
+    name: str, settings: tuple[tuple[str, Any], ...], base: type, methods: tuple[str, ...]
+) -> type:
     """Return a class of settings in place of one that no longer exists, named ``name``.
 
     Results made with that class can be read and shown; ``methods`` raise an error. The settings of
-    a description become its fields and their defaults, lists tuples. The same arguments give the
-    same class, so that equal descriptions stay equal.
+    a description become its fields and their defaults. The same arguments give the same class, so
+    that equal descriptions stay equal.
     """
-    return _stand_in(name, tuple(sorted(settings.items())), base, methods)
 
-
-@cache
-def _stand_in(
-    name: str, settings: tuple[tuple[str, Any], ...], base: type, methods: tuple[str, ...]
-) -> type:
     def absent(self: object, *_: object, **__: object) -> None:
         raise AbsentError(f"'{name}' is not there any more: install it, or put its file back")
 

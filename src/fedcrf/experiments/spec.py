@@ -205,7 +205,7 @@ class RunSpec(Setup):
             method=method,
             seed=seed,
             objective=self._thing("objectives", method.objective),
-            rule=self._informed(rule, seed, self.threat and self.threat.schedule),
+            rule=self._informed(rule, seed, self.threat.schedule if self.threat else None),
             server_optimizer=self._thing("server_optimizers", method.server_optimizer),
         )
 
@@ -301,8 +301,8 @@ def _class_of(kind: Kind, name: str, given: Options, reading: bool) -> type[Any]
     except AbsentError:
         if not reading:
             raise
-        kept = {key: hashable(value) for key, value in given.items()}
-        return stand_in(name, kept, kind.base, kind.methods)
+        kept = sorted((key, hashable(value)) for key, value in given.items())
+        return stand_in(name, tuple(kept), kind.base, kind.methods)
 
 
 def _thing_of(section: str, name: str, given: Options, reading: bool) -> Any:
@@ -359,7 +359,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     Args:
         layers: Nested mappings such as a run file's content and what the flags say; later ones
             win, and all of them win over the data set's preset. Earlier names are accepted.
-        reading: Whether they are of a stored run, whose code may be gone; see `RunSpec`.
+        reading: Whether they are of a stored run, whose code may be gone.
 
     Raises:
         FedcrfError: A key that does not exist, or a value that cannot be; the one at fault and
@@ -418,7 +418,9 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
         things=things,
         attack_name=attack.get("name"),
-        threat=Threat(*things["attacks"].values(), _schedule(attack)) if attack else None,
+        threat=Threat(next(iter(things["attacks"].values())), _schedule(attack))
+        if attack
+        else None,
     )
     if not spec.methods or not spec.seeds:
         raise FedcrfError("a run needs at least one method and one seed")

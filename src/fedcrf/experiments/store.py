@@ -155,6 +155,7 @@ def undamaged(found: tuple[list[R], str | None]) -> list[R]:
 
 SPACING = 1.0
 """Seconds between checkpoints of rounds without a record; longer rounds all have one."""
+
 BEGUN, ROUNDS, SUMMARY = "begun.json", "rounds.jsonl", "summary.json"
 CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
 FILES = frozenset((BEGUN, ROUNDS, CHECKPOINT, MODEL, SUMMARY))
@@ -166,10 +167,10 @@ ANEW = "move the cell's folder away to run it anew"
 class CellSummary(Record):
     """The result of a finished cell. Accuracies are shares in [0, 1].
 
-    Those of test, client mean, worst client, held-out set and backdoor are of the round with the
-    lowest validation loss; the examples of ``attackers`` count in none. ``images_per_second`` is
-    the median round's speed of local training. ``behaviour`` has the numbers of all that made it,
-    by part; 1 where one is missing. None stands where the run has no attack or no backdoor.
+    They are of the round with the lowest validation loss; the examples of ``attackers`` count in
+    none. ``images_per_second`` is the median round's speed of local training. ``behaviour`` has the
+    numbers of all that made it, by part; 1 where one is missing. None stands where the run has no
+    attack or no backdoor.
     """
 
     method: str
@@ -243,17 +244,6 @@ class CellResult(Course):
         return cls(title=title, records=records, rule=rule, seed=seed, cell=cell, **more)
 
     @property
-    def diverged(self) -> str | None:
-        """A line that says that its training has diverged; None where it has not."""
-        rounds = self.cell.rounds
-        stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
-        for record in self.records:
-            stopping = stopping.observe(record.round, record.validation.loss)
-            lost = lost_so_far(lost, record, self.cell.threat)
-        done = rounds_of(self.records)
-        return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
-
-    @property
     def notice(self) -> str | None:
         """Why it has no result that counts, and how far it is; None where it has one."""
         if self.damage is not None:
@@ -264,9 +254,14 @@ class CellResult(Course):
             return None
         if not self.records:
             return "not finished, not started"
-        done, accuracy = rounds_of(self.records), self.records[-1].validation.accuracy
+        rounds, done, lost = self.cell.rounds, rounds_of(self.records), 0
+        stopping = EarlyStopping(rounds.patience, rounds.min_improvement)
+        for record in self.records:
+            stopping = stopping.observe(record.round, record.validation.loss)
+            lost = lost_so_far(lost, record, self.cell.threat)
+        accuracy = self.records[-1].validation.accuracy
         so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
-        return self.diverged or so_far
+        return divergence(lost, done, stopping.stopped or done >= rounds.maximum) or so_far
 
 
 def stale_line(why: str) -> str:
@@ -686,10 +681,8 @@ class Store:
 
     def packed_runs(self) -> list[Store]:
         """Return the runs of all conditions whose cells have kept their rounds."""
-        return [
-            Store(path)
-            for path in sorted({path.parent for path in self.path.glob("rounds/*/*/seed-*.tar.xz")})
-        ]
+        folders = {path.parent for path in self.path.glob("rounds/*/*/seed-*.tar.xz")}
+        return [Store(path) for path in sorted(folders)]
 
     def pack(self, scored: Iterable[CellKey], same: Iterable[Sequence[CellKey]] = ()) -> None:
         """Move the rounds of finished cells from the runs under way into archives.
@@ -820,14 +813,6 @@ def partition_record(
     )
 
 
-METRICS = ("training_loss", "validation", "test")
-"""Of a round's record what is kept in `METRIC_DIGITS`; the rest has `CLIENT_DIGITS`."""
-
-METRIC_DIGITS = 4
-CLIENT_DIGITS = 3
-"""Pages and tables show no more, and every digit is a seventh of the archive."""
-
-
 def brief_line(record: RoundRecord) -> bytes:
     """Return a round's line with what pages and commands read of it, in few digits.
 
@@ -840,8 +825,9 @@ def brief_line(record: RoundRecord) -> bytes:
     def rounded(digits: int) -> dict[str, Any]:
         return dict(json.loads(line, parse_float=lambda text: float(f"{float(text):.{digits}g}")))
 
-    exact, metrics = json.loads(line), rounded(METRIC_DIGITS)
-    content = rounded(CLIENT_DIGITS) | {key: metrics[key] for key in METRICS}
+    # Pages and tables show no more digits, and each is a seventh of the archive.
+    exact, metrics = json.loads(line), rounded(4)
+    content = rounded(3) | {key: metrics[key] for key in ("training_loss", "validation", "test")}
     content["num_examples"] = exact["num_examples"]
     content["client_training_loss"] = [None] * len(record.clients)
     content["test"] = {**dict.fromkeys(metrics["test"]), "accuracy": metrics["test"]["accuracy"]}
