@@ -418,7 +418,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
         things=things,
         attack_name=attack.get("name"),
-        threat=Threat(next(iter(things["attacks"].values())), _schedule(attack))
+        threat=Threat(things["attacks"][short_name(attack["name"])], _schedule(attack))
         if attack
         else None,
     )
