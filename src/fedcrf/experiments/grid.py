@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import Executor, as_completed
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -189,17 +189,17 @@ def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[Cell
     """
     workplace.torch_device()
     made = [_check(spec, store, workplace) for spec, store in runs]
+    failed: list[CellFailed] = []
+
+    def tell(event: Event) -> None:
+        if isinstance(event, CellFailed):
+            failed.append(event)
+        observer(event)
+
     with ExitStack() as held:
         held.callback(_dataset.cache_clear)
         for _, store in runs:
             held.enter_context(store.locked())
-        failed: list[CellFailed] = []
-
-        def tell(event: Event) -> None:
-            if isinstance(event, CellFailed):
-                failed.append(event)
-            observer(event)
-
         claimed = (_claim(*run, each, tell) for run, each in zip(runs, made, strict=True))
         pending = [job for jobs in claimed for job in jobs]
         num_workers = min(workplace.jobs, len(pending))
@@ -300,7 +300,7 @@ def run_cell(
                 observer(RoundFinished(cell, record))
         adversary = simulation.adversary
         attackers = None if adversary is None else simulation.federation.called(adversary.clients)
-        summary = _summarise(cell, store.records(), dataset, begun, attackers)
+        summary = _summarise(cell, store.records(), dataset.fingerprint, begun, attackers)
         store.finish(state, summary)
         observer(CellFinished(cell, summary))
 
@@ -308,7 +308,7 @@ def run_cell(
 def _summarise(
     cell: CellSpec,
     records: Rounds,
-    dataset: ImageDataset,
+    fingerprint: str,
     begun: Begun,
     attackers: list[Client] | None,
 ) -> CellSummary:
@@ -336,8 +336,8 @@ def _summarise(
         ),
         attackers=attackers,
         description=cell.describe(),
+        fingerprint=fingerprint,
         behaviour=begun.behaviour,
-        fingerprint=dataset.fingerprint,
         provenance=begun.provenance,
     )
 
@@ -367,16 +367,12 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
         observer(CellFailed(job.cell, f"{type(error).__name__}: {error}"))
 
 
-_Outcome = tuple[Mapping[str, bytes], Sequence[Event]]
-"""What a cell has come to elsewhere: its files by name, and what happened."""
-
-
 def _run_on(
     executor: Executor, jobs: Sequence[Job], workplace: Workplace, observer: Observer
 ) -> None:
     """Run cells on an executor's workers; each is written here when it has ended."""
     place = replace(workplace, executor=None, jobs=1)
-    futures: dict[Future[_Outcome], Job] = {
+    futures = {
         executor.submit(_run_elsewhere, job, job.store.content(), place): job for job in jobs
     }
     try:
@@ -398,8 +394,10 @@ def _run_on(
             future.cancel()
 
 
-def _run_elsewhere(job: Job, begun: Mapping[str, bytes], place: Workplace) -> _Outcome:
-    """Run one cell in a folder that is thrown away, from where its files left it."""
+def _run_elsewhere(
+    job: Job, begun: Mapping[str, bytes], place: Workplace
+) -> tuple[Mapping[str, bytes], list[Event]]:
+    """Run one cell from its files in a folder that is thrown away; return files and events."""
     events: list[Event] = []
     with tempfile.TemporaryDirectory() as folder, one_thread():
         store = CellStore(Path(folder))
@@ -496,8 +494,7 @@ def run_suite(
         scored: list[CellKey] = []
         with observer_of(every) as observer:
 
-            def keep(event: Event) -> None:
-                """Keep the score of a finished cell, and pass the event on."""
+            def keep(event: Event) -> None:  # the score of a finished cell
                 if isinstance(event, CellFinished):
                     records = stores[event.cell].cell(event.cell).records()
                     for key in same[event.cell]:

@@ -99,12 +99,6 @@ class Place:
         return condition, least, unharmed
 
 
-def tables_of(place: Place) -> list[Table]:
-    """Return the tables of a partition that have rows, the first with the worst cases."""
-    makers = (summary_table, accuracy_table, difference_table, success_table, separation_table)
-    return [table for make in makers if (table := make(place)).rows]
-
-
 def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
     """Return a row a method: nobody wrong, and the worst case of the first group, by partition.
 
@@ -353,9 +347,11 @@ def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
     if len(suite.partitions) > 1 and overview.rows:
         sections.append(overview.as_markdown())
     texts, places = {}, [Place(suite, cells, partition) for partition in suite.partitions]
+    makers = (summary_table, accuracy_table, difference_table, success_table, separation_table)
     for place in places:
+        tables = [table for make in makers if (table := make(place)).rows]
         sections.append(f"## {place.partition}\n")
-        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables_of(place)]
+        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
         texts[f"accuracy-{place.partition}.csv"] = accuracy_table(place).as_csv()
     texts["tables.md"] = "\n".join(sections)
     paths = write_tables(folder, texts, cells)
