@@ -177,16 +177,8 @@ def ignored(settings: Any) -> frozenset[str]:
 
 def without_gone(options: Options, kind: type) -> dict[str, Any]:
     """Return the settings of a stored run without those that its class has no more."""
-    gone = gone_settings(options, kind)
+    gone = {*getattr(kind, "gone", {})} - {each.name for each in dataclasses.fields(kind)}
     return {key: value for key, value in options.items() if key not in gone}
-
-
-def gone_settings(options: Options, kind: type) -> list[str]:
-    """Return the settings of a stored run that its class has no more."""
-    known = (
-        {each.name for each in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
-    )
-    return [key for key in options if key in getattr(kind, "gone", {}) and key not in known]
 
 
 def without_name(options: Options) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
-from fedcrf.experiments.settings import Options, differences, gone_settings, merge, read_toml
+from fedcrf.experiments.settings import Options, differences, merge, read_toml, without_gone
 from fedcrf.experiments.spec import KINDS, SHARED, CellKey, CellSpec, RunSpec, cell_of, resolve
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.records import (
@@ -521,10 +521,12 @@ class Store:
             return spec
         there = read_toml(self.path / DESCRIPTION).get("rules", {})
         for name, rule in spec.things["rules"].items():
-            for key in gone_settings(there.get(name, {}), type(rule)):
+            given = there.get(name, {})
+            gone = [key for key in given if key not in without_gone(given, type(rule))]
+            if gone:
                 raise FedcrfError(
                     f"results folder {self.path} is of an earlier version, with "
-                    f"rules.{name}.{key}, which is no setting any more: choose another with "
+                    f"rules.{name}.{gone[0]}, which is no setting any more: choose another with "
                     "--output"
                 )
         return extended(self.read(), spec, f"results folder {self.path}")

@@ -25,6 +25,7 @@ from fedcrf.experiments.settings import (
     convert,
     flat,
     hashable,
+    merge,
     nested,
     read_toml,
     setting,
@@ -121,11 +122,12 @@ class Study:
     def points(self) -> list[tuple[dict[str, Any], RunSpec]]:
         """Every combination of the axes' values, by axis, with its run of methods × seeds."""
         said = [_current_key(axis.name) for axis in self.axes]
-        fixed = [with_current_names(layer, notice=False) for layer in self.settings]
+        layers = (with_current_names(layer, notice=False) for layer in self.settings)
+        fixed = dict(flat(merge(*layers)))
         for key in said:
             if said.count(key) > 1:
                 raise FedcrfError(f"--over {key} is said twice: give all its values at once")
-            if any(setting_at(layer, key) is not None for layer in fixed):
+            if key in fixed:
                 raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
         points = [
             (at, self._resolved(at, layers))
@@ -152,8 +154,8 @@ class Study:
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the axes, axis by axis."""
         spec = resolve(*self.base, *self.settings)
-        described = {**spec.describe(), "rules": spec.informed_rules}
-        return tuple(setting_at(described, _current_key(axis.name)) for axis in self.axes)
+        described = dict(flat({**spec.describe(), "rules": spec.informed_rules}))
+        return tuple(hashable(described.get(_current_key(axis.name))) for axis in self.axes)
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
         """Return the run of a combination.
@@ -195,11 +197,6 @@ def parse_axis(text: str) -> Axis:
     if not parsed or any(isinstance(value, dict) for value in parsed):
         raise FedcrfError(mend)
     return Axis.of_setting(key.strip(), [hashable(value) for value in parsed])
-
-
-def setting_at(described: Options, key: str) -> Any:
-    """Return the setting of a dotted key, lists as tuples; None where the sections lack it."""
-    return hashable(dict(flat(described)).get(key))
 
 
 def _current_key(key: str) -> str:
