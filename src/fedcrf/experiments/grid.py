@@ -431,11 +431,10 @@ def _run_in_processes(
                         f"its worker process died (exit code {child.exit_code}): "
                         "give the same command again to go on from its last round",
                     )
-                    del busy[connection]
                 observer(event)
-                if connection in busy and isinstance(event, CellFinished | CellFailed):
+                if isinstance(event, CellFinished | CellFailed):
                     del busy[connection]
-                    if waiting:
+                    if waiting and child.exit_code is None:
                         idle.append(child)
                     else:
                         child.end()

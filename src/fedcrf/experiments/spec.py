@@ -294,37 +294,30 @@ def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
     return found
 
 
-def _class_of(kind: Kind, name: str, given: Options, reading: bool) -> type[Any]:
-    """Return the class of a named thing; a stand-in where it is gone and a result is read."""
+def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> Any:
+    """Return a named thing with the settings that are given.
+
+    It is a stand-in where the thing is gone and a result is read.
+    """
     try:
-        return kind.find(name)
+        found = kind.find(name)
     except AbsentError:
         if not reading:
             raise
         kept = sorted((key, hashable(value)) for key, value in given.items())
-        return stand_in(name, tuple(kept), kind.base, kind.methods)
-
-
-def _thing_of(section: str, name: str, given: Options, reading: bool) -> Any:
-    """Return a rule, objective, server optimizer or attack with the settings that are given."""
-    kind = _class_of(KINDS[section], name, given, reading)
+        found = stand_in(name, tuple(kept), kind.base, kind.methods)
     if reading:
-        given = without_gone(given, kind)
-    built = build(kind, given, f"{section}.{short_name(name)}")
+        given = without_gone(given, found)
+    if found is FromFactory:
+        if given:
+            raise FedcrfError(
+                f"model {name} is no class of settings: leave {', '.join(given)} out (--set), or "
+                "give a dataclass with a build method"
+            )
+        given = {"name": name}
+    built: Any = build(found, given, where)
     # Nobody attacks a simulation's sketches, and its run file says what repeats it.
     return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
-
-
-def _plan_of(model: Options, reading: bool) -> ModelPlan:
-    name, given = str(model["name"]), without_name(model)
-    kind = _class_of(MODEL, name, given, reading)
-    if kind is FromFactory and given:
-        raise FedcrfError(
-            f"model {name} is no class of settings: leave {', '.join(given)} out (--set), or "
-            "give a dataclass with a build method"
-        )
-    plan: ModelPlan = build(kind, {"name": name} if kind is FromFactory else given, "model")
-    return plan
 
 
 def with_current_names(description: Options, *, notice: bool = True) -> dict[str, Any]:
@@ -402,7 +395,9 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     for section, wanted in used.items():
         settings, named = merged.get(section, {}), _by_short_name(section, wanted)
         built = {  # also what is not in use, whose settings are looked at all the same
-            called: _thing_of(section, name, settings.get(called, {}), reading)
+            called: _built(
+                KINDS[section], name, settings.get(called, {}), f"{section}.{called}", reading
+            )
             for called, name in {**outside[section], **named}.items()
         }
         things[section] = {called: built[called] for called in named}
@@ -413,7 +408,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         data=build(DataSettings, merged.get("data", {}), "data"),
         partition=build(PartitionSettings, merged.get("partition", {}), "partition"),
         model_name=model["name"],
-        model=_plan_of(model, reading),
+        model=_built(MODEL, str(model["name"]), without_name(model), "model", reading),
         training=build(LocalTraining, merged.get("training", {}), "training"),
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
         things=things,
