@@ -377,8 +377,6 @@ class Suite:
         """Return the suite with some of its parts, and with any methods, seeds and settings.
 
         Args:
-            methods: Like the others the suite's where left out; with ``quick`` its small size's.
-            seeds: Likewise.
             partitions: Names of the suite's.
             conditions: Names of the suite's, or titles of its groups, in any case. The quiet one
                 stays, and so do the ideals of those chosen.
