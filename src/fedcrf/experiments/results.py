@@ -92,7 +92,7 @@ class RunResults:
             start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
             pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
             by = f"{schedule.count(spec.num_clients)}{more}{start}{pulse}"
-            attack = f", {short_name(spec.attack_name or '')} by {by}"
+            attack = f", {short_name(spec.attack_name)} by {by}"
         return (
             f"{short_name(spec.data.dataset)}, {short_name(spec.model_name)}, "
             f"{spec.partition.num_clients} clients{drawn}, {spec.partition.title}{attack}"
@@ -144,7 +144,7 @@ def _cell_result(store: Store, cell: CellSpec) -> CellResult:
         partition = store.partition(cell.seed)
     except FedcrfError as error:
         return CellResult.of(cell, damage=str(error))
-    return store.cell(cell).look(cell, partition.fingerprint or None if partition else None)
+    return store.cell(cell).look(cell, (partition and partition.fingerprint) or None)
 
 
 def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:

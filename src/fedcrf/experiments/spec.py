@@ -119,7 +119,7 @@ class Setup:
     model: ModelPlan
     training: LocalTraining
     rounds: RoundSettings
-    attack_name: str | None = None
+    attack_name: str = ""
     threat: Threat | None = None
 
     @property
@@ -137,7 +137,7 @@ class Setup:
             "training": plain(self.training),
             "rounds": plain(self.rounds),
         }
-        if self.attack_name is not None and self.threat is not None:
+        if self.threat is not None:
             sections["attack"] = {"name": self.attack_name, **plain(self.threat.schedule)}
             sections["attacks"] = {self.attack_name: plain(self.threat.attack)}
         return sections
@@ -412,7 +412,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         training=build(LocalTraining, merged.get("training", {}), "training"),
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
         things=things,
-        attack_name=attack.get("name"),
+        attack_name=attack.get("name", ""),
         threat=Threat(things["attacks"][short_name(attack["name"])], _schedule(attack))
         if attack
         else None,
@@ -482,7 +482,7 @@ def default_folder(spec: RunSpec) -> Path:
     dataset = short_name(spec.data.dataset.removeprefix(SITES)).strip("./").replace("/", "-")
     name = f"{dataset}-{short_name(spec.model_name)}-{clients_name(spec.partition)}"
     if spec.threat is not None:
-        name += f"-{short_name(spec.attack_name or '')}-{spec.threat.schedule.attackers:g}attackers"
+        name += f"-{short_name(spec.attack_name)}-{spec.threat.schedule.attackers:g}attackers"
     return Path("runs") / name
 
 

@@ -167,10 +167,10 @@ ANEW = "move the cell's folder away to run it anew"
 class CellSummary(Record):
     """The result of a finished cell. Accuracies are shares in [0, 1].
 
-    They are of the round with the lowest validation loss; the examples of ``attackers`` count in
-    none. ``images_per_second`` is the median round's speed of local training. ``behaviour`` has the
-    numbers of all that made it, by part; 1 where one is missing. None stands where the run has no
-    attack or no backdoor.
+    Those of test, client mean, worst client, held-out set and backdoor are of the round with the
+    lowest validation loss; the examples of ``attackers`` count in none. ``images_per_second`` is
+    the median round's speed of local training. ``behaviour`` has the numbers of all that made it,
+    by part; 1 where one is missing. None stands where the run has no attack or no backdoor.
     """
 
     method: str

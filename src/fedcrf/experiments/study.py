@@ -374,9 +374,11 @@ class Suite:
         settings: Sequence[Options] = (),
         quick: bool = False,
     ) -> Suite:
-        """Return the suite with some of its parts, and with any methods, seeds and settings.
+        """Return the suite with some of its parts, and with your methods, seeds and settings.
 
         Args:
+            methods: Any methods.
+            seeds: Any seeds.
             partitions: Names of the suite's.
             conditions: Names of the suite's, or titles of its groups, in any case. The quiet one
                 stays, and so do the ideals of those chosen.
