@@ -122,30 +122,26 @@ def stand_in(
 
 
 def _imported(what: str, name: str) -> Any:
+    """Return the object of a place outside, whose module is imported: a file's, or a named one."""
     place, _, thing = name.rpartition(":")
-    module = _module(what, name, place)
-    if not hasattr(module, thing):
-        names = [each for each in vars(module) if not each.startswith("_")]
-        raise AbsentError(str(unknown_name(f"{what} in {place}", thing, names)))
-    return getattr(module, thing)
-
-
-def _module(what: str, name: str, place: str) -> ModuleType:
-    """Import the module of a file or of a name."""
-    module, here = place, str(Path.cwd())
+    wanted, here = place, str(Path.cwd())
     if place.endswith(".py"):
         path = Path(place).expanduser().resolve()
         if not path.is_file():
             raise AbsentError(
                 f"{what} '{name}': there is no file {place}, looked for from {here}: mend the path"
             )
-        module = _FILE + str(path).encode().hex()
+        wanted = _FILE + str(path).encode().hex()
     elif here not in sys.path:
         sys.path.append(here)  # for as long as the process runs: others are started with this path
     try:
-        return importlib.import_module(module)
+        module = importlib.import_module(wanted)
     except Exception as error:  # whatever it raises
         raise _broken(what, name, error) from error
+    if not hasattr(module, thing):
+        names = [each for each in vars(module) if not each.startswith("_")]
+        raise AbsentError(str(unknown_name(f"{what} in {place}", thing, names)))
+    return getattr(module, thing)
 
 
 def _broken(what: str, name: str, error: Exception) -> AbsentError:

@@ -150,14 +150,9 @@ def _number(value: object) -> Any:
 def wanted(error: ErrorDetails) -> str:
     """Return what should have been given, in the words of a run file."""
     said = error["msg"].removeprefix("Input should be ")
-    words = {
-        "a valid tuple": "a list, in [brackets]",
-        "a valid list": "a list, in [brackets]",
-        "a valid array": "a list, in [brackets]",
-        "an object": "a section with its settings",
-        "a valid dictionary": "a section with its settings",
-    }
-    return words.get(said, said)
+    if said in ("a valid tuple", "a valid list", "a valid array"):
+        return "a list, in [brackets]"
+    return "a section with its settings" if said in ("an object", "a valid dictionary") else said
 
 
 def plain(settings: Any) -> dict[str, Any]:
