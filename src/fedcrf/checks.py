@@ -7,12 +7,12 @@ import math
 import numbers
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from textwrap import shorten
-from types import SimpleNamespace, UnionType
+from types import UnionType
 from typing import (
     Annotated,
     Any,
@@ -77,7 +77,7 @@ class Settings(metaclass=_NamedSettings):
     def __post_init__(self) -> None:
         for name, optional, check in _checks_of(type(self)):
             if not (optional and getattr(self, name) is None):
-                check(self, name)
+                check(name, getattr(self, name))
 
 
 def check_not_gone(unknown: Iterable[str], kind: type, prefix: str) -> None:
@@ -89,16 +89,15 @@ def check_not_gone(unknown: Iterable[str], kind: type, prefix: str) -> None:
         raise KeywordError(f"{prefix}{found[0]} is no setting any more{others}: {gone[found[0]]}")
 
 
-Check = Callable[[Any, str], object]
-"""Raises a `FedcrfError` unless the setting of this name has a possible value."""
+Check = Callable[[str, Any], object]
+"""Raises a `FedcrfError` unless the setting of this name may have this value."""
 
 
 @dataclass(frozen=True)
 class Checked:
     """How a setting is checked; it stands beside the type, as in ``Annotated[float, number(0)]``.
 
-    Attributes:
-        by: The check. If the type allows None, it is not called for None.
+    ``by`` is the check. If the type allows None, it is not called for None.
     """
 
     by: Check
@@ -110,10 +109,9 @@ def check_given(given: Mapping[str, Any], kind: type) -> None:
     Raises:
         FedcrfError: A value that its type excludes, as for `Settings`.
     """
-    part = SimpleNamespace(**given)
     for name, optional, check in _checks_of(kind):
         if name in given and not (optional and given[name] is None):
-            check(part, name)
+            check(name, given[name])
 
 
 @cache
@@ -190,14 +188,11 @@ def is_number(value: object) -> bool:
         return False
 
 
-def check_choice(
-    name: str, value: object, choices: Iterable[str], *, optional: bool = False
-) -> None:
+def check_choice(name: str, value: object, choices: Sequence[str], *, optional: bool) -> None:
     """Raise a `FedcrfError` unless ``value`` is one of the choices; ``optional`` names None too."""
-    known = list(choices)
-    if value not in known:
+    if value not in choices:
         none = " or None" if optional else ""
-        raise FedcrfError(f"{name} {value!r}: choose from {', '.join(known)}{none}")
+        raise FedcrfError(f"{name} {value!r}: choose from {', '.join(choices)}{none}")
 
 
 def check_truth(name: str, value: object) -> None:
@@ -206,22 +201,19 @@ def check_truth(name: str, value: object) -> None:
         raise FedcrfError(f"{name} {value!r}: give True or False")
 
 
-def check_text(name: str, value: object) -> None:
-    """Raise a `FedcrfError` unless ``value`` is a text that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise FedcrfError(f"{name} is {shorten(repr(value), 60)}: give a text")
+def _must_be(kind: str, possible: Callable[[Any], bool]) -> Check:
+    """Return a check that a setting is of some kind, which is named where it is not."""
+
+    def check(name: str, value: object) -> None:
+        if not possible(value):
+            raise FedcrfError(f"{name} is {shorten(repr(value), 60)}: give {kind}")
+
+    return check
 
 
-def check_path(name: str, value: object) -> None:
-    """Raise a `FedcrfError` unless ``value`` is the path of a file or folder."""
-    if not isinstance(value, str | Path) or not str(value):
-        raise FedcrfError(f"{name} is {shorten(repr(value), 60)}: give a path")
-
-
-def check_function(name: str, value: object) -> None:
-    """Raise a `FedcrfError` unless ``value`` can be called."""
-    if not callable(value):
-        raise FedcrfError(f"{name} is {shorten(repr(value), 60)}: give a function")
+check_text = _must_be("a text", lambda value: isinstance(value, str) and value != "")
+check_path = _must_be("a path", lambda value: isinstance(value, str | Path) and str(value) != "")
+check_function = _must_be("a function", callable)
 
 
 def check_whole(name: str, value: object, least: int) -> None:
@@ -240,11 +232,7 @@ def check_number(name: str, value: float, least: float = -math.inf, most: float 
 
 
 def checked_number(name: str, value: Any) -> float:
-    """Return a setting as a finite number.
-
-    Raises:
-        FedcrfError: It is none.
-    """
+    """Return a setting as a finite number; a `FedcrfError` where it is none."""
     # "0.5" would pass, and fail where it is multiplied; a truth value is a slip.
     if isinstance(value, str | bytes) or type(value).__name__ == "bool":
         raise FedcrfError(f"{name} {value!r}: give a number")
@@ -257,65 +245,50 @@ def checked_number(name: str, value: Any) -> float:
     return number
 
 
-def checked_share(name: str, value: Any) -> float:
-    """Return a setting as a number in [0, 1).
-
-    Raises:
-        FedcrfError: It is none.
-    """
-    number = checked_number(name, value)
-    if not 0 <= number < 1:
-        raise FedcrfError(f"{name} {value}: give a number in [0, 1)")
-    return number
-
-
-def _is(possible: Callable[[float], bool], mend: str) -> Check:
+def _checked_if(possible: Callable[[float], bool], mend: str) -> Check:
     """Return a check that a setting is a finite number that is possible."""
 
-    def check(part: object, name: str) -> None:
-        if not possible(checked_number(name, getattr(part, name))):
-            raise FedcrfError(f"{name} {getattr(part, name)}: {mend}")
+    def check(name: str, value: Any) -> None:
+        if not possible(checked_number(name, value)):
+            raise FedcrfError(f"{name} {value}: {mend}")
 
     return check
 
 
-check_positive = _is(lambda value: value > 0, "give a number above 0")
-"""Raises a `FedcrfError` unless the setting of this name is such a number."""
-
-
-def _of_value(check: Callable[..., object], **bounds: Any) -> Checked:
-    """Return the mark for a check of a name, a value and bounds."""
-    return Checked(lambda part, name: check(name, getattr(part, name), **bounds))
+check_positive = _checked_if(lambda value: value > 0, "give a number above 0")
+check_not_negative = _checked_if(lambda value: value >= 0, "give 0 or more")
+checked_share = _checked_if(lambda value: 0 <= value < 1, "give a number in [0, 1)")
+check_fraction = _checked_if(lambda value: 0 <= value <= 1, "give a number in [0, 1]")
 
 
 def one_of(choices: Iterable[str], *, optional: bool = False) -> Checked:
     """Return the mark of a setting with these choices, and None where it is ``optional``."""
-    return _of_value(check_choice, choices=tuple(choices), optional=optional)
+    return Checked(partial(check_choice, choices=tuple(choices), optional=optional))
 
 
 def whole(least: int) -> Checked:
     """Return the mark of a whole number of at least ``least``."""
-    return _of_value(check_whole, least=least)
+    return Checked(partial(check_whole, least=least))
 
 
 def function() -> Checked:
     """Return the mark of a function."""
-    return _of_value(check_function)
+    return Checked(check_function)
 
 
 def number(least: float = -math.inf, most: float = math.inf) -> Checked:
     """Return the mark of a finite number between the two."""
-    return _of_value(check_number, least=least, most=most)
+    return Checked(partial(check_number, least=least, most=most))
 
 
-Text = Annotated[str, _of_value(check_text)]
-Truth = Annotated[bool, _of_value(check_truth)]
+Text = Annotated[str, Checked(check_text)]
+Truth = Annotated[bool, Checked(check_truth)]
 Natural = Annotated[int, whole(0)]
 Count = Annotated[int, whole(1)]
-Finite = Annotated[float, _of_value(checked_number)]
+Finite = Annotated[float, Checked(checked_number)]
 Positive = Annotated[float, Checked(check_positive)]
-NotNegative = Annotated[float, Checked(_is(lambda value: value >= 0, "give 0 or more"))]
-Share = Annotated[float, _of_value(checked_share)]
+NotNegative = Annotated[float, Checked(check_not_negative)]
+Share = Annotated[float, Checked(checked_share)]
 """In [0, 1)."""
-Fraction = Annotated[float, Checked(_is(lambda value: 0 <= value <= 1, "give a number in [0, 1]"))]
+Fraction = Annotated[float, Checked(check_fraction)]
 """In [0, 1]."""

@@ -47,10 +47,7 @@ def listed(things: Sequence[object], most: int = 20) -> str:
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
     """Build the error for a name that does not exist, naming the nearest one that does.
 
-    Args:
-        kind: What the name was meant to be, such as ``"data set"``.
-        name: What was given.
-        known: Every name that exists.
+    ``kind`` is what the name was meant to be, such as ``"data set"``; ``known`` has all that exist.
     """
     names = sorted(known)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

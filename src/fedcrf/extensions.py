@@ -99,20 +99,17 @@ def check_settings(what: str, name: str, found: object) -> None:
         )
 
 
-def stand_in(name: str, settings: Mapping[str, Any], base: type, methods: tuple[str, ...]) -> type:
+@cache
+def stand_in(
+    name: str, settings: tuple[tuple[str, Any], ...], base: type, methods: tuple[str, ...]
+) -> type:
     """Return a class of settings in place of one that no longer exists, named ``name``.
 
     Results made with that class can be read and shown; ``methods`` raise an error. The settings of
-    a description become its fields and their defaults, lists tuples. The same arguments give the
-    same class, so that equal descriptions stay equal.
+    a description become its fields and their defaults. The same arguments give the same class, so
+    that equal descriptions stay equal.
     """
-    return _stand_in(name, tuple(sorted(settings.items())), base, methods)
 
-
-@cache
-def _stand_in(
-    name: str, settings: tuple[tuple[str, Any], ...], base: type, methods: tuple[str, ...]
-) -> type:
     def absent(self: object, *_: object, **__: object) -> None:
         raise AbsentError(f"'{name}' is not there any more: install it, or put its file back")
 
@@ -125,30 +122,26 @@ def _stand_in(
 
 
 def _imported(what: str, name: str) -> Any:
+    """Return the object of a place outside, whose module is imported: a file's, or a named one."""
     place, _, thing = name.rpartition(":")
-    module = _module(what, name, place)
-    if not hasattr(module, thing):
-        names = [each for each in vars(module) if not each.startswith("_")]
-        raise AbsentError(str(unknown_name(f"{what} in {place}", thing, names)))
-    return getattr(module, thing)
-
-
-def _module(what: str, name: str, place: str) -> ModuleType:
-    """Import the module of a file or of a name."""
-    module, here = place, str(Path.cwd())
+    wanted, here = place, str(Path.cwd())
     if place.endswith(".py"):
         path = Path(place).expanduser().resolve()
         if not path.is_file():
             raise AbsentError(
                 f"{what} '{name}': there is no file {place}, looked for from {here}: mend the path"
             )
-        module = _FILE + str(path).encode().hex()
+        wanted = _FILE + str(path).encode().hex()
     elif here not in sys.path:
         sys.path.append(here)  # for as long as the process runs: others are started with this path
     try:
-        return importlib.import_module(module)
+        module = importlib.import_module(wanted)
     except Exception as error:  # whatever it raises
         raise _broken(what, name, error) from error
+    if not hasattr(module, thing):
+        names = [each for each in vars(module) if not each.startswith("_")]
+        raise AbsentError(str(unknown_name(f"{what} in {place}", thing, names)))
+    return getattr(module, thing)
 
 
 def _broken(what: str, name: str, error: Exception) -> AbsentError:

@@ -92,7 +92,7 @@ def test_a_column_is_run_in_the_papers_setting(column: Column) -> None:
         "cifar10": ("resnet9", 0.01),
         "cifar100": ("resnet18", 0.005),
     }[column.dataset]
-    assert (spec.model["name"], spec.training.learning_rate) == (model, rate)
+    assert (spec.model_name, spec.training.learning_rate) == (model, rate)
     assert (spec.training.batch_size, spec.training.momentum) == (64, 0.9)
     assert (spec.rounds.maximum, spec.rounds.patience) == (150, 5)
 

@@ -121,7 +121,7 @@ def test_what_a_rule_is_told_is_as_good_as_said(tmp_path: Path) -> None:
         (spec(0, 0.1), open_),
         (spec(1, 0.25, attack=attack), small_spec(methods=peers, seeds=[1], attack=attack)),
     ):
-        store = Store(tmp_path / str(len(old.attack)))
+        store = Store(tmp_path / str(old.threat is None))
         store.path.mkdir()
         store.write(old)
         assert store.check(new).cell("krum", 0) == old.cell("krum", 0)

@@ -297,7 +297,7 @@ class EdgeCase(Backdoor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "tail")
+        check_positive("tail", self.tail)
         if self.source == self.target:
             raise FedcrfError(f"source {self.source}: it is the target too; give another class")
 

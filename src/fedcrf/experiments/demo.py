@@ -27,7 +27,6 @@ ATTACKED = {"ipm": "ipm-2", "sign-flip": "sign-flip-3", "scaling": "scaling-50"}
 The rule and the attacks were chosen by the tables of ``results/robustness/attacks-digits``.
 """
 
-
 WORST = "worst attack"
 
 
@@ -58,10 +57,10 @@ def accuracies(folder: Path) -> pd.DataFrame:
     study, last_rounds = demonstration(folder), read_suite(SUITE, DATASET).last_rounds
     means = pd.Series(
         {
-            (cell.method.name, at["condition"], cell.seed): np.mean(
+            (cell.method.name, store.path.name, cell.seed): np.mean(
                 [each.test.accuracy for each in store.cell(cell).records()[-last_rounds:]]
             )
-            for (at, spec), (_, store) in zip(study.points, study.runs(folder), strict=True)
+            for spec, store in study.runs(folder)
             for cell in spec.cells()
         }
     )

@@ -12,8 +12,8 @@ import logging
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -163,7 +163,6 @@ Observer = Callable[[Event], None]
 Runs = Sequence[tuple[RunSpec, Store]]
 """What is run, and where the results go."""
 
-
 ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
 """Returns who is called with everything that happens in some runs."""
 
@@ -190,17 +189,17 @@ def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[Cell
     """
     workplace.torch_device()
     made = [_check(spec, store, workplace) for spec, store in runs]
+    failed: list[CellFailed] = []
+
+    def tell(event: Event) -> None:
+        if isinstance(event, CellFailed):
+            failed.append(event)
+        observer(event)
+
     with ExitStack() as held:
         held.callback(_dataset.cache_clear)
         for _, store in runs:
             held.enter_context(store.locked())
-        failed: list[CellFailed] = []
-
-        def tell(event: Event) -> None:
-            if isinstance(event, CellFailed):
-                failed.append(event)
-            observer(event)
-
         claimed = (_claim(*run, each, tell) for run, each in zip(runs, made, strict=True))
         pending = [job for jobs in claimed for job in jobs]
         num_workers = min(workplace.jobs, len(pending))
@@ -301,7 +300,7 @@ def run_cell(
                 observer(RoundFinished(cell, record))
         adversary = simulation.adversary
         attackers = None if adversary is None else simulation.federation.called(adversary.clients)
-        summary = _summarise(cell, store.records(), dataset, begun, attackers)
+        summary = _summarise(cell, store.records(), dataset.fingerprint, begun, attackers)
         store.finish(state, summary)
         observer(CellFinished(cell, summary))
 
@@ -309,7 +308,7 @@ def run_cell(
 def _summarise(
     cell: CellSpec,
     records: Rounds,
-    dataset: ImageDataset,
+    fingerprint: str,
     begun: Begun,
     attackers: list[Client] | None,
 ) -> CellSummary:
@@ -337,8 +336,8 @@ def _summarise(
         ),
         attackers=attackers,
         description=cell.describe(),
+        fingerprint=fingerprint,
         behaviour=begun.behaviour,
-        fingerprint=dataset.fingerprint,
         provenance=begun.provenance,
     )
 
@@ -368,16 +367,12 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
         observer(CellFailed(job.cell, f"{type(error).__name__}: {error}"))
 
 
-_Outcome = tuple[Mapping[str, bytes], Sequence[Event]]
-"""What a cell has come to elsewhere: its files by name, and what happened."""
-
-
 def _run_on(
     executor: Executor, jobs: Sequence[Job], workplace: Workplace, observer: Observer
 ) -> None:
     """Run cells on an executor's workers; each is written here when it has ended."""
     place = replace(workplace, executor=None, jobs=1)
-    futures: dict[Future[_Outcome], Job] = {
+    futures = {
         executor.submit(_run_elsewhere, job, job.store.content(), place): job for job in jobs
     }
     try:
@@ -387,12 +382,11 @@ def _run_on(
                 files, events = future.result()
                 with job.store.locked():
                     job.store.replace(files)
-            except FedcrfError as error:
-                events = [CellFailed(job.cell, str(error))]
             except Exception as error:
                 reason = str(error) or "it said no more"
-                failed = f"its worker failed ({type(error).__name__}): {reason}"
-                events = [CellFailed(job.cell, failed)]
+                if not isinstance(error, FedcrfError):
+                    reason = f"its worker failed ({type(error).__name__}): {reason}"
+                events = [CellFailed(job.cell, reason)]
             for event in events:
                 observer(event)
     finally:
@@ -400,8 +394,10 @@ def _run_on(
             future.cancel()
 
 
-def _run_elsewhere(job: Job, begun: Mapping[str, bytes], place: Workplace) -> _Outcome:
-    """Run one cell in a folder that is thrown away, from where its files left it."""
+def _run_elsewhere(
+    job: Job, begun: Mapping[str, bytes], place: Workplace
+) -> tuple[Mapping[str, bytes], list[Event]]:
+    """Run one cell from its files in a folder that is thrown away; return files and events."""
     events: list[Event] = []
     with tempfile.TemporaryDirectory() as folder, one_thread():
         store = CellStore(Path(folder))
@@ -435,11 +431,10 @@ def _run_in_processes(
                         f"its worker process died (exit code {child.exit_code}): "
                         "give the same command again to go on from its last round",
                     )
-                    del busy[connection]
                 observer(event)
-                if connection in busy and isinstance(event, CellFinished | CellFailed):
+                if isinstance(event, CellFinished | CellFailed):
                     del busy[connection]
-                    if waiting:
+                    if waiting and child.exit_code is None:
                         idle.append(child)
                     else:
                         child.end()
@@ -491,15 +486,14 @@ def run_suite(
         same: dict[CellSpec, list[CellKey]] = {}
         for key in missing:  # with other settings, conditions may come to the same
             same.setdefault(cells[key], []).append(key)
-        first = [keys[0] for keys in same.values()]
+        first = {keys[0] for keys in same.values()}
         of_seeds = [_runs(suite, store, first, seed) for seed in dict.fromkeys(suite.seeds)]
         every = [run for runs in of_seeds for run in runs]
         stores = {cell: run for spec, run in every for cell in spec.cells()}
         scored: list[CellKey] = []
         with observer_of(every) as observer:
 
-            def keep(event: Event) -> None:
-                """Keep the score of a finished cell, and pass the event on."""
+            def keep(event: Event) -> None:  # the score of a finished cell
                 if isinstance(event, CellFinished):
                     records = stores[event.cell].cell(event.cell).records()
                     for key in same[event.cell]:
@@ -513,9 +507,8 @@ def run_suite(
     return failed
 
 
-def _runs(suite: Suite, store: Store, keys: Iterable[CellKey], seed: int) -> Runs:
+def _runs(suite: Suite, store: Store, wanted: Container[CellKey], seed: int) -> Runs:
     """Return the runs of those cells that have a seed, and their working folders."""
-    wanted = set(keys)
     runs = []
     for at, spec in suite.study.points:
         methods = [name for name in spec.methods if (*at.values(), name, seed) in wanted]

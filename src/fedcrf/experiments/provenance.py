@@ -138,15 +138,13 @@ def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, int]]:
     """Return by part how it is called, and its number."""
     method = cell.method
     perceptron = isinstance(cell.model, MLP) and cell.training.precision == "float32"
+    trained_by = MLPTraining if perceptron and device == "cpu" else LocalTraining
     parts: dict[str, tuple[str, Any]] = {
         "partition": (f"partition {cell.partition.scheme}", cell.partition),
         "split": ("the split", ClientSplit),
         "model": (f"model {cell.model_name}", cell.model),
         "objective": (f"objective {method.objective}", cell.objective),
-        "training": (
-            "local training",
-            MLPTraining if perceptron and device == "cpu" else LocalTraining,
-        ),
+        "training": ("local training", trained_by),
         "rule": (f"rule {method.rule}", cell.rule),
         "rounds": ("the rounds", Simulation),
         "evaluation": ("the evaluation", Scores),

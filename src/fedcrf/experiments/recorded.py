@@ -136,10 +136,9 @@ class RecordedRun:
 
     def description(self) -> Description:
         """Return what the run was."""
-        wrong = "does not describe a recorded run"
-        found = read_record(Description, self.path / DESCRIPTION, wrong)
-        if found is None:
-            raise FedcrfError(f"{self.path / DESCRIPTION} {wrong}")
+        path, wrong = self.path / DESCRIPTION, "does not describe a recorded run"
+        if (found := read_record(Description, path, wrong)) is None:
+            raise FedcrfError(f"{path} {wrong}")
         return found
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
@@ -224,14 +223,13 @@ def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
 
 def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], list[str]]:
     """Return the runs that say what they are, and of the others why not; an error if none does."""
-    sound, errors = {}, {}
+    sound, errors = dict(runs), {}
     for name, run in runs.items():
         try:
             run.description()
         except FedcrfError as error:
             errors[name] = str(error)
-        else:
-            sound[name] = run
+            del sound[name]
     if errors and not sound:
         raise FedcrfError("; ".join(errors.values()))
     return sound, [f"{name} could not be read: {error}" for name, error in errors.items()]
@@ -241,7 +239,8 @@ def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
     """Yield a row of the table of results for each run, over its sound rounds.
 
     Behind the columns of every table are the ``run``'s name, its ``clients``, how often one was
-    ``excluded``, and the ``last_loss``. Nothing says whether it is complete, nor of which seed.
+    ``excluded``, and the ``last_accuracy`` and ``last_loss``. Nothing says whether it is complete,
+    nor of which seed.
     """
     for name, run in runs.items():
         course = run.course()
@@ -265,6 +264,7 @@ def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
                 "validation_accuracy": best.validation.accuracy,
                 "validation_loss": best.validation.loss,
                 "best_round": best.round,
+                "last_accuracy": records[-1].validation.accuracy,
                 "last_loss": records[-1].validation.loss,
             }
         yield row
@@ -280,20 +280,14 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     known = [math.isfinite(value) for row in found for value in row.get("curve", ())]
     what = "accuracy" if any(known) or not known else "loss"
 
-    def text(value: float) -> str:
+    def text(value: object) -> str:
+        if not isinstance(value, float):
+            return str(value)
         form = ".3f" if what == "accuracy" else ".4g"
         return f"{value:{form}}" if math.isfinite(value) else NO_NUMBER
 
-    rows = []
-    for row in found:
-        last = row.get("last_loss", math.nan)
-        if what == "accuracy":
-            last = row["curve"][-1] if row["rounds"] else math.nan
-        best = row.get(f"validation_{what}", math.nan)
-        counts = (str(row[key]) for key in ("rounds", "clients"))
-        rows.append(
-            (row["run"], row["method"], *counts, text(last), text(best), str(row["excluded"]))
-        )
+    keys = ("run", "method", "rounds", "clients", f"last_{what}", f"validation_{what}")
+    rows = [tuple(text(row.get(key, math.nan)) for key in (*keys, "excluded")) for row in found]
     header = ("run", "strategy", "rounds", "clients", what, "best", "excluded")
     title = "validation by the clients, or by the server where no client did it"
     return Table(title, header, tuple(rows))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 
@@ -33,8 +33,6 @@ from fedcrf.experiments.store import AXES, DESCRIPTION, CellResult, CellSummary,
 from fedcrf.experiments.study import Study, Suite
 from fedcrf.extensions import short_name
 from fedcrf.simulation.records import Rounds, reported_round, rounds_of
-
-T = TypeVar("T")
 
 COLUMNS: Mapping[str, Any] = {
     "method": "",
@@ -85,19 +83,18 @@ class RunResults:
     @property
     def title(self) -> str:
         """What the run is about, in one line."""
-        spec, threat = self.spec, self.spec.threat
+        spec, attack = self.spec, ""
         each_round = spec.rounds.clients_per_round
         drawn = "" if each_round is None else f", {each_round} of them a round"
-        attack = ""
-        if threat is not None:
-            schedule = threat.schedule
+        if spec.threat is not None:
+            schedule = spec.threat.schedule
             more = " additional clients" if schedule.additional else ""
             start = f" from round {schedule.start_round}" if schedule.start_round > 1 else ""
             pulse = f", every {schedule.every} rounds" if schedule.every > 1 else ""
             by = f"{schedule.count(spec.num_clients)}{more}{start}{pulse}"
-            attack = f", {short_name(spec.attack['name'])} by {by}"
+            attack = f", {short_name(spec.attack_name)} by {by}"
         return (
-            f"{short_name(spec.data.dataset)}, {short_name(spec.model['name'])}, "
+            f"{short_name(spec.data.dataset)}, {short_name(spec.model_name)}, "
             f"{spec.partition.num_clients} clients{drawn}, {spec.partition.title}{attack}"
         )
 
@@ -171,15 +168,12 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     if study is not None:
         return frame(
             row
-            for at, _ in study.points
-            for store in [study.store(folder, at)]
+            for (at, _), (_, store) in zip(study.points, study.runs(folder), strict=True)
             if (store.path / DESCRIPTION).exists()
             for row in run_rows(read_results(store), store.path, at)
         )
     if (suite := Store(folder)).is_suite:
-        scores = suite.scores()
-        found = score_table(scores, suite.descriptions(scores))
-        return found.assign(folder=str(folder))[[*COLUMNS]]
+        return suite_cells(None, suite).assign(folder=str(folder))[[*COLUMNS]]
     if recorded := recorded_runs(folder):
         return frame(recorded_rows(recorded))
     runs = [(store, read_results(store)) for store in stores_in(folder).values()]
@@ -298,7 +292,7 @@ def _not_of(suite: Suite, score: Score, cell: CellSpec | FedcrfError) -> str:
     return f" of other settings ({said})"
 
 
-def suite_cells(suite: Suite, store: Store) -> pd.DataFrame:
+def suite_cells(suite: Suite | None, store: Store) -> pd.DataFrame:
     """Return the table of a suite's finished cells in a folder; see `score_table`."""
     scores = store.scores()
     return score_table(scores, store.descriptions(scores), suite)
@@ -316,21 +310,16 @@ def held(complete: Suite, asked: Suite, store: Store) -> Suite:
     Methods that are gone are left out.
     """
     scores, whole = store.scores(), asked.with_parts_of(complete)
-
-    def known(asked: Iterable[T], held: Iterable[T], among: Iterable[T] | None = None) -> list[T]:
-        names = dict.fromkeys([*asked, *held])
-        return [name for name in among or names if name in names]
-
-    methods = {score.method: None for score in scores if score.condition not in whole.ideals}
+    scored = [score for score in scores if score.condition not in whole.ideals]
+    methods = {*asked.methods, *(each.method for each in scored if is_method(each.method))}
+    in_order = [*complete.methods, *(each.method for each in scored), *asked.methods]
+    partitions = {*asked.partitions, *(score.partition for score in scores)}
+    conditions = {*asked.conditions, *(score.condition for score in scores)}
     return whole.chosen(
-        methods=known(
-            asked.methods,
-            filter(is_method, methods),
-            dict.fromkeys([*complete.methods, *methods, *asked.methods]),
-        ),
-        seeds=sorted(known(asked.seeds, (score.seed for score in scores))),
-        partitions=known(asked.partitions, (score.partition for score in scores), whole.partitions),
-        conditions=known(asked.conditions, (score.condition for score in scores), whole.conditions),
+        methods=[name for name in dict.fromkeys(in_order) if name in methods],
+        seeds=sorted({*asked.seeds, *(score.seed for score in scores)}),
+        partitions=[name for name in whole.partitions if name in partitions],
+        conditions=[name for name in whole.conditions if name in conditions],
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
-from fedcrf.checks import check_not_gone, check_whole
+from fedcrf.checks import Count, NotNegative, Settings, check_not_gone
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extensions import installed, is_outside, short_name
 from fedcrf.objectives import OBJECTIVES
@@ -47,7 +48,7 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
-class RoundSettings:
+class RoundSettings(Settings):
     """How long a run goes on, who takes part in a round, and how it is evaluated.
 
     Attributes:
@@ -60,20 +61,12 @@ class RoundSettings:
             where left out. Patience then counts evaluations.
     """
 
-    maximum: int = 150
-    patience: int = 5
-    min_improvement: float = 1e-4
-    evaluation_batch_size: int = 256
+    maximum: Count = 150
+    patience: Count = 5
+    min_improvement: NotNegative = 1e-4
+    evaluation_batch_size: Count = 256
     clients_per_round: int | None = None
-    evaluate_every: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.evaluate_every is not None:
-            check_whole("evaluate_every", self.evaluate_every, least=1)
-        for name in ("maximum", "patience", "evaluation_batch_size"):
-            check_whole(name, getattr(self, name), least=1)
-        if not 0 <= self.min_improvement < float("inf"):
-            raise FedcrfError(f"min_improvement {self.min_improvement}: give 0 or more")
+    evaluate_every: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -104,14 +97,12 @@ def build(kind: type[T], options: Options, where: str) -> T:
     if not isinstance(options, Mapping):
         raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
     known = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
-    check_not_gone([key for key in options if key not in known], kind, prefix)
-    for key in options:
-        if key not in known:
-            raise (
-                unknown_name(f"key{within}", key, known)
-                if known
-                else FedcrfError(f"unknown key{within} '{key}': it has no settings")
-            )
+    unknown = [key for key in options if key not in known]
+    check_not_gone(unknown, kind, prefix)
+    if unknown and known:
+        raise unknown_name(f"key{within}", unknown[0], known)
+    if unknown:
+        raise FedcrfError(f"unknown key{within} '{unknown[0]}': it has no settings")
     built: T = convert(kind, dict(options), where)
     return built
 
@@ -159,14 +150,9 @@ def _number(value: object) -> Any:
 def wanted(error: ErrorDetails) -> str:
     """Return what should have been given, in the words of a run file."""
     said = error["msg"].removeprefix("Input should be ")
-    words = {
-        "a valid tuple": "a list, in [brackets]",
-        "a valid list": "a list, in [brackets]",
-        "a valid array": "a list, in [brackets]",
-        "an object": "a section with its settings",
-        "a valid dictionary": "a section with its settings",
-    }
-    return words.get(said, said)
+    if said in ("a valid tuple", "a valid list", "a valid array"):
+        return "a list, in [brackets]"
+    return "a section with its settings" if said in ("an object", "a valid dictionary") else said
 
 
 def plain(settings: Any) -> dict[str, Any]:
@@ -186,16 +172,8 @@ def ignored(settings: Any) -> frozenset[str]:
 
 def without_gone(options: Options, kind: type) -> dict[str, Any]:
     """Return the settings of a stored run without those that its class has no more."""
-    gone = gone_settings(options, kind)
+    gone = {*getattr(kind, "gone", {})} - {each.name for each in dataclasses.fields(kind)}
     return {key: value for key, value in options.items() if key not in gone}
-
-
-def gone_settings(options: Options, kind: type) -> list[str]:
-    """Return the settings of a stored run that its class has no more."""
-    known = (
-        {each.name for each in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
-    )
-    return [key for key in options if key in getattr(kind, "gone", {}) and key not in known]
 
 
 def without_name(options: Options) -> dict[str, Any]:
@@ -234,13 +212,9 @@ def merge(*layers: Options) -> dict[str, Any]:
 def setting(text: str) -> dict[str, Any]:
     """Return ``section.key=value`` as a nested dictionary; the value is read as TOML."""
     key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise FedcrfError(f"--set {text}: write --set section.key=value")
-    for candidate in (value, f'"{value}"'):
-        try:
+    for candidate in (value, f'"{value}"') if equals and key.strip() else ():
+        with suppress(tomllib.TOMLDecodeError):
             return tomllib.loads(f"{key.strip()} = {candidate}")
-        except tomllib.TOMLDecodeError:
-            continue
     raise FedcrfError(f"--set {text}: write --set section.key=value")
 
 
@@ -280,21 +254,12 @@ def flat(section: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class Method:
-    """A client objective with a server rule, and a server optimizer where there is one.
+    """A client objective with a server rule, and a server optimizer where there is one."""
 
-    Attributes:
-        name: How it is called on the command line and in results.
-        rule: What `fedcrf.rules.find_rule` knows.
-        objective: One of `fedcrf.objectives.OBJECTIVES`, or from outside.
-        title: How tables and figures call it.
-        server_optimizer: One of `fedcrf.rules.SERVER_OPTIMIZERS`; None where the aggregate is the
-            next model.
-    """
-
-    name: str
+    name: str  # on the command line and in results
     rule: str
     objective: str
-    title: str
+    title: str  # in tables and figures
     server_optimizer: str | None = None
 
     @property
@@ -342,7 +307,6 @@ METHODS: Mapping[str, Method] = {
         Method("crf-robust-evidence", "crf-robust-evidence", "plain", "CRF-robust-evidence"),
     )
 }
-
 
 GONE_METHODS = {"crf-windowed": "crf-robust"}
 """What is today's by the name of a method that there is no more."""
@@ -402,8 +366,8 @@ def with_server_optimizer(method: Method, optimizer: str) -> Method:
             f"method {method.name}+{optimizer}: {method.name} has a server optimizer already "
             f"({method.server_optimizer}); name one"
         )
-    name, title = f"{method.name}+{optimizer}", folder_name(f"{method.name}+{optimizer}")
-    return replace(method, name=name, title=title, server_optimizer=optimizer)
+    name = f"{method.name}+{optimizer}"
+    return replace(method, name=name, title=folder_name(name), server_optimizer=optimizer)
 
 
 def method_title(name: str) -> str:

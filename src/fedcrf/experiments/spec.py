@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +90,14 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }
 """By data set the settings that it has by default: the paper's, where it names them."""
 
-AS_HELD = "as-held"
-"""The partition of real sites."""
-
 OTHERS: Mapping[str, Mapping[str, Any]] = {"model": {"name": "resnet9"}}
 """For any other data set."""
 
+AS_HELD = "as-held"
+"""The partition of real sites."""
+
 NOBODY = "none"
 """The attack of a run in which nobody attacks, and rules may be informed of ``attackers``."""
-
 
 SHARED = ("data", "partition", "model", "training", "rounds")
 """Sections that the description of a run and those of its cells have in common."""
@@ -111,37 +109,58 @@ CellKey = tuple[Any, ...]
 """A cell of a study: its value on each axis, its method and its seed."""
 
 
-@dataclass(frozen=True)
-class CellSpec:
-    """One cell of a run's grid: one method with one seed, everything resolved.
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a run and its cells have in common. Without a threat all clients are honest."""
 
-    The rule is informed of the attackers where it needs to be. Without a server optimizer the
-    aggregate is the next model; without a threat all clients are honest.
-    """
-
-    method: Method
-    seed: int
     data: DataSettings
     partition: PartitionSettings
     model_name: str
     model: ModelPlan
+    training: LocalTraining
+    rounds: RoundSettings
+    attack_name: str = ""
+    threat: Threat | None = None
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are, additional attackers among them."""
+        holders = self.partition.num_clients
+        return holders if self.threat is None else self.threat.schedule.federation_size(holders)
+
+    def sections(self) -> dict[str, Any]:
+        """Return as plain values what a run file says of it: `SHARED`, with a threat `ATTACK`."""
+        sections = {
+            "data": plain(self.data),
+            "partition": plain(self.partition),
+            "model": {"name": self.model_name, **plain(self.model)},
+            "training": plain(self.training),
+            "rounds": plain(self.rounds),
+        }
+        if self.threat is not None:
+            sections["attack"] = {"name": self.attack_name, **plain(self.threat.schedule)}
+            sections["attacks"] = {self.attack_name: plain(self.threat.attack)}
+        return sections
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellSpec(Setup):
+    """One cell of a run's grid: one method with one seed, everything resolved.
+
+    The rule is informed of the attackers where it needs to be. Without a server optimizer the
+    aggregate is the next model.
+    """
+
+    method: Method
+    seed: int
     objective: Objective
     rule: Rule
     server_optimizer: ServerOptimizer | None
-    training: LocalTraining
-    rounds: RoundSettings
-    attack_name: str | None = None
-    threat: Threat | None = None
 
     @property
     def name(self) -> str:
         """The cell's name, and its folder's."""
         return f"{folder_name(self.method.name)}-seed-{self.seed}"
-
-    @property
-    def num_clients(self) -> int:
-        """How many clients there are, additional attackers among them."""
-        return _num_clients(self.partition, self.threat)
 
     @property
     def server_rule(self) -> Rule:
@@ -156,55 +175,22 @@ class CellSpec:
         described = {
             "method": method.name,
             "seed": self.seed,
-            "data": plain(self.data),
-            "partition": plain(self.partition),
-            "model": {"name": self.model_name, **plain(self.model)},
             "objective": {"name": method.objective, **plain(self.objective)},
             "rule": {"name": method.rule, **plain(self.rule)},
         }
         if (optimizer := self.server_optimizer) is not None:
             described["server_optimizer"] = {"name": method.server_optimizer, **plain(optimizer)}
-        described |= {"training": plain(self.training), "rounds": plain(self.rounds)}
-        if self.attack_name is not None and self.threat is not None:
-            described["attack"] = {"name": self.attack_name, **plain(self.threat.schedule)}
-            described["attacks"] = {self.attack_name: plain(self.threat.attack)}
-        return described
+        return described | self.sections()
 
 
-@dataclass(frozen=True)
-class RunSpec:
-    """The description of a run: methods × seeds on one data set and partition.
-
-    Attributes:
-        model: The model's name and settings.
-        plan: The model.
-        things: Rules, objectives, server optimizers and attacks with their settings, by section
-            and short name: those in use.
-        attack: The attack's name, how many attack and when; empty where all clients are honest.
-    """
+@dataclass(frozen=True, kw_only=True)
+class RunSpec(Setup):
+    """The description of a run: methods × seeds on one data set and partition."""
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
-    data: DataSettings
-    partition: PartitionSettings
-    model: Options
-    plan: ModelPlan
-    training: LocalTraining
-    rounds: RoundSettings
+    # Rules, objectives, server optimizers and attacks in use, by section and short name
     things: Mapping[str, Mapping[str, Any]]
-    attack: Options = field(default_factory=dict)
-
-    @cached_property
-    def threat(self) -> Threat | None:
-        """The attack, who and when; None where all clients are honest."""
-        if not self.attack:
-            return None
-        return Threat(self._thing("attacks", self.attack["name"]), _schedule(self.attack))
-
-    @property
-    def num_clients(self) -> int:
-        """How many clients there are, additional attackers among them."""
-        return _num_clients(self.partition, self.threat)
 
     def cells(self) -> list[CellSpec]:
         """Return the cells of the grid, seed by seed, so that paired results come early."""
@@ -212,29 +198,19 @@ class RunSpec:
 
     def cell(self, method_name: str, seed: int) -> CellSpec:
         """Return one cell of the grid, of a method of the run."""
-        method, threat = find_method(method_name, known=False), self.threat
-        optimizer = method.server_optimizer
+        method = find_method(method_name, known=False)
         rule = self._thing("rules", method.rule)
         return CellSpec(
+            **{each.name: getattr(self, each.name) for each in fields(Setup)},
             method=method,
             seed=seed,
-            data=self.data,
-            partition=self.partition,
-            model_name=self.model["name"],
-            model=self.plan,
             objective=self._thing("objectives", method.objective),
-            rule=self._informed(rule, seed, None if threat is None else threat.schedule),
-            server_optimizer=None
-            if optimizer is None
-            else self._thing("server_optimizers", optimizer),
-            training=self.training,
-            rounds=self.rounds,
-            attack_name=self.attack.get("name"),
-            threat=threat,
+            rule=self._informed(rule, seed, self.threat.schedule if self.threat else None),
+            server_optimizer=self._thing("server_optimizers", method.server_optimizer),
         )
 
-    def _thing(self, section: str, name: str) -> Any:
-        return self.things[section][short_name(name)]
+    def _thing(self, section: str, name: str | None) -> Any:
+        return None if name is None else self.things[section][short_name(name)]
 
     def _informed(self, rule: Rule, seed: int, schedule: Schedule | None) -> Rule:
         """Return a rule that knows of this run what it is to know."""
@@ -275,18 +251,23 @@ class RunSpec:
 
         What a rule is informed of is no part of it: under another attack that is something else.
         """
-        cells = [self.cell(method, 0).describe() for method in self.methods]
-        rules = [cell["rule"]["name"] for cell in cells]
-        optimizers = _settings_of(cells, "server_optimizer")
-        return {
+        methods = [find_method(method, known=False) for method in self.methods]
+        objectives = [method.objective for method in methods]
+        optimizers = [each.server_optimizer for each in methods if each.server_optimizer]
+        sections = self.sections()
+        described = {
             "methods": list(self.methods),
             "seeds": list(self.seeds),
-            **{key: cells[0][key] for key in SHARED},
-            "rules": {rule: plain(self._thing("rules", rule)) for rule in rules},
-            "objectives": _settings_of(cells, "objective"),
-            **{key: cells[0][key] for key in ATTACK if key in cells[0]},
-            **({"server_optimizers": optimizers} if optimizers else {}),
+            **{key: sections[key] for key in SHARED},
+            "rules": {each.rule: plain(self._thing("rules", each.rule)) for each in methods},
+            "objectives": {name: plain(self._thing("objectives", name)) for name in objectives},
+            **{key: sections[key] for key in ATTACK if key in sections},
         }
+        if optimizers:
+            described["server_optimizers"] = {
+                name: plain(self._thing("server_optimizers", name)) for name in optimizers
+            }
+        return described
 
 
 def _schedule(attack: Options) -> Schedule:
@@ -313,44 +294,30 @@ def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
     return found
 
 
-def _class_of(kind: Kind, name: str, given: Options, reading: bool) -> type[Any]:
-    """Return the class of a named thing; a stand-in where it is gone and a result is read."""
+def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> Any:
+    """Return a named thing with the settings that are given.
+
+    It is a stand-in where the thing is gone and a result is read.
+    """
     try:
-        return kind.find(name)
+        found = kind.find(name)
     except AbsentError:
         if not reading:
             raise
-        kept = {key: hashable(value) for key, value in given.items()}
-        return stand_in(name, kept, kind.base, kind.methods)
-
-
-def _thing_of(section: str, name: str, given: Options, reading: bool) -> Any:
-    """Return a rule, objective, server optimizer or attack with the settings that are given."""
-    where = f"{section}.{short_name(name)}"
-    kind = _class_of(KINDS[section], name, given, reading)
+        kept = sorted((key, hashable(value)) for key, value in given.items())
+        found = stand_in(name, tuple(kept), kind.base, kind.methods)
     if reading:
-        given = without_gone(given, kind)
-    built = build(kind, given, where)
+        given = without_gone(given, found)
+    if found is FromFactory:
+        if given:
+            raise FedcrfError(
+                f"model {name} is no class of settings: leave {', '.join(given)} out (--set), or "
+                "give a dataclass with a build method"
+            )
+        given = {"name": name}
+    built: Any = build(found, given, where)
     # Nobody attacks a simulation's sketches, and its run file says what repeats it.
     return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
-
-
-def _plan_of(model: Options, reading: bool) -> ModelPlan:
-    name, given = str(model["name"]), without_name(model)
-    kind = _class_of(MODEL, name, given, reading)
-    if kind is FromFactory and given:
-        raise FedcrfError(
-            f"model {name} is no class of settings: leave {', '.join(given)} out (--set), or "
-            "give a dataclass with a build method"
-        )
-    plan: ModelPlan = build(kind, {"name": name} if kind is FromFactory else given, "model")
-    return plan
-
-
-def _settings_of(cells: Sequence[Options], part: str) -> dict[str, Options]:
-    """Return by name the settings of a part that described cells have."""
-    parts = [cell[part] for cell in cells if part in cell]
-    return {each["name"]: without_name(each) for each in parts}
 
 
 def with_current_names(description: Options, *, notice: bool = True) -> dict[str, Any]:
@@ -385,7 +352,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     Args:
         layers: Nested mappings such as a run file's content and what the flags say; later ones
             win, and all of them win over the data set's preset. Earlier names are accepted.
-        reading: Whether they are of a stored run, whose code may be gone; see `RunSpec`.
+        reading: Whether they are of a stored run, whose code may be gone.
 
     Raises:
         FedcrfError: A key that does not exist, or a value that cannot be; the one at fault and
@@ -428,7 +395,9 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     for section, wanted in used.items():
         settings, named = merged.get(section, {}), _by_short_name(section, wanted)
         built = {  # also what is not in use, whose settings are looked at all the same
-            called: _thing_of(section, name, settings.get(called, {}), reading)
+            called: _built(
+                KINDS[section], name, settings.get(called, {}), f"{section}.{called}", reading
+            )
             for called, name in {**outside[section], **named}.items()
         }
         things[section] = {called: built[called] for called in named}
@@ -438,12 +407,15 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         seeds=tuple(dict.fromkeys(seeds)),
         data=build(DataSettings, merged.get("data", {}), "data"),
         partition=build(PartitionSettings, merged.get("partition", {}), "partition"),
-        model=model,
-        plan=_plan_of(model, reading),
+        model_name=model["name"],
+        model=_built(MODEL, str(model["name"]), without_name(model), "model", reading),
         training=build(LocalTraining, merged.get("training", {}), "training"),
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
         things=things,
-        attack=attack,
+        attack_name=attack.get("name", ""),
+        threat=Threat(things["attacks"][short_name(attack["name"])], _schedule(attack))
+        if attack
+        else None,
     )
     if not spec.methods or not spec.seeds:
         raise FedcrfError("a run needs at least one method and one seed")
@@ -508,9 +480,9 @@ def cell_of(description: Options) -> CellSpec:
 def default_folder(spec: RunSpec) -> Path:
     """Return the results folder of a description: one for each setting of data and clients."""
     dataset = short_name(spec.data.dataset.removeprefix(SITES)).strip("./").replace("/", "-")
-    name = f"{dataset}-{short_name(spec.model['name'])}-{clients_name(spec.partition)}"
+    name = f"{dataset}-{short_name(spec.model_name)}-{clients_name(spec.partition)}"
     if spec.threat is not None:
-        name += f"-{short_name(spec.attack['name'])}-{spec.threat.schedule.attackers:g}attackers"
+        name += f"-{short_name(spec.attack_name)}-{spec.threat.schedule.attackers:g}attackers"
     return Path("runs") / name
 
 
@@ -577,8 +549,3 @@ def _checked_attack(options: Options) -> Options:
     elif options and not isinstance(options["name"], str):
         raise unknown_name("attack", str(options["name"]), ATTACKS)
     return options
-
-
-def _num_clients(partition: PartitionSettings, threat: Threat | None) -> int:
-    holders = partition.num_clients
-    return holders if threat is None else threat.schedule.federation_size(holders)

@@ -45,8 +45,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedcrf.data import ClientSplit, ImageDataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
-from fedcrf.experiments.settings import differences, gone_settings, merge, read_toml
-from fedcrf.experiments.spec import KINDS, CellKey, CellSpec, RunSpec, cell_of, resolve
+from fedcrf.experiments.settings import Options, differences, merge, read_toml, without_gone
+from fedcrf.experiments.spec import KINDS, SHARED, CellKey, CellSpec, RunSpec, cell_of, resolve
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.records import (
     Client,
@@ -95,15 +95,14 @@ def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
     check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedcrfError(
-            f"results folder {folder}: {error.strerror}; choose another with --output"
-        ) from None
-    try:
         held = FileLock(folder / LOCK_NAME, timeout=timeout).acquire()
     except Timeout:
         raise FedcrfError(
             f"{folder} is being written by another process: wait for it, or choose another --output"
+        ) from None
+    except OSError as error:
+        raise FedcrfError(
+            f"results folder {folder}: {error.strerror}; choose another with --output"
         ) from None
     with held:
         yield
@@ -156,6 +155,7 @@ def undamaged(found: tuple[list[R], str | None]) -> list[R]:
 
 SPACING = 1.0
 """Seconds between checkpoints of rounds without a record; longer rounds all have one."""
+
 BEGUN, ROUNDS, SUMMARY = "begun.json", "rounds.jsonl", "summary.json"
 CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
 FILES = frozenset((BEGUN, ROUNDS, CHECKPOINT, MODEL, SUMMARY))
@@ -204,27 +204,16 @@ class Begun(Record):
 
 @dataclass(frozen=True)
 class Course:
-    """How far a cell is, or a run that another framework carried out.
+    """How far a cell is, or a run that another framework carried out."""
 
-    Attributes:
-        title: What it is called: its method.
-        records: Its rounds so far; where a record is damaged, those before it.
-        rule: What weighed the clients; None where it is not known.
-        seed: Of all that was drawn; 0 of a run that does not say it.
-        summary: Its result, where it is finished.
-        damage: What is wrong with its files.
-        stale: Why today's code may come to another result; empty where it would not.
-        unread: A line for each run beside it that could not be read.
-    """
-
-    title: str
-    records: Rounds
-    rule: object = None
-    seed: int = 0
-    summary: CellSummary | None = None
-    damage: str | None = None
-    stale: str = ""
-    unread: Sequence[str] = ()
+    title: str  # its method
+    records: Rounds  # so far; where a record is damaged, those before it
+    rule: object = None  # what weighed the clients; None where it is not known
+    seed: int = 0  # of all that was drawn; 0 of a run that does not say it
+    summary: CellSummary | None = None  # its result, where it is finished
+    damage: str | None = None  # what is wrong with its files
+    stale: str = ""  # why today's code may come to another result; empty where it would not
+    unread: Sequence[str] = ()  # a line for each run beside it that could not be read
 
     @property
     def attackers(self) -> list[Client]:
@@ -255,17 +244,6 @@ class CellResult(Course):
         return cls(title=title, records=records, rule=rule, seed=seed, cell=cell, **more)
 
     @property
-    def diverged(self) -> str | None:
-        """A line that says that its training has diverged; None where it has not."""
-        rounds = self.cell.rounds
-        stopping, lost = EarlyStopping(rounds.patience, rounds.min_improvement), 0
-        for record in self.records:
-            stopping = stopping.observe(record.round, record.validation.loss)
-            lost = lost_so_far(lost, record, self.cell.threat)
-        done = rounds_of(self.records)
-        return divergence(lost, done, stopping.stopped or done >= rounds.maximum)
-
-    @property
     def notice(self) -> str | None:
         """Why it has no result that counts, and how far it is; None where it has one."""
         if self.damage is not None:
@@ -276,9 +254,14 @@ class CellResult(Course):
             return None
         if not self.records:
             return "not finished, not started"
-        done, accuracy = rounds_of(self.records), self.records[-1].validation.accuracy
+        rounds, done, lost = self.cell.rounds, rounds_of(self.records), 0
+        stopping = EarlyStopping(rounds.patience, rounds.min_improvement)
+        for record in self.records:
+            stopping = stopping.observe(record.round, record.validation.loss)
+            lost = lost_so_far(lost, record, self.cell.threat)
+        accuracy = self.records[-1].validation.accuracy
         so_far = f"not finished, {done} rounds so far, validation accuracy {accuracy:.4f}"
-        return self.diverged or so_far
+        return divergence(lost, done, stopping.stopped or done >= rounds.maximum) or so_far
 
 
 def stale_line(why: str) -> str:
@@ -337,7 +320,7 @@ class CellStore:
         try:
             summary, stale = self.summary(), self.stale(cell)
             if summary is not None:
-                of_data = fingerprint is None or summary.fingerprint == fingerprint
+                of_data = fingerprint in (None, summary.fingerprint)
                 named = summary.method == cell.method.name and summary.seed == cell.seed
                 if not of_data or not named or cell_of(summary.description) != cell:
                     other = f"{self.path} holds the result of another description or other data"
@@ -358,10 +341,7 @@ class CellStore:
         return read_record(Begun, self.path / BEGUN, wrong)
 
     def stale(self, cell: CellSpec) -> str:
-        """Return why today's code may come to another result than made the cell, finished or not.
-
-        Empty where it does not.
-        """
+        """Return why today's code may come to another result than the cell's; else empty."""
         made = self.summary() or self._begun()
         if made is None and not (self.path / ROUNDS).exists():
             return ""
@@ -412,10 +392,8 @@ class CellStore:
         checkpoint = self.path / CHECKPOINT
         if record is not None:
             append_line(self.path / ROUNDS, line_of(record))
-        elif checkpoint.exists():
-            age = time.time() - checkpoint.stat().st_mtime
-            if 0.0 <= age < SPACING:
-                return
+        elif checkpoint.exists() and 0.0 <= time.time() - checkpoint.stat().st_mtime < SPACING:
+            return
         save_checkpoint(checkpoint, state)
 
     def finish(self, state: RunState, summary: CellSummary) -> None:
@@ -507,12 +485,10 @@ class Store:
     def read(self) -> RunSpec:
         """Return the description of the run in this folder."""
         if self.is_suite:
-            packed = self.packed_runs()
-            raise FedcrfError(
-                f"{self.path} holds a suite: name a condition of it, such as {packed[0].path}"
-                if packed
-                else f"{self.path} holds a suite whose cells have kept no rounds: run them again"
-            )
+            said = " whose cells have kept no rounds: run them again"
+            if packed := self.packed_runs():
+                said = f": name a condition of it, such as {packed[0].path}"
+            raise FedcrfError(f"{self.path} holds a suite{said}")
         described = self._loose / DESCRIPTION
         if not described.exists():
             names = ", ".join(store.path.name for store in self.runs_below())
@@ -533,10 +509,8 @@ class Store:
 
     def partition(self, seed: int) -> PartitionRecord | None:
         """Return what each client of a seed holds; None where it was not saved."""
-        wrong = (
-            "is not what the clients of a seed hold: "
-            "take it away, and the run's command makes it anew"
-        )
+        mend = "take it away, and the run's command makes it anew"
+        wrong = f"is not what the clients of a seed hold: {mend}"
         return read_record(PartitionRecord, self._loose / partition_file(seed), wrong)
 
     def check(self, spec: RunSpec) -> RunSpec:
@@ -545,19 +519,17 @@ class Store:
         if not (self.path / DESCRIPTION).exists():
             check_free(self.path, DESCRIPTION, "run")
             return spec
-        self._check_gone(spec)
-        return extended(self.read(), spec, f"results folder {self.path}")
-
-    def _check_gone(self, spec: RunSpec) -> None:
-        """Raise a `FedcrfError` where a rule of another run had settings here that are gone."""
         there = read_toml(self.path / DESCRIPTION).get("rules", {})
         for name, rule in spec.things["rules"].items():
-            for key in gone_settings(there.get(name, {}), type(rule)):
+            given = there.get(name, {})
+            gone = [key for key in given if key not in without_gone(given, type(rule))]
+            if gone:
                 raise FedcrfError(
                     f"results folder {self.path} is of an earlier version, with "
-                    f"rules.{name}.{key}, which is no setting any more: choose another with "
+                    f"rules.{name}.{gone[0]}, which is no setting any more: choose another with "
                     "--output"
                 )
+        return extended(self.read(), spec, f"results folder {self.path}")
 
     def check_data(self, seeds: Iterable[int], fingerprint: str) -> None:
         """Raise a `FedcrfError` where earlier cells of these seeds were run on other data."""
@@ -647,13 +619,14 @@ class Store:
     def check_suite(self, *, begun: bool = False) -> None:
         """Raise a `FedcrfError` unless the folder is a suite's, or free for one not yet begun."""
         check_folder(self.path)
-        if begun and not (self.path / SCORES).exists():
+        if (self.path / SCORES).exists():
+            return
+        if begun:
             raise FedcrfError(
                 f"results folder {self.path} holds no finished cells: run them, without --no-run, "
                 "or choose another with --output"
             )
-        if not (self.path / SCORES).exists():
-            check_free(self.path, SCORES, "cells of a suite")
+        check_free(self.path, SCORES, "cells of a suite")
 
     def scores(self) -> list[Score]:
         """Return the scores of what is finished; a line still being written is left out."""
@@ -710,10 +683,8 @@ class Store:
 
     def packed_runs(self) -> list[Store]:
         """Return the runs of all conditions whose cells have kept their rounds."""
-        return [
-            Store(path)
-            for path in sorted({path.parent for path in self.path.glob("rounds/*/*/seed-*.tar.xz")})
-        ]
+        folders = {path.parent for path in self.path.glob("rounds/*/*/seed-*.tar.xz")}
+        return [Store(path) for path in sorted(folders)]
 
     def pack(self, scored: Iterable[CellKey], same: Iterable[Sequence[CellKey]] = ()) -> None:
         """Move the rounds of finished cells from the runs under way into archives.
@@ -792,7 +763,9 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
 
     ``place`` is the run's, as an error calls it.
     """
-    for key, was, is_now in differences(_shared(earlier, spec), _shared(spec, earlier)):
+    # What a rule is informed of counts as said: old folders say numbers that were defaults.
+    there, here = ({**each.describe(), "rules": each.informed_rules} for each in (earlier, spec))
+    for key, was, is_now in differences(_shared(there, here), _shared(here, there)):
         raise FedcrfError(
             f"{place} is of another run ({key} is {was} there, {is_now} here): choose another "
             "with --output"
@@ -807,24 +780,18 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
     )
 
 
-def _shared(spec: RunSpec, other: RunSpec) -> dict[str, Any]:
+def _shared(described: Options, beside: Options) -> dict[str, Any]:
     """Return the part of a run's description that another run in the same folder must share.
 
     That is all but methods and seeds; of rules and other named things, of those that both use.
     """
-    described, beside = (
-        # What a rule is informed of counts as said: old folders say numbers that were defaults.
-        {**each.describe(), "rules": each.informed_rules}
-        for each in (spec, other)
-    )
-    sections = ("data", "partition", "model", "training", "rounds", "attack")
-    return {section: described.get(section, {}) for section in sections} | {
+    return {
         section: {
-            name: settings
-            for name, settings in described.get(section, {}).items()
-            if name in beside.get(section, {})
+            name: value
+            for name, value in described.get(section, {}).items()
+            if section not in KINDS or name in beside.get(section, {})
         }
-        for section in KINDS
+        for section in (*SHARED, "attack", *KINDS)
     }
 
 
@@ -848,14 +815,6 @@ def partition_record(
     )
 
 
-METRICS = ("training_loss", "validation", "test")
-"""Of a round's record what is kept in `METRIC_DIGITS`; the rest has `CLIENT_DIGITS`."""
-
-METRIC_DIGITS = 4
-CLIENT_DIGITS = 3
-"""Pages and tables show no more, and every digit is a seventh of the archive."""
-
-
 def brief_line(record: RoundRecord) -> bytes:
     """Return a round's line with what pages and commands read of it, in few digits.
 
@@ -868,8 +827,9 @@ def brief_line(record: RoundRecord) -> bytes:
     def rounded(digits: int) -> dict[str, Any]:
         return dict(json.loads(line, parse_float=lambda text: float(f"{float(text):.{digits}g}")))
 
-    exact, metrics = json.loads(line), rounded(METRIC_DIGITS)
-    content = rounded(CLIENT_DIGITS) | {key: metrics[key] for key in METRICS}
+    # Pages and tables show no more digits, and each is a seventh of the archive.
+    exact, metrics = json.loads(line), rounded(4)
+    content = rounded(3) | {key: metrics[key] for key in ("training_loss", "validation", "test")}
     content["num_examples"] = exact["num_examples"]
     content["client_training_loss"] = [None] * len(record.clients)
     content["test"] = {**dict.fromkeys(metrics["test"]), "accuracy": metrics["test"]["accuracy"]}

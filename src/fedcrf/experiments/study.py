@@ -25,6 +25,7 @@ from fedcrf.experiments.settings import (
     convert,
     flat,
     hashable,
+    merge,
     nested,
     read_toml,
     setting,
@@ -40,9 +41,6 @@ from fedcrf.experiments.spec import (
 )
 from fedcrf.experiments.store import Store
 from fedcrf.extensions import short_name
-
-LAST_ROUNDS = 5
-"""A cell's score is the mean over so many rounds where the suite does not say it."""
 
 PROTOCOLS = ("byzfl", "karimireddy", "flpoison", "honest-sites", "hospitals")
 """Suites of the field's protocols; each file names its source and its departures from it."""
@@ -99,8 +97,7 @@ class Axis:
 
 def setting_folder(at: Mapping[str, Any]) -> str:
     """Return the folder of a combination of settings, such as ``bandwidth=0.5,iterations=3``."""
-    exact = ((last_part(key), value_text(value, repr)) for key, value in at.items())
-    return ",".join(f"{name}={text}" for name, text in exact)
+    return ",".join(f"{last_part(key)}={value_text(value, repr)}" for key, value in at.items())
 
 
 @dataclass(frozen=True)
@@ -125,11 +122,12 @@ class Study:
     def points(self) -> list[tuple[dict[str, Any], RunSpec]]:
         """Every combination of the axes' values, by axis, with its run of methods × seeds."""
         said = [_current_key(axis.name) for axis in self.axes]
-        fixed = [with_current_names(layer, notice=False) for layer in self.settings]
+        layers = (with_current_names(layer, notice=False) for layer in self.settings)
+        fixed = dict(flat(merge(*layers)))
         for key in said:
             if said.count(key) > 1:
                 raise FedcrfError(f"--over {key} is said twice: give all its values at once")
-            if any(setting_at(layer, key) is not None for layer in fixed):
+            if key in fixed:
                 raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
         points = [
             (at, self._resolved(at, layers))
@@ -151,17 +149,13 @@ class Study:
 
     def runs(self, folder: Path) -> list[tuple[RunSpec, Store]]:
         """Return what is run, and where in a folder its results go: a run's folder a point."""
-        return [(spec, self.store(folder, at)) for at, spec in self.points]
-
-    def store(self, folder: Path, at: Mapping[str, Any]) -> Store:
-        """Return where in a folder the results of a combination go."""
-        return Store(folder / self.folder_name(at))
+        return [(spec, Store(folder / self.folder_name(at))) for at, spec in self.points]
 
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the axes, axis by axis."""
         spec = resolve(*self.base, *self.settings)
-        described = {**spec.describe(), "rules": spec.informed_rules}
-        return tuple(setting_at(described, _current_key(axis.name)) for axis in self.axes)
+        described = dict(flat({**spec.describe(), "rules": spec.informed_rules}))
+        return tuple(hashable(described.get(_current_key(axis.name))) for axis in self.axes)
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
         """Return the run of a combination.
@@ -205,11 +199,6 @@ def parse_axis(text: str) -> Axis:
     return Axis.of_setting(key.strip(), [hashable(value) for value in parsed])
 
 
-def setting_at(described: Options, key: str) -> Any:
-    """Return the setting of a dotted key, lists as tuples; None where the sections lack it."""
-    return hashable(dict(flat(described)).get(key))
-
-
 def _current_key(key: str) -> str:
     """Return the key of a setting by today's name; folders keep the name that was given."""
     ((now, _),) = flat(with_current_names(nested(key, None), notice=False))
@@ -230,36 +219,24 @@ def last_part(key: str) -> str:
 
 @dataclass(frozen=True)
 class Condition:
-    """What is wrong in a cell.
+    """What is wrong in a cell: an attack with its settings, or nothing."""
 
-    Attributes:
-        name: How it is called in results and on the command line.
-        title: How tables call it.
-        attack: The section of a run file; empty where all clients are honest.
-        attacks: Settings of the attack, likewise.
-        ideal: The condition without the wrong clients, in which oracles show what could be reached.
-    """
-
-    name: str
-    title: str
-    attack: dict[str, Any] = field(default_factory=dict)
-    attacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    name: str  # in results and on the command line
+    title: str  # in tables
+    attack: dict[str, Any] = field(default_factory=dict)  # as in a run file
+    attacks: dict[str, dict[str, Any]] = field(default_factory=dict)  # likewise
+    # The condition without the wrong clients, in which oracles show what could be reached
     ideal: str | None = None
 
 
 @dataclass(frozen=True)
 class Quick:
-    """What a suite is, where nothing else is chosen, at a size of ten minutes on two cores.
+    """What of a suite is run, where nothing else is chosen, in ten minutes on two cores.
 
-    Attributes:
-        run: What all runs share there, over the suite's own.
-        methods: As of the suite, like the others; the suite's where left out.
-        seeds: Seeds.
-        partitions: Names of partitions.
-        conditions: Names of conditions, or titles of their groups.
+    All is that of the suite where left out; conditions may be titles of their groups.
     """
 
-    run: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)  # over the suite's own
     methods: tuple[str, ...] | None = None
     seeds: tuple[int, ...] | None = None
     partitions: tuple[str, ...] | None = None
@@ -271,18 +248,18 @@ class Suite:
     """Methods × seeds × partitions × conditions on one data set.
 
     Attributes:
-        title: What it shows.
-        dataset: Which of its data sets.
         run: What all runs share, as for `resolve`; over it is what those of a data set share.
-        last_rounds: The score is the mean test accuracy of so many rounds, the last ones.
         partitions: By name, the section of a run file.
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
+        last_rounds: The score is the mean test accuracy of so many rounds, the last ones.
         attackers: How many clients attack under a condition that does not say it itself. Informed
             rules expect as many where nobody attacks. So the tables show what being ready costs.
         additional: Whether they come in addition to the clients that hold the data; see
             `Schedule`. Where nobody attacks there are none.
         quick: The suite at its small size; None if it has none.
+        lists: By name, methods that stand together among a file's ``methods``.
+        dataset: Which of its data sets.
         settings: What was chosen of runs; it wins over the others.
     """
 
@@ -294,10 +271,11 @@ class Suite:
     partitions: dict[str, dict[str, Any]]
     conditions: dict[str, Condition]
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    last_rounds: PositiveInt = LAST_ROUNDS
+    last_rounds: PositiveInt = 5
     attackers: PositiveInt | None = None
     additional: bool | None = None
     quick: Quick | None = None
+    lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
     told: Any = None  # of older files: rules are informed of how many attack anyway
     # What a file does not say
     name: str = ""
@@ -344,9 +322,9 @@ class Suite:
                 specs.append(resolve(*self.layers, *layers, one))
         attacked = [(spec.threat, spec.num_clients) for spec in specs if spec.threat is not None]
         sizes = {size for _, size in attacked} or {spec.num_clients for spec in specs}
-        clients = f"{_either(sizes)} clients"
         wrong = {threat.schedule.count(size) for threat, size in attacked}
-        return f"{_either(wrong)} of {clients}" if wrong else clients
+        clients, attackers = (" or ".join(map(str, sorted(each))) for each in (sizes, wrong))
+        return f"{attackers} of {clients} clients" if wrong else f"{clients} clients"
 
     @cached_property
     def study(self) -> Study:
@@ -475,12 +453,12 @@ class Suite:
 
     def _check_free(self, layer: Options, flag: str) -> None:
         """Raise a `FedcrfError` where a partition or condition says a setting of a layer itself."""
-        said: dict[str, Options] = {
-            f"partition {name}": {"partition": each} for name, each in self.partitions.items()
-        }
-        for name, each in self.conditions.items():
-            said[f"condition {name}"] = {"attack": each.attack, "attacks": each.attacks}
-        for part, section in said.items():
+        partitions = ((f"partition {k}", {"partition": v}) for k, v in self.partitions.items())
+        conditions = (
+            (f"condition {name}", {"attack": each.attack, "attacks": each.attacks})
+            for name, each in self.conditions.items()
+        )
+        for part, section in (*partitions, *conditions):
             own = dict(flat(with_current_names(section)))
             for key in own.keys() & dict(flat(layer)).keys():
                 raise FedcrfError(
@@ -534,14 +512,15 @@ def _parsed(said: Mapping[str, Any]) -> Suite:
     parts: dict[str, Any] = {"conditions": named}
     if "quick" in said:
         parts["quick"] = build(Quick, said["quick"], "quick")
-    return build(Suite, {**said, **parts}, "")
+    suite = build(Suite, {**said, **parts}, "")
+    listed_methods = (suite.lists.get(name, (name,)) for name in suite.methods)
+    return replace(suite, methods=tuple(itertools.chain.from_iterable(listed_methods)))
 
 
 def _check(suite: Suite) -> None:
     """Raise a `FedcrfError` where a part of a file's suite cannot be, or does not fit another."""
     shared_by_runs = {"run": suite.run} | {f"datasets.{k}": v for k, v in suite.datasets.items()}
-    if suite.quick is not None:
-        shared_by_runs["quick.run"] = suite.quick.run
+    shared_by_runs["quick.run"] = {} if suite.quick is None else suite.quick.run
     for section, options in shared_by_runs.items():
         for key, (place, _) in SAID_ELSEWHERE.items():
             if key in options:
@@ -584,7 +563,3 @@ def _packaged(name: str) -> dict[str, Any]:
 def _first(*given: Any) -> Any:
     """Return the first that is given; None where none is."""
     return next((each for each in given if each is not None), None)
-
-
-def _either(numbers: set[int]) -> str:
-    return " or ".join(map(str, sorted(numbers)))

@@ -7,14 +7,13 @@ its cells; those of a suite mostly as a `Place`, one partition of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
 from fedcrf.experiments.analysis.tables import (
     BASELINE,
@@ -46,19 +45,12 @@ ALL_CLIENTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Place:
-    """One partition of a suite.
-
-    Attributes:
-        suite: The suite.
-        cells: The table of its cells.
-        partition: The partition's name.
-        title: How tables over several places call it.
-    """
+    """One partition of a suite."""
 
     suite: Suite
-    cells: pd.DataFrame
+    cells: pd.DataFrame  # of the suite
     partition: str
-    title: str = ""
+    title: str = ""  # in tables over several places
 
     @property
     def about(self) -> str:
@@ -81,7 +73,7 @@ class Place:
 
     def mean_text(self, condition: str, method: str, column: str = "accuracy") -> str:
         """Return a mean, with the number of its seeds where they are not all of the suite's."""
-        return _mean_text(self.mean(condition, method, column), len(self.suite.seeds))
+        return _text(self.mean(condition, method, column), len(self.suite.seeds))
 
     def difference(self, condition: str, there: str, method: str) -> Estimate | None:
         """Return what a method has more in a condition, or its ideal, than FedAvg in it."""
@@ -107,12 +99,6 @@ class Place:
         return condition, least, unharmed
 
 
-def tables_of(place: Place) -> list[Table]:
-    """Return the tables of a partition that have rows, the first with the worst cases."""
-    makers = (summary_table, accuracy_table, difference_table, success_table, separation_table)
-    return [table for make in makers if (table := make(place)).rows]
-
-
 def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
     """Return a row a method: nobody wrong, and the worst case of the first group, by partition.
 
@@ -132,8 +118,7 @@ def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
         if found is None:
             return f"{place.mean_text(suite.quiet, method)} / {NO_NUMBER}"
         _, least, unharmed = found
-        worst = f"{least.mean:.3f} {interval_text(least)}{fewer(least, seeds)}"
-        return f"{_mean_text(unharmed)} / {worst}"
+        return f"{_text(unharmed)} / {_text(least, seeds, _with_interval)}"
 
     asked = [
         (_oracle_title(oracle), removed, oracle)
@@ -170,8 +155,7 @@ def summary_table(place: Place) -> Table:
             return NO_NUMBER
         condition, least, _ = found
         over = "" if least.seeds == seeds else f", n = {least.seeds}"
-        title = suite.conditions[condition].title
-        return f"{least.mean:.3f} {interval_text(least)} ({title}{over})"
+        return f"{_with_interval(least)} ({suite.conditions[condition].title}{over})"
 
     rows = []
     for method in suite.methods:
@@ -181,9 +165,9 @@ def summary_table(place: Place) -> Table:
             (
                 method_title(method),
                 str(n),
-                _mean_text(mean),
-                *(_mean_text(each, n) for each in of_all[method] if shown),
-                _difference_text(place.difference(quiet, quiet, method), n),
+                _text(mean),
+                *(_text(each, n) for each in of_all[method] if shown),
+                _text(place.difference(quiet, quiet, method), n, difference_text),
                 *(worst(names, method, n) for names in groups.values()),
             )
         )
@@ -195,24 +179,22 @@ def summary_table(place: Place) -> Table:
 
 def accuracy_table(place: Place) -> Table:
     """Return every method and the oracles under every condition: mean accuracies."""
-    return _by_condition(
-        place,
-        "mean accuracy",
-        lambda _, there, method: place.mean_text(there, method),
-        place.suite.methods,
-        place.suite.oracles,
-    )
+
+    def text(_: str, there: str, method: str) -> str:
+        return place.mean_text(there, method)
+
+    return _by_condition(place, "mean accuracy", text, place.suite.methods)
 
 
 def difference_table(place: Place) -> Table:
     """Return every method's and the oracles' paired differences to FedAvg under every condition."""
-    suite = place.suite
 
     def text(condition: str, there: str, method: str) -> str:
-        return _difference_text(place.difference(condition, there, method), len(suite.seeds))
+        found = place.difference(condition, there, method)
+        return _text(found, len(place.suite.seeds), difference_text)
 
-    methods = [method for method in suite.methods if method != BASELINE]
-    return _by_condition(place, "Δ to FedAvg [95 %]", text, methods, suite.oracles)
+    methods = [method for method in place.suite.methods if method != BASELINE]
+    return _by_condition(place, "Δ to FedAvg [95 %]", text, methods)
 
 
 def success_table(place: Place) -> Table:
@@ -221,7 +203,8 @@ def success_table(place: Place) -> Table:
     def text(_: str, there: str, method: str) -> str:
         return place.mean_text(there, method, "attack_success")
 
-    return _known(_by_condition(place, "mean success of backdoors", text, place.suite.methods))
+    what = "mean success of backdoors"
+    return _by_condition(place, what, text, place.suite.methods, oracles=False)
 
 
 def separation_table(place: Place) -> Table:
@@ -236,7 +219,7 @@ def separation_table(place: Place) -> Table:
         if any(text("", name, method) != NO_NUMBER for name in _tested(place.suite))
     ]
     what = "area under the curve, mean (least) over rounds"
-    return _known(_by_condition(place, what, text, inferring))
+    return _by_condition(place, what, text, inferring, oracles=False)
 
 
 def _by_condition(
@@ -244,26 +227,24 @@ def _by_condition(
     what: str,
     text: Callable[[str, str, str], str],
     methods: Sequence[str],
-    oracles: Sequence[str] = (),
+    *,
+    oracles: bool = True,
 ) -> Table:
     """Return a table with a row a condition, and columns of the oracles and some methods.
 
     ``text`` returns an entry, of the row's condition, the one that is ideal for it where the column
-    is an oracle's (else the same), and the column's method.
+    is an oracle's (else the same), and the column's method. Without ``oracles`` there are rows only
+    of conditions with an entry.
     """
-    rows = []
+    rows, asked = [], place.suite.oracles if oracles else ()
     for name in _tested(place.suite):
         title, ideal = place.suite.conditions[name].title, place.suite.conditions[name].ideal
-        removed = (NO_NUMBER if ideal is None else text(name, ideal, each) for each in oracles)
-        rows.append((title, *removed, *(text(name, name, method) for method in methods)))
-    header = ("condition", *map(_oracle_title, oracles), *map(method_title, methods))
+        removed = [NO_NUMBER if ideal is None else text(name, ideal, each) for each in asked]
+        entries = [*removed, *(text(name, name, method) for method in methods)]
+        if oracles or {*entries} - {NO_NUMBER}:
+            rows.append((title, *entries))
+    header = ("condition", *map(_oracle_title, asked), *map(method_title, methods))
     return Table(f"{place.about}: {what}", header, tuple(rows))
-
-
-def _known(table: Table) -> Table:
-    """Return a table without the rows that have no entry."""
-    rows = tuple(row for row in table.rows if {*row[1:]} - {NO_NUMBER})
-    return replace(table, rows=rows)
 
 
 def _separation_text(areas: Iterable[Sequence[float] | None]) -> str:
@@ -310,13 +291,17 @@ def _oracle_title(oracle: str) -> str:
     return title if oracle == BASELINE else f"{title}, {method_title(oracle)}"
 
 
-def _mean_text(found: Estimate | None, seeds: int = 0) -> str:
-    """Return a mean; with the number of its seeds where there are not so many."""
-    return NO_NUMBER if found is None else f"{found.mean:.3f}{fewer(found, seeds)}"
+def _mean(found: Estimate) -> str:
+    return f"{found.mean:.3f}"
 
 
-def _difference_text(found: Estimate | None, seeds: int) -> str:
-    return NO_NUMBER if found is None else f"{difference_text(found)}{fewer(found, seeds)}"
+def _with_interval(found: Estimate) -> str:
+    return f"{found.mean:.3f} {interval_text(found)}"
+
+
+def _text(found: Estimate | None, seeds: int = 0, form: Callable[[Estimate], str] = _mean) -> str:
+    """Return an estimate, with the number of its seeds where there are not so many."""
+    return NO_NUMBER if found is None else f"{form(found)}{fewer(found, seeds)}"
 
 
 def fewer(found: Estimate, seeds: int) -> str:
@@ -362,9 +347,11 @@ def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
     if len(suite.partitions) > 1 and overview.rows:
         sections.append(overview.as_markdown())
     texts, places = {}, [Place(suite, cells, partition) for partition in suite.partitions]
+    makers = (summary_table, accuracy_table, difference_table, success_table, separation_table)
     for place in places:
+        tables = [table for make in makers if (table := make(place)).rows]
         sections.append(f"## {place.partition}\n")
-        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables_of(place)]
+        sections += [f"{each.title}\n\n{each.as_markdown()}" for each in tables]
         texts[f"accuracy-{place.partition}.csv"] = accuracy_table(place).as_csv()
     texts["tables.md"] = "\n".join(sections)
     paths = write_tables(folder, texts, cells)
@@ -390,9 +377,7 @@ def separation(record: RoundRecord) -> float | None:
     wrong = np.isin(record.clients, record.attackers or [])
     if not wrong.any() or wrong.all() or not np.isfinite(shares).all():
         return None
-    ranks = rankdata(-shares)
-    few, others = int(wrong.sum()), int((~wrong).sum())
-    return float((ranks[wrong].sum() - few * (few + 1) / 2) / (few * others))
+    return float(np.heaviside(shares[~wrong, None] - shares[wrong], 0.5).mean())
 
 
 def sweep_table(study: Study, results: pd.DataFrame) -> Table:

@@ -29,6 +29,7 @@ from fedcrf.experiments.analysis.tables import (
     estimate_text,
     mean_accuracy,
     method_difference,
+    method_rows,
     paired_difference,
     write_tables,
 )
@@ -160,18 +161,15 @@ def column_table(cells: pd.DataFrame, column: Column) -> Table:
     ± 2 sd, and how wide that is.
     """
     rows, cells = [], of_column(cells, column)
-    for method in dict.fromkeys([*PAPER_METHODS, *cells["method"]]):
-        paper, ours = PUBLISHED[column].get(method), mean_accuracy(cells, method)
-        name, said = method_title(method), estimate_text(paper)
-        if ours is not None:
-            difference = difference_text(method_difference(cells, method))
-            within = NO_NUMBER
-            if paper is not None:
-                inside = abs(ours.mean - paper.mean) <= 2 * paper.sd
-                within = f"{'within' if inside else 'outside'} ± {2 * paper.sd:.3f}"
-            rows.append((name, str(ours.seeds), estimate_text(ours), said, within, difference))
-        elif paper is not None:
-            rows.append((name, "0", NOT_RUN, said, NO_NUMBER, NO_NUMBER))
+    found = dict(method_rows(cells))
+    for method in dict.fromkeys([*PAPER_METHODS, *found]):
+        paper, mean, within = PUBLISHED[column].get(method), mean_accuracy(cells, method), NO_NUMBER
+        if paper is not None and mean is not None:
+            inside = abs(mean.mean - paper.mean) <= 2 * paper.sd
+            within = f"{'within' if inside else 'outside'} ± {2 * paper.sd:.3f}"
+        seeds, ours, difference = found.get(method, ("0", NOT_RUN, NO_NUMBER))
+        entries = (seeds, ours, estimate_text(paper), within, difference)
+        rows.append((method_title(method), *entries))
     header = ("method", "n", "ours", "paper", "± 2 sd", "Δ to FedAvg [95 %]")
     return Table(column.title, header, tuple(rows))
 

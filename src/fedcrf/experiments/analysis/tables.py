@@ -7,8 +7,8 @@ import io
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,10 @@ BOOTSTRAP_SEED = 202_611
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds.
+    """A mean over seeds, the sample standard deviation (n − 1), and the ends of its 95 % interval.
 
-    Attributes:
-        mean: Sample mean.
-        seeds: Number of seeds.
-        sd: Sample standard deviation (n − 1); NaN for one seed, and of a worst case.
-        low: Where the 95 % interval begins; NaN for fewer than three seeds, or if not asked for.
-        high: Where it ends, likewise.
+    The deviation is NaN for one seed, and of a worst case; the interval for fewer than three seeds,
+    or if it was not asked for.
     """
 
     mean: float
@@ -124,8 +120,8 @@ def paired_difference(
     if found is None or found.seeds < FEWEST_SEEDS:
         return found
     half = _student_quantile(found.seeds) * found.sd / math.sqrt(found.seeds)
-    low, high = np.clip([found.mean - half, found.mean + half], -bound, bound)
-    return Estimate(found.mean, found.seeds, found.sd, float(low), float(high))
+    low, high = np.clip([found.mean - half, found.mean + half], -bound, bound).tolist()
+    return replace(found, low=low, high=high)
 
 
 def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
@@ -229,16 +225,13 @@ class Table:
 
     def as_latex(self) -> str:
         """Return the table as a LaTeX ``tabular`` with booktabs rules."""
-        lines = [
-            f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}",
-            r"\toprule",
-            _latex_row(self.header),
-            r"\midrule",
-            *(_latex_row(row) for row in self.rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-        return "\n".join(lines) + "\n"
+        header, *rows = (
+            " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
+            for cells in (self.header, *self.rows)
+        )
+        begin = f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}"
+        end = (r"\bottomrule", r"\end{tabular}", "")
+        return "\n".join((begin, r"\toprule", header, r"\midrule", *rows, *end))
 
     def files(self, name: str) -> dict[str, str]:
         """Return by name the files that it is written to, Markdown and a spreadsheet."""
@@ -296,21 +289,27 @@ def _results_shown(page: str) -> int:
     return shown
 
 
-def results_table(
-    title: str, cells: pd.DataFrame, published: Mapping[str, Estimate], note: str = ""
-) -> Table:
-    """Return who won and by how much: test accuracy and the paired difference to FedAvg.
-
-    The rows are the methods of one run with a complete cell. ``published`` has the paper's numbers.
-    """
-    rows = []
+def method_rows(cells: pd.DataFrame) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield each method with a complete cell: seeds, accuracy, paired difference to FedAvg."""
     for method in dict.fromkeys(cells["method"]):
         accuracy = mean_accuracy(cells, method)
         if accuracy is not None:
             difference = difference_text(method_difference(cells, method))
-            paper = [estimate_text(published.get(method))] if published else []
-            name, seeds = method_title(method), str(accuracy.seeds)
-            rows.append((name, seeds, estimate_text(accuracy), difference, *paper))
+            yield method, (str(accuracy.seeds), estimate_text(accuracy), difference)
+
+
+def results_table(
+    title: str, cells: pd.DataFrame, published: Mapping[str, Estimate], note: str = ""
+) -> Table:
+    """Return the methods of one run, and the paper's numbers where it has ``published`` some."""
+    rows = [
+        (
+            method_title(method),
+            *entries,
+            *([estimate_text(published.get(method))] if published else []),
+        )
+        for method, entries in method_rows(cells)
+    ]
     header = ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
     return Table(title, (*header, "paper") if published else header, tuple(rows), note)
 
@@ -356,19 +355,15 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
     of_first = by_axes(first, "method")
     for name, cells in runs:
         of_method = by_axes(cells, "method")
-        for method in dict.fromkeys(cells["method"]):
+        for method, entries in method_rows(cells):
             ours, theirs = of_method[method], of_first[method]
-            mean = estimate(ours["accuracy"])
-            if mean is None:
-                continue
             same_data = ours["fingerprint"].eq(theirs["fingerprint"].reindex(ours.index))
             to_first = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
-            title, seeds = f"{name}: {method_title(method)}", str(mean.seeds)
-            differences = (method_difference(cells, method), None if cells is first else to_first)
-            rows.append((title, seeds, estimate_text(mean), *map(difference_text, differences)))
-    differences_to = (f"Δ to {other} [95 %]" for other in ("FedAvg", first_name))
-    header = ("run and method", "seeds", "test accuracy", *differences_to)
-    return Table("The runs beside each other", header, tuple(rows), note)
+            difference = difference_text(None if cells is first else to_first)
+            rows.append((f"{name}: {method_title(method)}", *entries, difference))
+    header = ("run and method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
+    to_first_run = f"Δ to {first_name} [95 %]"
+    return Table("The runs beside each other", (*header, to_first_run), tuple(rows), note)
 
 
 def estimate_text(value: Estimate | None) -> str:
@@ -406,7 +401,3 @@ LATEX = str.maketrans(
     }
 )
 """What LaTeX has other signs for, or reads as its own."""
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
