@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Positive, Share
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import projections
 from fedcrf.statistics.inputs import Layers, blocks
 
@@ -60,11 +59,8 @@ class FedAWA(Deciding):
         return given.weighted(given.spread(weights), memory=given.remembered(logits=logits))
 
     def _adapted(
-        self,
-        logits: NDArray[np.float64],
-        dissimilarity: NDArray[np.float64],
-        gram: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self, logits: Vector, dissimilarity: Vector, gram: Matrix
+    ) -> tuple[Vector, Vector]:
         """Return the weights of before the last step, and T after it."""
         first, second = np.zeros_like(logits), np.zeros_like(logits)
         weights = softmax(logits)
@@ -79,15 +75,13 @@ class FedAWA(Deciding):
         return weights, logits
 
 
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+def softmax(logits: Vector) -> Vector:
     """Return exp(T_i) / Σ exp(T_j)."""
     powers = np.exp(logits - logits.max())
     return np.asarray(powers / powers.sum())
 
 
-def loss_gradient(
-    weights: NDArray[np.float64], dissimilarity: NDArray[np.float64], gram: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def loss_gradient(weights: Vector, dissimilarity: Vector, gram: Matrix) -> Vector:
     """Return the loss's gradient by T, at the weights p = softmax(T).
 
     The dissimilarity is (m,) 1 − cos(w_t, w_i); ``gram`` has the (m, m) inner products of the
@@ -104,7 +98,7 @@ def loss_gradient(
     return np.asarray(weights * (by_weight - weights @ by_weight))
 
 
-def _dissimilarity(models: Sequence[Layers], origin: Layers) -> NDArray[np.float64]:
+def _dissimilarity(models: Sequence[Layers], origin: Layers) -> Vector:
     """Return (m,) 1 − cos(w_t, w_i)."""
     squares, along = projections(models, origin, origin)
     square = sum(float(np.vdot(block, block)) for _, block in blocks([origin]))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, is_number
 from fedcrf.crf import Posterior, base_weights
+from fedcrf.crf.evidence import clip_factors
 from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.rules.state import (
     FlatState,
@@ -23,6 +24,7 @@ from fedcrf.rules.state import (
     State,
     flattened,
     floating_layers,
+    floating_names,
     layers_alike,
     merged,
 )
@@ -30,7 +32,6 @@ from fedcrf.statistics import (
     ModelGeometry,
     UpdateGeometry,
     centred_geometry,
-    is_floating,
     model_geometry,
     weighted_average,
 )
@@ -38,9 +39,20 @@ from fedcrf.statistics.inputs import Layers, finite_clients
 from fedcrf.statistics.one_pass import scatter
 from fedcrf.statistics.sums import update_norms
 
+Vector = NDArray[np.float64]
+"""A number for each of m clients, or for each of the n of them whose reports are finite."""
+
+Matrix = NDArray[np.float64]
+"""A number for each two of them."""
+
 Memory = Mapping[str, NDArray[Any]]
 """What a rule keeps from one round for the next: arrays by name, which a checkpoint holds."""
 
+CLIENTS = "clients"
+"""Name in the memory of the array of identities; others have a row for each."""
+
+ROUNDS = "rounds"
+"""Name in the memory of the number of rounds that a rule drew for."""
 
 RESIDUAL_LOSS = "residual_loss"
 """Evidence: the mean cross-entropy of a client's model on its own examples after training."""
@@ -94,8 +106,8 @@ class AggregationResult:
     """
 
     state: State
-    weights: NDArray[np.float64]
-    base_weights: NDArray[np.float64]
+    weights: Vector
+    base_weights: Vector
     excluded: NDArray[np.bool_]
     posterior: Posterior | None = None
     memory: Memory = field(default_factory=dict)
@@ -193,10 +205,8 @@ class Rule(Settings, ABC):
     def with_server_model(self, state: State) -> Rule:
         """Return the rule for one round, in which the server has trained a model itself.
 
-        A rule that needs no `server_examples` is returned as it is.
-
-        Args:
-            state: The global model after local training on the server's examples.
+        ``state`` is the global model after local training on the server's examples. A rule that
+        needs no `server_examples` is returned as it is.
         """
         return self
 
@@ -209,12 +219,10 @@ class Rule(Settings, ABC):
 
 def reported_evidence(
     reports: Sequence[ClientReport], wanted: Collection[str] | None = None
-) -> dict[str, NDArray[np.float64]]:
+) -> dict[str, Vector]:
     """Return by name the (m,) evidence of the reports, NaN where a client gave no number.
 
-    Args:
-        reports: The clients' reports.
-        wanted: Names of the evidence to return, since clients may report more; by default all.
+    ``wanted`` are the names to return, since clients may report more; by default all.
     """
     names = {name for report in reports for name in report.evidence}
     names = names if wanted is None else names & set(wanted)
@@ -263,20 +271,12 @@ def is_buffer(name: str, buffers: Sequence[str] = BUFFERS) -> bool:
 
 
 def finite_reports(model: State, reports: Sequence[ClientReport]) -> NDArray[np.bool_]:
-    """Return (m,) bool: whether every number a client sent is finite.
-
-    Raises:
-        FedcrfError: No reports, or one that does not fit the global model.
-    """
+    """Return (m,) bool: whether every number a client sent is finite; see `check_reports`."""
     return Round({}, model, reports).finite
 
 
 def models_of(model: State, reports: Sequence[ClientReport]) -> tuple[list[Layers], Layers]:
-    """Return the layers of the clients' models and those of the global one.
-
-    Raises:
-        FedcrfError: No reports, or one that does not fit the global model.
-    """
+    """Return the layers of the clients' models and those of the global one; see `check_reports`."""
     return Round({}, model, reports).layers
 
 
@@ -288,16 +288,15 @@ def num_examples(reports: Sequence[ClientReport]) -> list[float]:
 def average_states(
     model: State,
     reports: Sequence[ClientReport],
-    weights: NDArray[np.float64],
-    coefficients: NDArray[np.float64] | None = None,
+    weights: Vector,
+    coefficients: Vector | None = None,
 ) -> State:
     """Return w_t + Σ c_i (w_i − w_t) over every tensor of the model; w_t where all weights are 0.
 
     Args:
         model: w_t.
         reports: The w_i.
-        weights: (m,) weights α, with which integer tensors are averaged; these are rounded to
-            nearest.
+        weights: (m,) α, with which integer tensors are averaged, and rounded to nearest.
         coefficients: (m,) c, the weights of clipped updates; by default α, which gives Σ α_i w_i
             for weights that sum to 1.
     """
@@ -314,29 +313,26 @@ def average_states(
 
 
 def stepped_state(model: State, step: NDArray[np.floating], others: State) -> State:
-    """Return w_t moved by a flat step, with the integer tensors of another model.
+    """Return w_t moved by a (d,) step over its floating-point tensors, in the model's order.
 
-    The (d,) step is over the floating-point tensors, in the order of their names.
+    The integer tensors are those of another model.
     """
-    state: dict[str, NDArray[Any]] = {}
-    start = 0
-    for name, array in model.items():
-        if not is_floating(array.dtype):
-            state[name] = others[name]
-            continue
+    state, start = dict(others), 0
+    for name in floating_names(model):
+        array = model[name]
         part = step[start : start + array.size].reshape(array.shape)
         start += array.size
         with np.errstate(over="ignore"):  # a step may leave what the dtype holds
             state[name] = np.asarray(array + part).astype(array.dtype)
-    return flattened(state)
+    return flattened({name: state[name] for name in model})
 
 
 def weighted_result(
     model: State,
     reports: Sequence[ClientReport],
-    weights: NDArray[np.float64],
+    weights: Vector,
     finite: NDArray[np.bool_],
-    coefficients: NDArray[np.float64] | None = None,
+    coefficients: Vector | None = None,
     memory: Memory | None = None,
     reason: str | None = None,
 ) -> AggregationResult:
@@ -430,13 +426,6 @@ def misfit_of(state: State, model: State) -> str | None:
     return None
 
 
-CLIENTS = "clients"
-"""Name in the memory of the array of identities; others have a row for each."""
-
-ROUNDS = "rounds"
-"""Name in the memory of the number of rounds that a rule drew for."""
-
-
 class Round:
     """A round as a rule sees it: what is computed of it, when it is first asked for.
 
@@ -485,7 +474,7 @@ class Round:
         return products
 
     @cached_property
-    def norms(self) -> NDArray[np.float64]:
+    def norms(self) -> Vector:
         """(m,) the updates' lengths; NaN of those that are not finite."""
         self.finite, norms = update_norms(*self.layers)
         return norms
@@ -516,23 +505,23 @@ class Round:
         return [self.layers[0][i] for i in self.used.tolist()]
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Vector:
         """(m,) FedAvg's weights."""
         return base_weights(num_examples(self.reports), self.finite)
 
-    def among_used(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    def among_used(self, gram: Vector) -> Vector:
         """Return the (n, n) part of an (m, m) matrix that is of the finite clients."""
         return gram[np.ix_(self.used, self.used)]
 
-    def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def spread(self, values: Vector) -> Vector:
         """Return (m,) what the n finite clients have; 0 for the others."""
         return scatter(values, self.finite, 0.0)
 
-    def equal_weights(self, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def equal_weights(self, chosen: NDArray[np.bool_]) -> Vector:
         """Return (m,) equal weights of those chosen, (n,), of the finite clients."""
         return self.spread(chosen / max(1, chosen.sum()))
 
-    def recalled(self, name: str, shape: tuple[int, ...] = ()) -> NDArray[np.float64]:
+    def recalled(self, name: str, shape: tuple[int, ...] = ()) -> Vector:
         """Return (n, *shape) what the memory keeps of the finite clients; NaN of one that is new.
 
         Raises:
@@ -554,7 +543,7 @@ class Round:
                 rows[place] = kept[places[client]]
         return rows
 
-    def remembered(self, **renewed: NDArray[np.float64]) -> Memory:
+    def remembered(self, **renewed: Vector) -> Memory:
         """Return the memory with new rows, (n, …) by name, of the finite clients."""
         old = self.memory.get(CLIENTS, np.zeros(0, np.int64))
         names = np.union1d(old, np.asarray(self.clients, np.int64))
@@ -589,8 +578,8 @@ class Round:
 
     def weighted(
         self,
-        weights: NDArray[np.float64],
-        coefficients: NDArray[np.float64] | None = None,
+        weights: Vector,
+        coefficients: Vector | None = None,
         memory: Memory | None = None,
         reason: str | None = None,
     ) -> AggregationResult:
@@ -598,6 +587,14 @@ class Round:
         return weighted_result(
             self.model, self.reports, weights, self.finite, coefficients, memory, reason
         )
+
+    def clipped(
+        self, chosen: NDArray[np.bool_], norms: Vector, longest: float, memory: Memory, reason: str
+    ) -> AggregationResult:
+        """Return the plain mean of the chosen, (n,), of (m,) updates clipped to a length."""
+        weights = self.equal_weights(chosen)
+        clips = np.where(weights > 0, clip_factors(norms, self.finite, longest), 0.0)
+        return self.weighted(weights, weights * clips, memory, reason)
 
     def nobody(self, memory: Memory | None = None) -> AggregationResult:
         """Return the result where no report is finite: the model stays."""

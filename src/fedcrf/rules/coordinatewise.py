@@ -11,12 +11,7 @@ import numpy as np
 
 from fedcrf.checks import Natural, is_number, one_of
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import (
-    AggregationResult,
-    Deciding,
-    Round,
-    check_honest_majority,
-)
+from fedcrf.rules.base import AggregationResult, Deciding, Round, check_honest_majority
 from fedcrf.rules.state import Reduce, State, merged
 from fedcrf.statistics import distances_to_extremes, median_of, trimmed_mean_of
 
@@ -59,16 +54,11 @@ class TrimmedMean(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the trimmed mean of the clients' models."""
-        return _pick(
-            given,
-            given.finite_states,
-            lambda rows: trimmed_mean_of(rows, self._trim(len(rows))),
-        )
-
-    def _trim(self, num_rows: int) -> int:
-        """Return ⌊βm⌋ for β as it is written, so that ⌊0.29 · 100⌋ is 29."""
+        m = len(given.finite_states)
         fraction = DEFAULT_FRACTION if self.fraction is None else self.fraction
-        return min(math.floor(round(fraction * num_rows, 9)), (num_rows - 1) // 2)
+        cut = math.floor(round(fraction * m, 9))  # of β as it is written: ⌊0.29 · 100⌋ is 29
+        trim = min(cut, (m - 1) // 2)
+        return _pick(given, given.finite_states, lambda rows: trimmed_mean_of(rows, trim))
 
 
 BASES = ("trimmed-mean", "median")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Count, Fraction, Natural, NotNegative
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round
 from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, blocks
 from fedcrf.statistics.one_pass import checked_dimension, excluding
 
@@ -74,7 +74,7 @@ class DnC(Deciding):
 
     def _grams(
         self, models: Sequence[Layers], origin: Layers, draws: np.random.Generator
-    ) -> tuple[NDArray[np.bool_], list[NDArray[np.float64]]]:
+    ) -> tuple[NDArray[np.bool_], list[Matrix]]:
         """Return who is finite, and the Gram matrix of each iteration's coordinates."""
         check_installed("threadpoolctl", wanted_by="dnc: ")
         from threadpoolctl import threadpool_limits
@@ -107,7 +107,7 @@ def drawn_columns(draws: np.random.Generator, dimension: int, count: int) -> NDA
 
 def sampled_grams(
     clients: Sequence[Layers], origin: Layers, chosen: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], list[NDArray[np.float64]]]:
+) -> tuple[NDArray[np.bool_], list[Matrix]]:
     """Return (m,) whether each update is finite, and the Gram matrix of each choice of columns.
 
     ``chosen`` are k choices, (k, d) bool. The matrices are of the updates about their mean; they

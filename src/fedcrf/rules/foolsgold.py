@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.rules.state import State, floating_names, update_of
 from fedcrf.statistics import EPSILON
 
@@ -25,10 +24,8 @@ class FoolsGold(Deciding):
     It follows the authors' code for networks (github.com/DistributedML/FoolsGold, deep-fg), which
     keeps the weight matrix of the output layer and divides by m: here the last floating-point
     tensor with two dimensions or more, or the whole model if there is none. Their code for a linear
-    model sums updates of length 1 at most, with an ε of 1e-5 and no division. FLPoison
-    (vio1etus/FLPoison) follows that, and compares features of the output layer that are largest in
-    the global model. If all histories point one way, the authors divide by zero; here the model
-    stays.
+    model, which FLPoison follows, sums updates of length 1 at most, with an ε of 1e-5 and no
+    division. If all histories point one way, the authors divide by zero; here the model stays.
     """
 
     remembers: ClassVar[bool] = True
@@ -51,7 +48,7 @@ class FoolsGold(Deciding):
         )
 
 
-def foolsgold_weights(history: NDArray[np.float64]) -> NDArray[np.float64]:
+def foolsgold_weights(history: Matrix) -> Vector:
     """Return (n,) weights α in [0, 1] of (n, k) histories; all 0 if all point one way."""
     lengths = np.linalg.norm(history, axis=1)
     scaled = history / np.where(lengths > 0, lengths, 1.0)[:, None]

@@ -6,33 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Natural
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round, Vector
 from fedcrf.statistics import UpdateGeometry
 
 
 @dataclass(frozen=True)
-class _Selecting(Deciding):
-    """The plain mean of the updates with the best Krum scores, one of them or m − f."""
-
-    single: ClassVar[bool]
-    num_byzantine: Natural | None = None
-
-    def decide(self, given: Round) -> AggregationResult:
-        """Return the mean of the chosen clients' models."""
-        f = self.num_byzantine or 0
-        order = np.argsort(krum_scores(given.geometry, f), kind="stable")
-        available = len(given.used)
-        best = order[: 1 if self.single else max(1, available - f)][:available]
-        weights = np.zeros(len(given.reports))
-        weights[best] = 1.0 / max(1, len(best))
-        return given.weighted(weights)
-
-
-@dataclass(frozen=True)
-class Krum(_Selecting):
+class Krum(Deciding):
     """The update with the least sum of squared distances to its nearest (Blanchard et al., 2017).
 
     Attributes:
@@ -42,10 +23,20 @@ class Krum(_Selecting):
     """
 
     single: ClassVar[bool] = True
+    num_byzantine: Natural | None = None
+
+    def decide(self, given: Round) -> AggregationResult:
+        """Return the mean of the chosen clients' models."""
+        f, n = self.num_byzantine or 0, len(given.used)
+        order = np.argsort(krum_scores(given.geometry, f), kind="stable")
+        best = order[: min(n, 1 if self.single else max(1, n - f))]
+        weights = np.zeros(len(given.reports))
+        weights[best] = 1.0 / max(1, len(best))
+        return given.weighted(weights)
 
 
 @dataclass(frozen=True)
-class MultiKrum(_Selecting):
+class MultiKrum(Krum):
     """The plain mean of the m − f updates with the best Krum scores (Blanchard et al., 2017).
 
     Attributes:
@@ -55,7 +46,7 @@ class MultiKrum(_Selecting):
     single: ClassVar[bool] = False
 
 
-def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> NDArray[np.float64]:
+def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> Vector:
     """Return each update's sum of squared distances to its m − f − 2 nearest others.
 
     Args:

@@ -26,8 +26,7 @@ class FLTrust(Deciding):
     (`Rule.with_server_model`).
 
     If no update points along the server's, the model stays, as in the paper's equation, where the
-    sum is 0; FLPoison (vio1etus/FLPoison) then takes the mean of all updates. A simulation's server
-    trains with the clients' settings; the paper gives it the clients' too.
+    sum is 0. A simulation's server trains with the clients' settings, as the paper's does.
 
     Attributes:
         server_examples: How many examples the server holds; 1 or more. The paper has 100.

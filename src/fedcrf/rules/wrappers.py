@@ -243,7 +243,7 @@ class Judged(Wrapper):
 
     def with_server_model(self, state: State) -> Rule:
         """Give the rule the judged tensors of the server's model; see `Rule.with_server_model`."""
-        return super().with_server_model(self._seen(state, True))
+        return super().with_server_model(self._seen(state))
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
@@ -257,7 +257,7 @@ class Judged(Wrapper):
             replace(report, state=self._seen(report.state, finite))
             for report, finite in zip(reports, finite_reports(model, reports), strict=True)
         ]
-        result = self.rule.aggregate(memory, self._seen(model, True), seen)
+        result = self.rule.aggregate(memory, self._seen(model), seen)
         if np.isnan(result.weights).any():
             raise FedcrfError(
                 f"{self.name} gives clients no weights, which tensors that are not judged are "
@@ -280,12 +280,10 @@ class Judged(Wrapper):
             **average_states(trained, reports, shares, weights),
         }
 
-    def _seen(self, state: State, finite: bool) -> State:
-        """Return the judged tensors, NaN if the report is not finite in any tensor."""
-        seen = {name: array for name, array in state.items() if name in self.judged}
-        if not finite:
-            return {
-                name: np.full_like(array, np.nan) if is_floating(array.dtype) else array
-                for name, array in seen.items()
-            }
-        return seen
+    def _seen(self, state: State, finite: bool = True) -> State:
+        """Return the judged tensors, NaN unless the report is finite in all tensors."""
+        return {
+            name: array if finite or not is_floating(array.dtype) else np.full_like(array, np.nan)
+            for name, array in state.items()
+            if name in self.judged
+        }
