@@ -17,6 +17,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import stepped_state
 from fedcrf.rules.state import floating_layers, update_of
+from fedcrf.statistics.inputs import finite_clients
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -63,17 +64,13 @@ class Scene:
     @cached_property
     def position(self) -> Vector:
         """The (d,) model w_t that the clients started from."""
-        flat: Vector = np.concatenate(floating_layers(self.global_state)).astype(np.float64)
-        return flat
+        return np.concatenate(floating_layers(self.global_state)).astype(np.float64)
 
     @cached_property
     def finite_honest(self) -> list[ClientReport]:
         """The honest reports that are finite; the others are not used."""
-        return [
-            report
-            for report in self.honest
-            if all(np.isfinite(layer).all() for layer in floating_layers(report.state))
-        ]
+        finite = finite_clients([floating_layers(report.state) for report in self.honest])
+        return [report for report, used in zip(self.honest, finite, strict=True) if used]
 
     @cached_property
     def honest_updates(self) -> Vector:
@@ -88,8 +85,7 @@ class Scene:
     @cached_property
     def honest_mean(self) -> Vector:
         """(d,) the plain mean of the honest updates."""
-        mean: Vector = self.honest_updates.mean(axis=0)
-        return mean
+        return np.asarray(self.honest_updates.mean(axis=0))
 
     def reports(self, updates: Vector) -> list[ClientReport]:
         """Return the attackers' reports with these updates in place of their own.
@@ -114,9 +110,8 @@ class Scene:
 
     def updates_of(self, reports: Sequence[ClientReport]) -> Vector:
         """Return the (k, d) updates of k reports."""
-        size = sum(len(layer) for layer in floating_layers(self.global_state))
         rows = [self.update_of(report.state) for report in reports]
-        return np.stack(rows) if rows else np.empty((0, size))
+        return np.stack(rows) if rows else np.empty((0, len(self.position)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,9 +214,7 @@ class DataAttack(Attack, ABC):
             name: min(values[np.isfinite(values)], default=math.nan)
             for name, values in reported_evidence(scene.honest).items()
         }
-        return Forgery(
-            [replace(report, evidence={**report.evidence, **least}) for report in trained]
-        )
+        return Forgery([replace(each, evidence={**each.evidence, **least}) for each in trained])
 
 
 @dataclass(frozen=True)
@@ -349,8 +342,7 @@ def with_noise(updates: Vector, count: int, fraction: float, draw: np.random.Gen
 
 def norms(rows: Vector) -> Vector:
     """Return the Euclidean norms along the last axis, which is kept."""
-    lengths: Vector = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return lengths
+    return np.asarray(np.linalg.norm(rows, axis=-1, keepdims=True))
 
 
 def unit(rows: Vector) -> Vector:

@@ -48,8 +48,7 @@ class ALIE(Attack):
         """See `Attack.updates`."""
         known = scene.honest_updates if self.estimate_from == "honest" else scene.own_updates
         z = largest_z(scene.num_clients, scene.num_attackers) if self.z is None else self.z
-        sent: Vector = known.mean(axis=0) - z * known.std(axis=0)
-        return sent
+        return np.asarray(known.mean(axis=0) - z * known.std(axis=0))
 
     def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
         """See `Attack.obstacle`."""
@@ -61,9 +60,7 @@ class ALIE(Attack):
             )
         if self.estimate_from == "attackers" and num_attackers < 2:
             return "one attacker has no spread: give two attackers, or estimate_from honest"
-        if self.z is None and not 0 < num_honest - _supporters(num_clients, num_attackers) < (
-            num_honest
-        ):
+        if self.z is None and not 0 < _supporters(num_clients, num_attackers) < num_honest:
             return (
                 f"{num_attackers} attackers of {num_clients} clients leave no quantile to take z "
                 "from: give z, or another number of attackers"
@@ -258,8 +255,7 @@ def deviation_of(updates: Vector, kind: Deviation) -> Vector:
         return -unit(mean)
     if kind == "sign":
         return -np.sign(mean)
-    deviation: Vector = -updates.std(axis=0)
-    return deviation
+    return np.asarray(-updates.std(axis=0))
 
 
 def squared_distances(updates: Vector) -> Vector:
