@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from fedcrf.checks import Count, Settings, Truth, is_number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
+from fedcrf.rules.base import by_client as by_client
+from fedcrf.rules.base import kept_by_client as kept_by_client
 from fedcrf.rules.base import stepped_state
 from fedcrf.rules.state import floating_layers, update_of
 from fedcrf.statistics.inputs import finite_clients
@@ -349,17 +351,3 @@ def unit(rows: Vector) -> Vector:
     """Return the rows at length 1; zero stays zero."""
     lengths = norms(rows)
     return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-
-
-def by_client(memory: Memory, name: str) -> dict[int, Any]:
-    """Return what a memory has under a name for each of its clients; nothing at first."""
-    return dict(zip(memory["clients"].tolist(), memory[name], strict=True)) if memory else {}
-
-
-def kept_by_client(**kept: Mapping[int, Any]) -> Memory:
-    """Return a memory of values by client, all of the same clients; without any an empty one."""
-    clients = list(next(iter(kept.values())))
-    if not clients:
-        return {}
-    values = {name: np.stack([*each.values()]) for name, each in kept.items()}
-    return {"clients": np.array(clients), **values}

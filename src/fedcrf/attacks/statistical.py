@@ -205,8 +205,14 @@ class _AsFarAs(Attack):
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
-        direction = deviation_of(scene.honest_updates, self.deviation)
-        return scene.honest_mean + self._step(scene, direction) * direction
+        mean = scene.honest_mean
+        away = {
+            "unit": unit(mean),
+            "sign": np.sign(mean),
+            "std": scene.honest_updates.std(axis=0),
+        }
+        direction = -away[self.deviation]
+        return mean + self._step(scene, direction) * direction
 
     @abstractmethod
     def _step(self, scene: Scene, direction: Vector) -> float:
@@ -246,16 +252,6 @@ class MinSum(_AsFarAs):
             (offsets * offsets).sum(),
             squared_distances(updates).sum(axis=1).max(),
         )
-
-
-def deviation_of(updates: Vector, kind: Deviation) -> Vector:
-    """Return the (d,) direction p away from the mean of (k, d) updates."""
-    mean: Vector = updates.mean(axis=0)
-    if kind == "unit":
-        return -unit(mean)
-    if kind == "sign":
-        return -np.sign(mean)
-    return np.asarray(-updates.std(axis=0))
 
 
 def squared_distances(updates: Vector) -> Vector:

@@ -178,12 +178,8 @@ class Rule(Settings, ABC):
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
         """Return the rule informed of what only a simulation knows, for settings without a value.
 
-        So rules that need the number of attackers are compared at their best. Given settings stay.
-
-        Args:
-            attackers: How many of a round's clients attack, on average if they are drawn.
-            num_clients: Clients of a round.
-            seed: The run's seed.
+        So rules that need the number of attackers are compared at their best. ``attackers`` is how
+        many of a round's ``num_clients`` attack, on average if they are drawn.
 
         Raises:
             FedcrfError: It does not tolerate so many attackers.
@@ -263,6 +259,20 @@ def aggregate_or_keep(
             memory=memory,
             kept_reason=f"the rule failed: {' '.join(said.split())}",
         )
+
+
+def by_client(memory: Memory, name: str) -> dict[int, Any]:
+    """Return what a memory has under a name for each of its clients; nothing at first."""
+    return dict(zip(memory[CLIENTS].tolist(), memory[name], strict=True)) if memory else {}
+
+
+def kept_by_client(**kept: Mapping[int, Any]) -> Memory:
+    """Return a memory of values by client, all of the same clients; without any an empty one."""
+    clients = list(next(iter(kept.values())))
+    if not clients:
+        return {}
+    values = {name: np.stack([*each.values()]) for name, each in kept.items()}
+    return {CLIENTS: np.array(clients), **values}
 
 
 def is_buffer(name: str, buffers: Sequence[str] = BUFFERS) -> bool:
@@ -429,10 +439,8 @@ def misfit_of(state: State, model: State) -> str | None:
 class Round:
     """A round as a rule sees it: what is computed of it, when it is first asked for.
 
-    Args:
-        memory: As for `Rule.aggregate`, and so are the others; None is taken for an empty one.
-        model: The model w_t.
-        reports: The m reports.
+    The arguments are those of `Rule.aggregate`; None is taken for an empty memory. ``states`` are
+    the m models.
 
     Raises:
         FedcrfError: No reports, one that does not fit the global model, or no memory by names.
@@ -445,19 +453,18 @@ class Round:
         memory = {} if memory is None else memory
         check_memory(memory)
         self.memory, self.model, self.reports = memory, model, reports
+        self.states = [report.state for report in reports]
 
     @cached_property
     def layers(self) -> tuple[list[Layers], Layers]:
         """The layers of the clients' models and those of the global one."""
-        states = [report.state for report in self.reports]
-        origin, *models = layers_alike(self.model, [self.model, *states])
+        origin, *models = layers_alike(self.model, [self.model, *self.states])
         return models, origin
 
     @cached_property
     def finite(self) -> NDArray[np.bool_]:
         """(m,) who may have weight; `geometry`, `products` and `norms` find it out themselves."""
-        states = [report.state for report in self.reports]
-        return finite_clients([floating_layers(state, self.model) for state in states])
+        return finite_clients([floating_layers(state, self.model) for state in self.states])
 
     @cached_property
     def geometry(self) -> UpdateGeometry:
@@ -497,7 +504,7 @@ class Round:
     @property
     def finite_states(self) -> list[State]:
         """The n finite models."""
-        return [report.state for report in self.finite_reports]
+        return [self.states[i] for i in self.used.tolist()]
 
     @property
     def finite_layers(self) -> list[Layers]:
@@ -509,7 +516,7 @@ class Round:
         """(m,) FedAvg's weights."""
         return base_weights(num_examples(self.reports), self.finite)
 
-    def among_used(self, gram: Vector) -> Vector:
+    def among_used(self, gram: Matrix) -> Matrix:
         """Return the (n, n) part of an (m, m) matrix that is of the finite clients."""
         return gram[np.ix_(self.used, self.used)]
 
@@ -527,34 +534,23 @@ class Round:
         Raises:
             FedcrfError: The memory is of another rule or model.
         """
-        clients, memory = self.clients, self.memory
-        rows = np.full((len(clients), *shape), np.nan)
-        if not memory:
-            return rows
-        known, kept = memory.get(CLIENTS), memory.get(name)
-        if known is None or kept is None or np.shape(kept) != (len(known), *shape):
+        known, kept = self.memory.get(CLIENTS), self.memory.get(name)
+        if self.memory and (known is None or np.shape(kept) != (len(known), *shape)):
             raise FedcrfError(
                 f"the memory holds no '{name}' of clients of this model: give that of the round "
                 "before, or none to begin anew"
             )
-        places = {int(client): place for place, client in enumerate(known)}
-        for place, client in enumerate(clients):
-            if client in places:
-                rows[place] = kept[places[client]]
-        return rows
+        before, new = by_client(self.memory, name), np.full(shape, np.nan)
+        rows = [before.get(client, new) for client in self.clients]
+        return np.array(rows).reshape(len(rows), *shape)
 
     def remembered(self, **renewed: Vector) -> Memory:
         """Return the memory with new rows, (n, …) by name, of the finite clients."""
-        old = self.memory.get(CLIENTS, np.zeros(0, np.int64))
-        names = np.union1d(old, np.asarray(self.clients, np.int64))
-        kept: dict[str, NDArray[Any]] = {CLIENTS: names}
+        kept = {}
         for name, rows in renewed.items():
-            whole = np.zeros((len(names), *rows.shape[1:]), rows.dtype)
-            if len(old):
-                whole[np.searchsorted(names, old)] = self.memory[name]
-            whole[np.searchsorted(names, self.clients)] = rows
-            kept[name] = whole
-        return kept
+            known = by_client(self.memory, name) | dict(zip(self.clients, rows, strict=True))
+            kept[name] = dict(sorted(known.items()))
+        return kept_by_client(**kept)
 
     def kept(self, rule: str, shapes: Mapping[str, tuple[int, ...]]) -> Memory:
         """Return the memory as a rule of that name keeps it; an empty one in the first round.

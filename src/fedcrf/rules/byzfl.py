@@ -139,7 +139,7 @@ class ByzFLRule(Deciding):
         """
         with np.errstate(over="ignore", invalid="ignore"):
             updates = np.stack(
-                [update_of(each.state, given.model, dtype=np.float32) for each in given.reports]
+                [update_of(state, given.model, dtype=np.float32) for state in given.states]
             )
         finite = given.finite = np.asarray(np.isfinite(updates).all(axis=1))
         if not finite.any():
@@ -300,7 +300,7 @@ def _moved(given: Round, aggregate: NDArray[np.float32]) -> State:
     """Return w_t + the aggregate; integer tensors are the mean of the finite reports', rounded."""
     plain = given.finite / given.finite.sum()
     integers = {
-        name: weighted_average([report.state[name] for report in given.reports], plain)
+        name: weighted_average([state[name] for state in given.states], plain)
         for name, array in given.model.items()
         if not is_floating(array.dtype)
     }

@@ -62,7 +62,7 @@ class CenteredClipping(Deciding):
         size = sum(len(layer) for layer in floating_layers(model))
         last = given.kept(self.name, {CENTER: (size,), ROUNDS: ()}).get(CENTER)
         center = model if last is None else stepped_state(model, last, model)
-        states = [center, *(report.state for report in given.reports)]
+        states = [center, *given.states]
         origin, *points = layers_alike(model, [model, *states])
         geometry = centred_geometry(points, origin)
         finite = given.finite = geometry.finite[1:]

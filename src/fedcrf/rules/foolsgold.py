@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
-from fedcrf.rules.state import State, floating_names, update_of
+from fedcrf.rules.state import floating_names, update_of
 from fedcrf.statistics import EPSILON
 
 
@@ -32,11 +32,13 @@ class FoolsGold(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Move the model by the weighted updates."""
-        used = given.finite_reports
+        used = given.finite_states
         if not used:
             return given.nobody(given.memory)
-        names = _output_layer(given.model)
-        updates = np.stack([update_of(report.state, given.model, names) for report in used])
+        floating = floating_names(given.model)
+        # The output layer's weights, or the whole model if it has no such tensor.
+        names = [name for name in floating if given.model[name].ndim > 1][-1:] or floating
+        updates = np.stack([update_of(state, given.model, names) for state in used])
         before = given.recalled("history", updates.shape[1:])
         history = np.where(np.isnan(before), 0.0, before) + updates
         trust = foolsgold_weights(history)
@@ -66,9 +68,3 @@ def foolsgold_weights(history: Matrix) -> Vector:
     with np.errstate(divide="ignore"):
         logit = np.log(unlike / (1.0 - np.minimum(unlike, 0.99)))  # above it the weight is 1
     return np.asarray(np.clip(logit + 0.5, 0.0, 1.0))
-
-
-def _output_layer(model: State) -> list[str]:
-    """Return the name of the output layer's weights, or those of the whole model."""
-    floating = floating_names(model)
-    return [name for name in floating if model[name].ndim > 1][-1:] or floating

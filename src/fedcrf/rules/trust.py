@@ -55,7 +55,7 @@ class FLTrust(Deciding):
         misfit = misfit_of(self.server, given.model)
         if misfit is not None:
             raise FedcrfError(f"the server {misfit}")
-        states = [given.model, self.server, *(report.state for report in given.reports)]
+        states = [given.model, self.server, *given.states]
         origin, server, *models = layers_alike(given.model, states)
         with np.errstate(over="ignore", invalid="ignore"):
             own = [a.astype(np.float64) - b for a, b in zip(server, origin, strict=True)]
