@@ -130,8 +130,8 @@ def line_search(
 ) -> Trial:
     """Return the best trial of a number between ``least``, above 0, and ``greatest``.
 
-    Half of the evaluations are spread over the range, by equal factors, half of them lie between
-    the best one's neighbours.
+    Half of the evaluations are spread over the range, by equal factors; half of them lie between
+    the neighbours of the best one.
     """
     coarse = np.geomspace(least, greatest, evaluations - evaluations // 2)
     trials = [tried(float(number)) for number in coarse]
@@ -164,9 +164,9 @@ def expansion(
 class Optimal(Attack, ABC):
     """Searches the factor τ of an attack that takes the rule's step farthest from the honest mean.
 
-    τ begins at ``start`` and goes up as in `fedcrf.attacks.adaptive.expansion`. It is tried on the
-    rule itself, with all that it remembers. Source: ByzFL's attacks of that name (LPD-EPFL/byzfl),
-    with their settings; Allouah et al., "Fixing by mixing", AISTATS 2023.
+    τ is searched by `fedcrf.attacks.adaptive.expansion`, on the rule with all that it remembers.
+    Source: ByzFL's attacks of that name (LPD-EPFL/byzfl), with their settings; Allouah et al.,
+    "Fixing by mixing", AISTATS 2023.
 
     Attributes:
         evaluations: How many factors are tried.

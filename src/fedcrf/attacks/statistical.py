@@ -163,8 +163,7 @@ class Opposed(Attack):
 
     The update is ‖v‖·(−c·g + √(1 − c²)·v⊥). v is the update of an honest client, g the direction of
     the honest mean, and v⊥ the direction of v without its part along g. So the cosine with the mean
-    is −c, and the rest is that client's. Attackers copy different clients, as long as there are
-    enough.
+    is −c. Attackers copy different clients, as long as there are enough.
 
     Attributes:
         cosine: c, from 0 to 1.
@@ -184,10 +183,6 @@ class Opposed(Attack):
         return norms(victims) * directions
 
 
-Deviation = Literal["unit", "sign", "std"]
-"""The direction away from the mean g: −g/‖g‖, −sign(g), or −σ, coordinate by coordinate."""
-
-
 @dataclass(frozen=True)
 class _AsFarAs(Attack):
     """Sends g + γp with the largest γ within a bound on its distances to honest updates.
@@ -196,10 +191,10 @@ class _AsFarAs(Attack):
     approximates γ by halving steps; here it is the root of a quadratic.
 
     Attributes:
-        deviation: The direction p: ``unit``, ``sign`` or ``std``.
+        deviation: The direction p: ``unit`` is −g/‖g‖, ``sign`` −sign(g), ``std`` −σ.
     """
 
-    deviation: Deviation = "unit"
+    deviation: Literal["unit", "sign", "std"] = "unit"
 
     fewest_honest: ClassVar[int] = 1
 

@@ -623,8 +623,9 @@ def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients:
 class Deciding(Rule):
     """A rule that decides on a `Round`.
 
-    A run gives its settings ``num_byzantine`` or ``attackers`` (f) and ``seed`` a value if it has
-    such and they are None. Half of the clients or more cannot be Byzantine.
+    If its settings ``num_byzantine`` or ``attackers`` (f) and ``seed`` are None, a run gives them
+    its number of attackers and its seed; outside a run they are 0. Half of the clients or more
+    cannot be Byzantine.
     """
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:

@@ -102,10 +102,9 @@ class ByzFLRule(Deciding):
 
     They get float32 updates, all floating-point tensors in one vector, and no counts of examples.
     Integer tensors are the plain mean, rounded. A rule has the settings that its parts need: their
-    own, ``attackers`` (f; by default the run's true number, outside a run 0) and ``seed`` (by
-    default the run's; each round draws anew). A report that is not finite is excluded, and counts
-    as one of the f. If too few clients report for f, the largest f that ByzFL accepts is used, with
-    one warning.
+    own, ``attackers`` and ``seed`` (see `Deciding`); each round draws anew. A report that is not
+    finite is excluded, and counts as one of the f. If too few clients report for f, the largest f
+    that ByzFL accepts is used, with one warning.
 
     MoNNA is made for peers that trust themselves. It assumes that the report at place ``idx`` (by
     default the first) is honest. A server has no such client: if attackers are drawn, the first one

@@ -46,7 +46,7 @@ class CenteredClipping(Deciding):
         clip: τ, above 0.
         iterations: Iterations a round.
         bucket_size: Updates in a bucket; the last one holds what is left. 1 for none.
-        seed: Of the draws of buckets. By default the run's; outside a run 0.
+        seed: Of the draws of buckets (see `Deciding`).
     """
 
     remembers: ClassVar[bool] = True

@@ -78,8 +78,7 @@ class FoundationFL(Deciding):
 
     Attributes:
         base: Which rule: of `BASES`.
-        num_byzantine: f, fewer than half of the clients; only the trimmed mean uses it. By default
-            a run informs the rule of its number of attackers; outside a run it is 0.
+        num_byzantine: f (see `Deciding`); only the trimmed mean uses it.
         copies: How many synthetic updates; by default half of the reports, rounded up.
     """
 

@@ -37,9 +37,8 @@ class DnC(Deciding):
     it; a common other version (JianXu95/SignGuard) has one iteration of 1,000 coordinates.
 
     Attributes:
-        seed: Of the draws of coordinates. By default the run's; outside a run 0.
-        num_byzantine: f, fewer than half of the clients. By default a run informs the rule of its
-            number of attackers; outside a run it is 0.
+        seed: Of the draws of coordinates (see `Deciding`).
+        num_byzantine: f (see `Deciding`).
         sampled: The share of coordinates in an iteration, above 0.
         iterations: How many.
         filter_fraction: c; c·f updates are out of an iteration, rounded up.

@@ -32,7 +32,7 @@ class FLAME(Deciding):
     open.
 
     Attributes:
-        seed: Of the draws of noise. By default the run's; outside a run 0.
+        seed: Of the draws of noise (see `Deciding`).
         noise: λ; 0 for none.
     """
 

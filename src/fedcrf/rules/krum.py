@@ -17,9 +17,8 @@ class Krum(Deciding):
     """The update with the least sum of squared distances to its nearest (Blanchard et al., 2017).
 
     Attributes:
-        num_byzantine: f, fewer than half of the clients; the score is over the m − f − 2 nearest
-            others, but at least one. By default a run informs the rule of its number of attackers;
-            outside a run it is 0.
+        num_byzantine: f (see `Deciding`); the score is over the m − f − 2 nearest others, but at
+            least one.
     """
 
     single: ClassVar[bool] = True

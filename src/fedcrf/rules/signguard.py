@@ -36,7 +36,7 @@ class SignGuard(Deciding):
     clients give mean shift no bandwidth, and neither do equal statistics: all are then one cluster.
 
     Attributes:
-        seed: Of the draws of coordinates. By default the run's; outside a run 0.
+        seed: Of the draws of coordinates (see `Deciding`).
         lower: The least length in the band, relative to the median.
         upper: The greatest.
         sampled: The share of the coordinates whose signs are looked at.
