@@ -413,10 +413,9 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
                     f"'{name}' of {who} is a {type(tensor).__name__}: give NumPy arrays, those of "
                     "torch tensors with .numpy()"
                 )
-    for report in reports:
-        misfit = misfit_of(report.state, model)
+        misfit = misfit_of(state, model)
         if misfit is not None:
-            raise FedcrfError(f"client {report.client} {misfit}")
+            raise FedcrfError(f"{who} {misfit}")
 
 
 def misfit_of(state: State, model: State) -> str | None:
