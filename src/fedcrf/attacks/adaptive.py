@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, norms, unit
 from fedcrf.attacks.simple import SignFlip
 from fedcrf.attacks.statistical import ALIE, InnerProductManipulation, Opposed
-from fedcrf.checks import Count, Positive, Truth, number, whole
+from fedcrf.checks import Count, Positive, Truth, number, one_of, whole
 from fedcrf.crf import RobustCRF
 from fedcrf.crf.evidence import curvature_response
 from fedcrf.rules import AggregationResult, ClientReport, Memory, plain_rule
@@ -44,7 +44,7 @@ FAMILIES: Mapping[str, Family] = {
     "opposed": Family(Opposed, 0.02, 1.0),
 }
 
-FamilyName = Literal["all", "sign-flip", "ipm", "hidden-ipm", "alie", "opposed"]
+FamilyName = Annotated[str, one_of(["all", *FAMILIES])]
 
 
 @dataclass(frozen=True)
@@ -414,10 +414,6 @@ def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
     return share_of(*(attackers_weight(each, asked(each, forged)) for each in scenes))
 
 
-STRONGEST_RESPONSE = -0.99
-"""With a cosine of −1 the update would be the response alone."""
-
-
 @dataclass(frozen=True, eq=False)
 class Recollection:
     """What each client sent when it last took part, and the model it started from.
@@ -498,7 +494,8 @@ def responding(scene: Scene, share: float, sketched: bool) -> Callable[[Vector],
     sketches if ``sketched``, and if the rule makes some.
     """
     past, view = Recollection.of(scene), sketches_of(scene) if sketched else _itself
-    wanted = max(share * honest_response(scene, past, view), STRONGEST_RESPONSE)
+    # With a cosine of −1 the update would be the response alone.
+    wanted = max(share * honest_response(scene, past, view), -0.99)
 
     def respond(updates: Vector) -> Vector:
         changed, moved = past.change(scene, scene.own, updates)

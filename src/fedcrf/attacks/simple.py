@@ -238,10 +238,6 @@ def _stored(row: Vector) -> NDArray[np.float32]:
     return row.astype(np.float32)
 
 
-LARGEST_FACTOR = 1e12
-"""A larger one could make counts too large for 64 bits."""
-
-
 @dataclass(frozen=True)
 class InflatedCount(Attack):
     """Reports many times its number of examples.
@@ -251,7 +247,7 @@ class InflatedCount(Attack):
         update_factor: Factor of its own update: 1 for an honest one, −1 for the opposite sign.
     """
 
-    factor: Annotated[float, number(1.0, LARGEST_FACTOR)] = 10.0
+    factor: Annotated[float, number(1.0, 1e12)] = 10.0  # so that counts fit into 64 bits
     update_factor: Annotated[float, number()] = 1.0
 
     def forge(self, scene: Scene) -> Forgery:

@@ -13,11 +13,8 @@ from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import projections
 from fedcrf.statistics.inputs import Layers, blocks
 
-ADAM_EPSILON = 1e-8
-"""Adam's ε in the source, torch's default."""
-
-COSINE_EPSILON = 1e-8
-"""The least product of norms in a cosine, as in the source."""
+EPSILON = 1e-8
+"""Adam's ε, and the least product of norms in a cosine, as in the source."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class FedAWA(Deciding):
             first = self.beta1 * first + (1.0 - self.beta1) * gradient
             second = self.beta2 * second + (1.0 - self.beta2) * gradient**2
             mean = first / (1.0 - self.beta1**step)
-            scale = np.sqrt(second / (1.0 - self.beta2**step)) + ADAM_EPSILON
+            scale = np.sqrt(second / (1.0 - self.beta2**step)) + EPSILON
             logits = logits - self.learning_rate * mean / scale
         return weights, logits
 
@@ -107,5 +104,6 @@ def _dissimilarity(models: Sequence[Layers], origin: Layers) -> Vector:
     shallow = inner > 0
     # ‖w‖²‖w_i‖² − ⟨w, w_i⟩² = ‖w‖²‖u_i‖² − ⟨w, u_i⟩², where what the models share is gone.
     sine = np.maximum(square * squares - along**2, 0.0)
-    small = sine / np.where(shallow, np.maximum(norms, COSINE_EPSILON) * (norms + inner), 1.0)
-    return np.asarray(np.where(shallow, small, 1.0 - inner / np.maximum(norms, COSINE_EPSILON)))
+    divisors = np.maximum(norms, EPSILON)
+    small = sine / np.where(shallow, divisors * (norms + inner), 1.0)
+    return np.asarray(np.where(shallow, small, 1.0 - inner / divisors))

@@ -63,9 +63,6 @@ LABEL_DIVERGENCE = "label_divergence"
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Last parts of the names of tensors that are not trained, batch norm's."""
 
-SUM_TOLERANCE = 1e-5
-"""How far a sum of weights may be from 1: those of float32 are rounded."""
-
 
 @dataclass(frozen=True, eq=False)
 class ClientReport:
@@ -361,7 +358,7 @@ def weighted_result(
         FedcrfError: The weights do not sum to 1, and are not all 0.
     """
     total = float(weights.sum())
-    if weights.any() and not abs(total - 1) <= SUM_TOLERANCE:
+    if weights.any() and not abs(total - 1) <= 1e-5:  # those of float32 are rounded
         raise FedcrfError(
             f"the weights sum to {total:g}, not to 1: divide them by their sum, or give 0 for all "
             "to keep the model"

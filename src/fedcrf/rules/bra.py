@@ -11,9 +11,6 @@ from fedcrf.checks import Count, Positive, Truth
 from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import EPSILON
 
-FIRST_HONESTY = 0.95
-"""The probability of honesty from which the source's inner iterations start."""
-
 
 @dataclass(frozen=True)
 class BRA(Deciding):
@@ -72,7 +69,7 @@ class BRA(Deciding):
 
     def _updated(self, losses: Vector, before: Vector) -> Vector:
         """Return the probabilities that agree with their own mean; those before if all vanish."""
-        honesty = np.full(len(losses), FIRST_HONESTY)
+        honesty = np.full(len(losses), 0.95)  # where the source starts
         for _ in range(self.iterations):
             others = 1.0 - honesty.mean()
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Self
+from typing import Literal, Self
 
 import numpy as np
 
-from fedcrf.checks import Natural, is_number, one_of
+from fedcrf.checks import Natural, is_number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import AggregationResult, Deciding, Round, check_honest_majority
 from fedcrf.rules.state import Reduce, State, merged
@@ -61,10 +61,6 @@ class TrimmedMean(Deciding):
         return _pick(given, given.finite_states, lambda rows: trimmed_mean_of(rows, trim))
 
 
-BASES = ("trimmed-mean", "median")
-"""The rules that FoundationFL strengthens in its paper."""
-
-
 @dataclass(frozen=True)
 class FoundationFL(Deciding):
     """Trimmed mean or median of the updates and of copies of one (Fang et al., NDSS 2025).
@@ -77,12 +73,12 @@ class FoundationFL(Deciding):
     known to us.
 
     Attributes:
-        base: Which rule: of `BASES`.
+        base: Which rule: those that it strengthens in its paper.
         num_byzantine: f (see `Deciding`); only the trimmed mean uses it.
         copies: How many synthetic updates; by default half of the reports, rounded up.
     """
 
-    base: Annotated[str, one_of(BASES)] = "trimmed-mean"
+    base: Literal["trimmed-mean", "median"] = "trimmed-mean"
     num_byzantine: Natural | None = None
     copies: Natural | None = None
 

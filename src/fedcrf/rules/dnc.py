@@ -17,9 +17,6 @@ from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round
 from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, blocks
 from fedcrf.statistics.one_pass import checked_dimension, excluding
 
-TIE = 12
-"""Decimals of a score beyond which clients tie; then the first are kept."""
-
 PART = 1 << 15
 """Coordinates of a part from which some are drawn."""
 
@@ -65,8 +62,8 @@ class DnC(Deciding):
         left = np.ones(len(given.used), np.bool_)
         for gram in grams if left.any() else ():
             _, vectors = np.linalg.eigh(gram)
-            # Rounded, so that scores that are equal but for rounding, as those of two clients, tie.
-            order = np.argsort(np.round(vectors[:, -1] ** 2, TIE), kind="stable")
+            # Scores that are equal but for rounding, as those of two clients, tie: the first stay.
+            order = np.argsort(np.round(vectors[:, -1] ** 2, 12), kind="stable")
             left[order[max(1, len(left) - out) :]] = False
         reason = "every client is an outlier in some iteration"
         return given.weighted(given.equal_weights(left), memory=kept, reason=reason)

@@ -17,9 +17,6 @@ from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round
 from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, bring_columns
 from fedcrf.statistics.one_pass import checked_dimension
 
-EQUAL = 1e-7
-"""A bandwidth up to which statistics are equal but for the rounding of their distances."""
-
 
 @dataclass(frozen=True)
 class SignGuard(Deciding):
@@ -100,7 +97,7 @@ def largest_cluster(features: Matrix) -> NDArray[np.bool_]:
     rows = features[order]
     with threadpool_limits(1):  # for so few points, threads only wait for each other
         bandwidth = estimate_bandwidth(rows, quantile=0.5, n_samples=50)
-        if bandwidth <= EQUAL:
+        if bandwidth <= 1e-7:  # they are equal but for the rounding of their distances
             return np.ones(len(features), np.bool_)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that points are seeds, if all are bins
