@@ -201,7 +201,7 @@ class _AsFarAs(Attack):
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
         mean = scene.honest_mean
-        away = {
+        away: dict[str, Vector] = {
             "unit": unit(mean),
             "sign": np.sign(mean),
             "std": scene.honest_updates.std(axis=0),

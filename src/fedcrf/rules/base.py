@@ -531,7 +531,8 @@ class Round:
             FedcrfError: The memory is of another rule or model.
         """
         known, kept = self.memory.get(CLIENTS), self.memory.get(name)
-        if self.memory and (known is None or np.shape(kept) != (len(known), *shape)):
+        fits = known is not None and kept is not None and np.shape(kept) == (len(known), *shape)
+        if self.memory and not fits:
             raise FedcrfError(
                 f"the memory holds no '{name}' of clients of this model: give that of the round "
                 "before, or none to begin anew"
