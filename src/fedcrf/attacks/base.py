@@ -90,11 +90,10 @@ class Scene:
         return np.asarray(self.honest_updates.mean(axis=0))
 
     def reports(self, updates: Vector) -> list[ClientReport]:
-        """Return the attackers' reports with these updates in place of their own.
+        """Return the attackers' reports with (f, d) updates in place of their own.
 
-        Args:
-            updates: (f, d), or (d,) if all attackers send the same. Integer buffers, counts and
-                everything else are those of the attackers' honest training.
+        They are (d,) if all attackers send the same. Integer buffers, counts and everything else
+        are those of the attackers' honest training.
         """
         rows = np.broadcast_to(updates, (len(self.own), updates.shape[-1]))
         return [
@@ -182,13 +181,11 @@ class DataAttack(Attack, ABC):
         """Return what an attacker trains on; it is called once, before the first round.
 
         Args:
-            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1.
-            labels: (n,).
+            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1; not
+                changed.
+            labels: (n,); not changed.
             num_classes: Number of labels.
             draw: The only source of randomness.
-
-        Returns:
-            Its examples; the arguments are not changed.
         """
 
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
@@ -312,10 +309,8 @@ class Threat(Settings):
     def check(self, num_clients: int, clients_per_round: int | None = None) -> None:
         """Raise a `FedcrfError` if the attack is not possible with so many clients.
 
-        Args:
-            num_clients: Clients of the federation.
-            clients_per_round: How many of them are drawn for a round; None for all. The round is
-                assumed to have its share of attackers (`Schedule.count_among`).
+        If ``clients_per_round`` of them are drawn for a round, it is assumed to have its share of
+        attackers (`Schedule.count_among`).
         """
         drawn = min(clients_per_round or num_clients, num_clients)
         attackers = self.schedule.count_among(drawn, num_clients)
@@ -327,12 +322,9 @@ class Threat(Settings):
 def with_noise(updates: Vector, count: int, fraction: float, draw: np.random.Generator) -> Vector:
     """Return ``count`` copies of an update, each with its own noise, which hides the collusion.
 
-    Args:
-        updates: (d,), or (count, d) if they differ already.
-        count: How many.
-        fraction: The noise's Euclidean norm as a fraction of the update's; its direction is
-            uniform, so that two attackers' noises are nearly orthogonal.
-        draw: The source of the noise.
+    The updates are (d,), or (count, d) if they differ already. The noise's Euclidean norm is a
+    ``fraction`` of the update's. Its direction is uniform, so that two attackers' noises are nearly
+    orthogonal.
     """
     rows = np.array(np.broadcast_to(updates, (count, updates.shape[-1])))
     if fraction > 0.0:

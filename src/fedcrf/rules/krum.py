@@ -46,14 +46,10 @@ class MultiKrum(Krum):
 
 
 def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> Vector:
-    """Return each update's sum of squared distances to its m − f − 2 nearest others.
+    """Return (m,) sums of an update's squared distances to its m − f − 2 nearest others.
 
-    Args:
-        geometry: The updates about their mean, which keeps the digits of their differences.
-        num_byzantine: f.
-
-    Returns:
-        (m,) scores; infinite for an update that is not finite, which m does not count.
+    They are infinite for updates that are not finite, which m does not count. The geometry is that
+    of the updates about their mean, which keeps the digits of their differences.
     """
     used = np.flatnonzero(geometry.finite)
     gram = geometry.gram[np.ix_(used, used)]

@@ -21,7 +21,7 @@ from fedcrf.rules.base import (
     finite_reports,
     is_buffer,
 )
-from fedcrf.rules.server_optimizers import FedExP, ServerOptimizer
+from fedcrf.rules.server_optimizers import FedExP, ServerOptimizer, Tensor
 from fedcrf.rules.state import State, floating_names
 from fedcrf.statistics import is_floating, projections
 
@@ -140,7 +140,7 @@ class Optimized(Wrapper):
         Steps go from w_t towards w_agg, times the rate.
         """
         state = dict(aggregate)
-        after: dict[str, dict[str, NDArray[np.float64]]] = {moment: {} for moment in kept}
+        after: dict[str, dict[str, Tensor]] = {moment: {} for moment in kept}
         for name in self._trained(model):
             before = model[name].astype(np.float64)
             moments = {moment: arrays[name] for moment, arrays in kept.items()}
