@@ -126,30 +126,18 @@ class Optimized(Wrapper):
         """Return the model one step further; see `Rule.aggregate`."""
         result = self.rule.aggregate(_named(memory, RULE), model, reports)
         kept = self._moments(memory, model)
-        state = result.state
-        if result.weights.any():
-            rate = self._rate(model, reports, result)
-            state, kept = self._step(model, result.state, kept, rate)
-        return replace(result, state=state, memory=_Joined({RULE: result.memory, **kept}))
-
-    def _step(
-        self, model: State, aggregate: State, kept: Mapping[str, Memory], rate: float
-    ) -> tuple[State, Mapping[str, Memory]]:
-        """Return the next model, and by moment what is kept of every trained tensor.
-
-        Steps go from w_t towards w_agg, times the rate.
-        """
-        state = dict(aggregate)
-        after: dict[str, dict[str, Tensor]] = {moment: {} for moment in kept}
+        if not result.weights.any():
+            return replace(result, memory=_Joined({RULE: result.memory, **kept}))
+        rate, state = self._rate(model, reports, result), dict(result.state)
         for name in self._trained(model):
             before = model[name].astype(np.float64)
             moments = {moment: arrays[name] for moment, arrays in kept.items()}
-            step, renewed = self.optimizer.step(aggregate[name] - before, moments)
+            step, renewed = self.optimizer.step(state[name] - before, moments)
             with np.errstate(over="ignore"):  # a diverging model becomes infinite, without warning
                 state[name] = np.asarray(before + rate * step).astype(model[name].dtype)
             for moment, array in renewed.items():
-                after[moment][name] = np.asarray(array)
-        return state, after
+                kept[moment][name] = np.asarray(array)
+        return replace(result, state=state, memory=_Joined({RULE: result.memory, **kept}))
 
     def _rate(
         self, model: State, reports: Sequence[ClientReport], result: AggregationResult
@@ -169,7 +157,7 @@ class Optimized(Wrapper):
         share = weights[used] / weights[used].sum()
         return self.optimizer.rate(float(share @ squares[1:]), float(squares[0]))
 
-    def _moments(self, memory: Memory, model: State) -> Mapping[str, Memory]:
+    def _moments(self, memory: Memory, model: State) -> dict[str, dict[str, Tensor]]:
         """Return by moment what is kept of every trained tensor: the memory's, or the first.
 
         Raises:
