@@ -350,12 +350,12 @@ def slow_version(rule: Rule, round_: Round) -> tuple[Sequence[float], State]:
             _, weights, _ = slow.weiszfeld(vectors, equal, 1e-12, rule.iterations, rule.tolerance)
         case RFA():
             _, weights = slow.rfa(vectors, n, rule.iterations, rule.smoothing)
-        case Krum():
-            chosen = slow.krum(vectors, rule.num_byzantine)
-            weights = [float(client == chosen) for client in range(len(models))]
         case MultiKrum():
             kept = slow.multi_krum(vectors, rule.num_byzantine)
             weights = [(client in kept) / len(kept) for client in range(len(models))]
+        case Krum():
+            chosen = slow.krum(vectors, rule.num_byzantine)
+            weights = [float(client == chosen) for client in range(len(models))]
         case CRF():
             rows = [vector.tolist() for vector in vectors]
             weights = reference.infer(rows, n, **changed_settings(rule)).weights

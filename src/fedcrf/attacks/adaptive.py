@@ -1,9 +1,9 @@
 """Attackers that know the rule and its memory, and search for the most harmful update.
 
 What they vary and the value of an outcome to them come first, then the attacks: some earn trust
-before they strike. At the end stands how they fake the curvature response of honest updates, for
-rules that use it, as `fedcrf.crf.RobustCRF` does: local training descends a loss, so an honest
-update changes against the step that the model made meanwhile.
+before they strike. At the end stands how they fake the curvature response of honest updates, which
+`fedcrf.crf.RobustCRF` uses: local training descends a loss, so an honest update changes against the
+step that the model made meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, norms, unit
 from fedcrf.attacks.simple import SignFlip
 from fedcrf.attacks.statistical import ALIE, InnerProductManipulation, Opposed
-from fedcrf.checks import Count, Positive, Truth, number, whole
+from fedcrf.checks import Count, Positive, Truth, number, one_of, whole
 from fedcrf.crf import RobustCRF
 from fedcrf.crf.evidence import curvature_response
 from fedcrf.rules import AggregationResult, ClientReport, Memory, plain_rule
@@ -44,7 +44,7 @@ FAMILIES: Mapping[str, Family] = {
     "opposed": Family(Opposed, 0.02, 1.0),
 }
 
-FamilyName = Literal["all", "sign-flip", "ipm", "hidden-ipm", "alie", "opposed"]
+FamilyName = Annotated[str, one_of(["all", *FAMILIES])]
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,6 @@ class Aim:
     def value(self, forged: Sequence[ClientReport]) -> float:
         """Return the value of reports; −∞ if they keep too little weight."""
         result = asked(self.scene, forged)
-        if not self.patience and not self.least_kept:
-            return harm(self.scene, result)
         share = share_of(attackers_weight(self.scene, result), self._honest_weight)
         kept = 1.0 if math.isnan(share) else share
         if kept < self.least_kept:
@@ -132,8 +130,8 @@ def line_search(
 ) -> Trial:
     """Return the best trial of a number between ``least``, above 0, and ``greatest``.
 
-    Half of the evaluations are spread over the range, by equal factors, half of them lie between
-    the best one's neighbours.
+    Half of the evaluations are spread over the range, by equal factors; half of them lie between
+    the neighbours of the best one.
     """
     coarse = np.geomspace(least, greatest, evaluations - evaluations // 2)
     trials = [tried(float(number)) for number in coarse]
@@ -166,9 +164,9 @@ def expansion(
 class Optimal(Attack, ABC):
     """Searches the factor τ of an attack that takes the rule's step farthest from the honest mean.
 
-    τ begins at ``start`` and goes up as in `fedcrf.attacks.adaptive.expansion`. It is tried on the
-    rule itself, with all that it remembers. Source: ByzFL's attacks of that name (LPD-EPFL/byzfl),
-    with their settings; Allouah et al., "Fixing by mixing", AISTATS 2023.
+    τ is searched by `fedcrf.attacks.adaptive.expansion`, on the rule with all that it remembers.
+    Source: ByzFL's attacks of that name (LPD-EPFL/byzfl), with their settings; Allouah et al.,
+    "Fixing by mixing", AISTATS 2023.
 
     Attributes:
         evaluations: How many factors are tried.
@@ -234,8 +232,7 @@ class Adaptive(Attack):
 
     Attributes:
         family: The kind of attack, or ``all`` of them.
-        evaluations: Strengths tried in each family: half of them spread over its range, by equal
-            factors, half of them between the best one's neighbours.
+        evaluations: Strengths tried in each family, by `fedcrf.attacks.adaptive.line_search`.
         stretch: The best update is then tried at other lengths, up to so many times longer and
             shorter; with 1 it keeps its own.
         least_kept: Share of the weight for honest reports that the attackers want to keep.
@@ -275,55 +272,41 @@ class Adaptive(Attack):
         if not scene.active or not scene.num_attackers:
             return scene.own
         aim = Aim(scene, self.patience, self.least_kept)
-        respond = None
+        respond: Callable[[Vector], Vector] = _itself
         if self.faked_response:
             respond = responding(scene, self.faked_response, self.sketched)
 
         def tried(updates: Vector) -> Trial:
-            reports = scene.reports(respond(updates) if respond else updates)
+            reports = scene.reports(respond(updates))
             return Trial(aim.value(reports), updates, reports)
 
-        def searched(family: Family) -> Trial:
-            return line_search(
-                lambda strength: tried(
-                    scene.updates_of(family.at(strength).forge(scene).reports),
-                ),
-                family.least,
-                family.greatest,
-                self.evaluations,
-            )
+        trials = [tried(scene.own_updates)]
+        for family in FAMILIES.values() if self.family == "all" else [FAMILIES[self.family]]:
+            if family.at(family.least).obstacle(scene.num_clients, scene.num_attackers) is not None:
+                continue
 
-        honest = tried(scene.own_updates)
-        found = best([honest, *map(searched, self._families(scene))])
+            def at(strength: float, of: Family = family) -> Trial:
+                return tried(scene.updates_of(of.at(strength).forge(scene).reports))
+
+            trials.append(line_search(at, family.least, family.greatest, self.evaluations))
+        found = best(trials)
         if self.stretch > 1.0:
-            stretched = line_search(
-                lambda factor: tried(factor * found.updates),
-                1.0 / self.stretch,
-                self.stretch,
-                self.evaluations,
-            )
-            found = best([found, stretched])
-        return found.reports
+            shortest, longest = 1.0 / self.stretch, self.stretch
 
-    def _families(self, scene: Scene) -> list[Family]:
-        """Return the families to search, without those that the round does not allow."""
-        chosen = FAMILIES.values() if self.family == "all" else [FAMILIES[self.family]]
-        return [
-            family
-            for family in chosen
-            if family.at(family.least).obstacle(scene.num_clients, scene.num_attackers) is None
-        ]
+            def stretched(factor: float) -> Trial:
+                return tried(factor * found.updates)
+
+            found = best([found, line_search(stretched, shortest, longest, self.evaluations)])
+        return found.reports
 
 
 @dataclass(frozen=True)
 class Stealthy(Adaptive):
     """Does the most harm that is possible within the rule's tolerances.
 
-    It is the adaptive attack that opposes the honest mean as far as it can without losing weight.
-    Each attacker sends an honest client's update with a part that opposes the mean (`Opposed`).
-    That share, and then the length, are searched among those that keep ``least_kept`` of the weight
-    for honest reports. Against `fedcrf.crf.RobustCRF` the result is just within the tolerances of
-    opposition and of norms. For a rule without weights it is the plain search.
+    It is the adaptive attack of the family `Opposed` whose share and length keep ``least_kept`` of
+    the weight for honest reports. Against `fedcrf.crf.RobustCRF` the result is just within the
+    tolerances of opposition and of norms. For a rule without weights it is the plain search.
     """
 
     family: FamilyName = "opposed"
@@ -335,10 +318,8 @@ class Stealthy(Adaptive):
 class FalseResponse(Adaptive):
     """Searches as the adaptive attack does, and fakes the curvature response of honest clients.
 
-    Each trial is p − c·(w_t − w_t') with the least c ≥ 0 at which
-    cos(p − c·(w_t − w_t') − u', w_t − w_t') is at most the median honest client's cosine of
-    u_j(t) − u_j(t') with the same. u' is what the attacker sent last. A rule that does not use the
-    response is harmed less, since the step against the model's gains nothing.
+    See `fedcrf.attacks.adaptive.responding`. A rule that does not use the response is harmed less,
+    since the step against the model's gains nothing.
     """
 
     faked_response: Annotated[float, number(0.0)] = 1.0
@@ -433,10 +414,6 @@ def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
     return share_of(*(attackers_weight(each, asked(each, forged)) for each in scenes))
 
 
-STRONGEST_RESPONSE = -0.99
-"""With a cosine of −1 the update would be the response alone."""
-
-
 @dataclass(frozen=True, eq=False)
 class Recollection:
     """What each client sent when it last took part, and the model it started from.
@@ -517,7 +494,8 @@ def responding(scene: Scene, share: float, sketched: bool) -> Callable[[Vector],
     sketches if ``sketched``, and if the rule makes some.
     """
     past, view = Recollection.of(scene), sketches_of(scene) if sketched else _itself
-    wanted = max(share * honest_response(scene, past, view), STRONGEST_RESPONSE)
+    # With a cosine of −1 the update would be the response alone.
+    wanted = max(share * honest_response(scene, past, view), -0.99)
 
     def respond(updates: Vector) -> Vector:
         changed, moved = past.change(scene, scene.own, updates)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 from fedcrf.checks import Count, Settings, Truth, is_number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
+from fedcrf.rules.base import by_client as by_client
+from fedcrf.rules.base import kept_by_client as kept_by_client
 from fedcrf.rules.base import stepped_state
 from fedcrf.rules.state import floating_layers, update_of
+from fedcrf.statistics.inputs import finite_clients
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -63,17 +66,13 @@ class Scene:
     @cached_property
     def position(self) -> Vector:
         """The (d,) model w_t that the clients started from."""
-        flat: Vector = np.concatenate(floating_layers(self.global_state)).astype(np.float64)
-        return flat
+        return np.concatenate(floating_layers(self.global_state)).astype(np.float64)
 
     @cached_property
     def finite_honest(self) -> list[ClientReport]:
         """The honest reports that are finite; the others are not used."""
-        return [
-            report
-            for report in self.honest
-            if all(np.isfinite(layer).all() for layer in floating_layers(report.state))
-        ]
+        finite = finite_clients([floating_layers(report.state) for report in self.honest])
+        return [report for report, used in zip(self.honest, finite, strict=True) if used]
 
     @cached_property
     def honest_updates(self) -> Vector:
@@ -88,15 +87,13 @@ class Scene:
     @cached_property
     def honest_mean(self) -> Vector:
         """(d,) the plain mean of the honest updates."""
-        mean: Vector = self.honest_updates.mean(axis=0)
-        return mean
+        return np.asarray(self.honest_updates.mean(axis=0))
 
     def reports(self, updates: Vector) -> list[ClientReport]:
-        """Return the attackers' reports with these updates in place of their own.
+        """Return the attackers' reports with (f, d) updates in place of their own.
 
-        Args:
-            updates: (f, d), or (d,) if all attackers send the same. Integer buffers, counts and
-                everything else are those of the attackers' honest training.
+        They are (d,) if all attackers send the same. Integer buffers, counts and everything else
+        are those of the attackers' honest training.
         """
         rows = np.broadcast_to(updates, (len(self.own), updates.shape[-1]))
         return [
@@ -114,9 +111,8 @@ class Scene:
 
     def updates_of(self, reports: Sequence[ClientReport]) -> Vector:
         """Return the (k, d) updates of k reports."""
-        size = sum(len(layer) for layer in floating_layers(self.global_state))
         rows = [self.update_of(report.state) for report in reports]
-        return np.stack(rows) if rows else np.empty((0, size))
+        return np.stack(rows) if rows else np.empty((0, len(self.position)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,13 +181,11 @@ class DataAttack(Attack, ABC):
         """Return what an attacker trains on; it is called once, before the first round.
 
         Args:
-            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1.
-            labels: (n,).
+            images: (n, C, H, W), normalised by channel to mean 0 and standard deviation 1; not
+                changed.
+            labels: (n,); not changed.
             num_classes: Number of labels.
             draw: The only source of randomness.
-
-        Returns:
-            Its examples; the arguments are not changed.
         """
 
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
@@ -219,9 +213,7 @@ class DataAttack(Attack, ABC):
             name: min(values[np.isfinite(values)], default=math.nan)
             for name, values in reported_evidence(scene.honest).items()
         }
-        return Forgery(
-            [replace(report, evidence={**report.evidence, **least}) for report in trained]
-        )
+        return Forgery([replace(each, evidence={**each.evidence, **least}) for each in trained])
 
 
 @dataclass(frozen=True)
@@ -317,10 +309,8 @@ class Threat(Settings):
     def check(self, num_clients: int, clients_per_round: int | None = None) -> None:
         """Raise a `FedcrfError` if the attack is not possible with so many clients.
 
-        Args:
-            num_clients: Clients of the federation.
-            clients_per_round: How many of them are drawn for a round; None for all. The round is
-                assumed to have its share of attackers (`Schedule.count_among`).
+        If ``clients_per_round`` of them are drawn for a round, it is assumed to have its share of
+        attackers (`Schedule.count_among`).
         """
         drawn = min(clients_per_round or num_clients, num_clients)
         attackers = self.schedule.count_among(drawn, num_clients)
@@ -332,12 +322,9 @@ class Threat(Settings):
 def with_noise(updates: Vector, count: int, fraction: float, draw: np.random.Generator) -> Vector:
     """Return ``count`` copies of an update, each with its own noise, which hides the collusion.
 
-    Args:
-        updates: (d,), or (count, d) if they differ already.
-        count: How many.
-        fraction: The noise's Euclidean norm as a fraction of the update's; its direction is
-            uniform, so that two attackers' noises are nearly orthogonal.
-        draw: The source of the noise.
+    The updates are (d,), or (count, d) if they differ already. The noise's Euclidean norm is a
+    ``fraction`` of the update's. Its direction is uniform, so that two attackers' noises are nearly
+    orthogonal.
     """
     rows = np.array(np.broadcast_to(updates, (count, updates.shape[-1])))
     if fraction > 0.0:
@@ -349,25 +336,10 @@ def with_noise(updates: Vector, count: int, fraction: float, draw: np.random.Gen
 
 def norms(rows: Vector) -> Vector:
     """Return the Euclidean norms along the last axis, which is kept."""
-    lengths: Vector = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return lengths
+    return np.asarray(np.linalg.norm(rows, axis=-1, keepdims=True))
 
 
 def unit(rows: Vector) -> Vector:
     """Return the rows at length 1; zero stays zero."""
     lengths = norms(rows)
     return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-
-
-def by_client(memory: Memory, name: str) -> dict[int, Any]:
-    """Return what a memory has under a name for each of its clients; nothing at first."""
-    return dict(zip(memory["clients"].tolist(), memory[name], strict=True)) if memory else {}
-
-
-def kept_by_client(**kept: Mapping[int, Any]) -> Memory:
-    """Return a memory of values by client, all of the same clients; without any an empty one."""
-    clients = list(next(iter(kept.values())))
-    if not clients:
-        return {}
-    values = {name: np.stack([*each.values()]) for name, each in kept.items()}
-    return {"clients": np.array(clients), **values}

@@ -115,15 +115,9 @@ class Backdoor(DataAttack):
     def backdoored(self, images: Images, labels: Labels) -> tuple[Images, NDArray[np.bool_]]:
         """Return test images as the success of the backdoor is measured on them.
 
-        The success rate is the share of the chosen images that the model takes for the target.
-
-        Args:
-            images: (n, C, H, W), all test images together.
-            labels: (n,) their classes.
-
-        Returns:
-            (n, C, H, W) the images with the trigger, and (n,) which of them count: those that are
-            not of the target class.
+        Of all test images, (n, C, H, W), and their (n,) classes it returns the images with the
+        trigger, and (n,) which of them count: those that are not of the target class. The success
+        rate is the share of these that the model takes for the target.
         """
         return self.trigger(images), labels != self.target
 

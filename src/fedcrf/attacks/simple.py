@@ -212,34 +212,30 @@ class StatisticalMimicry(Attack):
         kept = {name: by_client(scene.memory, name) for name in names}
         sent = scene.own_updates.copy()
         for own, row, report in zip(scene.own_updates, sent, scene.own, strict=True):
+            client = report.client
             if not np.isfinite(own).all():  # it diverged, and has nothing to learn from
                 continue
-            if report.client in kept["rounds"]:
-                rounds, drift, mean, squares, direction = (
-                    kept[name][report.client] for name in names
-                )
+            if client in kept["rounds"]:
+                rounds, drift, mean, squares, direction = (kept[name][client] for name in names)
             else:
                 rounds, drift, mean, squares = 0, self.drift, 0.0, 0.0
                 direction = unit(scene.draw.standard_normal(len(own)))
+            rounds = rounds + 1
             offset = own - mean
-            mean = mean + offset / (rounds + 1)
+            mean = mean + offset / rounds
             squares = squares + offset * (own - mean)
-            noise = np.sqrt(squares / (rounds + 1)) * scene.draw.standard_normal(len(own))
+            noise = np.sqrt(squares / rounds) * scene.draw.standard_normal(len(own))
             row[:] = (1.0 - self.blend) * own + self.blend * (mean + noise) + drift * direction
             if scene.active:
                 drift = min(self.growth * drift, max(self.longest, self.drift))
-            found = (rounds + 1, drift, *map(_stored, (mean, squares, direction)))
+            found = (rounds, drift, *map(_stored, (mean, squares, direction)))
             for name, value in zip(names, found, strict=True):
-                kept[name][report.client] = value
+                kept[name][client] = value
         return Forgery(scene.reports(sent), kept_by_client(**kept))
 
 
 def _stored(row: Vector) -> NDArray[np.float32]:
     return row.astype(np.float32)
-
-
-LARGEST_FACTOR = 1e12
-"""A larger one could make counts too large for 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +247,7 @@ class InflatedCount(Attack):
         update_factor: Factor of its own update: 1 for an honest one, −1 for the opposite sign.
     """
 
-    factor: Annotated[float, number(1.0, LARGEST_FACTOR)] = 10.0
+    factor: Annotated[float, number(1.0, 1e12)] = 10.0  # so that counts fit into 64 bits
     update_factor: Annotated[float, number()] = 1.0
 
     def forge(self, scene: Scene) -> Forgery:

@@ -48,8 +48,7 @@ class ALIE(Attack):
         """See `Attack.updates`."""
         known = scene.honest_updates if self.estimate_from == "honest" else scene.own_updates
         z = largest_z(scene.num_clients, scene.num_attackers) if self.z is None else self.z
-        sent: Vector = known.mean(axis=0) - z * known.std(axis=0)
-        return sent
+        return np.asarray(known.mean(axis=0) - z * known.std(axis=0))
 
     def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
         """See `Attack.obstacle`."""
@@ -61,9 +60,7 @@ class ALIE(Attack):
             )
         if self.estimate_from == "attackers" and num_attackers < 2:
             return "one attacker has no spread: give two attackers, or estimate_from honest"
-        if self.z is None and not 0 < num_honest - _supporters(num_clients, num_attackers) < (
-            num_honest
-        ):
+        if self.z is None and not 0 < _supporters(num_clients, num_attackers) < num_honest:
             return (
                 f"{num_attackers} attackers of {num_clients} clients leave no quantile to take z "
                 "from: give z, or another number of attackers"
@@ -166,8 +163,7 @@ class Opposed(Attack):
 
     The update is ‖v‖·(−c·g + √(1 − c²)·v⊥). v is the update of an honest client, g the direction of
     the honest mean, and v⊥ the direction of v without its part along g. So the cosine with the mean
-    is −c, and the rest is that client's. Attackers copy different clients, as long as there are
-    enough.
+    is −c. Attackers copy different clients, as long as there are enough.
 
     Attributes:
         cosine: c, from 0 to 1.
@@ -187,10 +183,6 @@ class Opposed(Attack):
         return norms(victims) * directions
 
 
-Deviation = Literal["unit", "sign", "std"]
-"""The direction away from the mean g: −g/‖g‖, −sign(g), or −σ, coordinate by coordinate."""
-
-
 @dataclass(frozen=True)
 class _AsFarAs(Attack):
     """Sends g + γp with the largest γ within a bound on its distances to honest updates.
@@ -199,17 +191,23 @@ class _AsFarAs(Attack):
     approximates γ by halving steps; here it is the root of a quadratic.
 
     Attributes:
-        deviation: The direction p: ``unit``, ``sign`` or ``std``.
+        deviation: The direction p: ``unit`` is −g/‖g‖, ``sign`` −sign(g), ``std`` −σ.
     """
 
-    deviation: Deviation = "unit"
+    deviation: Literal["unit", "sign", "std"] = "unit"
 
     fewest_honest: ClassVar[int] = 1
 
     def updates(self, scene: Scene) -> Vector:
         """See `Attack.updates`."""
-        direction = deviation_of(scene.honest_updates, self.deviation)
-        return scene.honest_mean + self._step(scene, direction) * direction
+        mean = scene.honest_mean
+        away: dict[str, Vector] = {
+            "unit": unit(mean),
+            "sign": np.sign(mean),
+            "std": scene.honest_updates.std(axis=0),
+        }
+        direction = -away[self.deviation]
+        return mean + self._step(scene, direction) * direction
 
     @abstractmethod
     def _step(self, scene: Scene, direction: Vector) -> float:
@@ -249,17 +247,6 @@ class MinSum(_AsFarAs):
             (offsets * offsets).sum(),
             squared_distances(updates).sum(axis=1).max(),
         )
-
-
-def deviation_of(updates: Vector, kind: Deviation) -> Vector:
-    """Return the (d,) direction p away from the mean of (k, d) updates."""
-    mean: Vector = updates.mean(axis=0)
-    if kind == "unit":
-        return -unit(mean)
-    if kind == "sign":
-        return -np.sign(mean)
-    deviation: Vector = -updates.std(axis=0)
-    return deviation
 
 
 def squared_distances(updates: Vector) -> Vector:

@@ -7,18 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Positive, Share
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import projections
 from fedcrf.statistics.inputs import Layers, blocks
 
-ADAM_EPSILON = 1e-8
-"""Adam's ε in the source, torch's default."""
-
-COSINE_EPSILON = 1e-8
-"""The least product of norms in a cosine, as in the source."""
+EPSILON = 1e-8
+"""Adam's ε, and the least product of norms in a cosine, as in the source."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +56,8 @@ class FedAWA(Deciding):
         return given.weighted(given.spread(weights), memory=given.remembered(logits=logits))
 
     def _adapted(
-        self,
-        logits: NDArray[np.float64],
-        dissimilarity: NDArray[np.float64],
-        gram: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self, logits: Vector, dissimilarity: Vector, gram: Matrix
+    ) -> tuple[Vector, Vector]:
         """Return the weights of before the last step, and T after it."""
         first, second = np.zeros_like(logits), np.zeros_like(logits)
         weights = softmax(logits)
@@ -74,20 +67,18 @@ class FedAWA(Deciding):
             first = self.beta1 * first + (1.0 - self.beta1) * gradient
             second = self.beta2 * second + (1.0 - self.beta2) * gradient**2
             mean = first / (1.0 - self.beta1**step)
-            scale = np.sqrt(second / (1.0 - self.beta2**step)) + ADAM_EPSILON
+            scale = np.sqrt(second / (1.0 - self.beta2**step)) + EPSILON
             logits = logits - self.learning_rate * mean / scale
         return weights, logits
 
 
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+def softmax(logits: Vector) -> Vector:
     """Return exp(T_i) / Σ exp(T_j)."""
     powers = np.exp(logits - logits.max())
     return np.asarray(powers / powers.sum())
 
 
-def loss_gradient(
-    weights: NDArray[np.float64], dissimilarity: NDArray[np.float64], gram: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def loss_gradient(weights: Vector, dissimilarity: Vector, gram: Matrix) -> Vector:
     """Return the loss's gradient by T, at the weights p = softmax(T).
 
     The dissimilarity is (m,) 1 − cos(w_t, w_i); ``gram`` has the (m, m) inner products of the
@@ -104,7 +95,7 @@ def loss_gradient(
     return np.asarray(weights * (by_weight - weights @ by_weight))
 
 
-def _dissimilarity(models: Sequence[Layers], origin: Layers) -> NDArray[np.float64]:
+def _dissimilarity(models: Sequence[Layers], origin: Layers) -> Vector:
     """Return (m,) 1 − cos(w_t, w_i)."""
     squares, along = projections(models, origin, origin)
     square = sum(float(np.vdot(block, block)) for _, block in blocks([origin]))
@@ -113,5 +104,6 @@ def _dissimilarity(models: Sequence[Layers], origin: Layers) -> NDArray[np.float
     shallow = inner > 0
     # ‖w‖²‖w_i‖² − ⟨w, w_i⟩² = ‖w‖²‖u_i‖² − ⟨w, u_i⟩², where what the models share is gone.
     sine = np.maximum(square * squares - along**2, 0.0)
-    small = sine / np.where(shallow, np.maximum(norms, COSINE_EPSILON) * (norms + inner), 1.0)
-    return np.asarray(np.where(shallow, small, 1.0 - inner / np.maximum(norms, COSINE_EPSILON)))
+    divisors = np.maximum(norms, EPSILON)
+    small = sine / np.where(shallow, divisors * (norms + inner), 1.0)
+    return np.asarray(np.where(shallow, small, 1.0 - inner / divisors))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Settings, is_number
 from fedcrf.crf import Posterior, base_weights
+from fedcrf.crf.evidence import clip_factors
 from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.rules.state import (
     FlatState,
@@ -23,6 +24,7 @@ from fedcrf.rules.state import (
     State,
     flattened,
     floating_layers,
+    floating_names,
     layers_alike,
     merged,
 )
@@ -30,7 +32,6 @@ from fedcrf.statistics import (
     ModelGeometry,
     UpdateGeometry,
     centred_geometry,
-    is_floating,
     model_geometry,
     weighted_average,
 )
@@ -38,9 +39,20 @@ from fedcrf.statistics.inputs import Layers, finite_clients
 from fedcrf.statistics.one_pass import scatter
 from fedcrf.statistics.sums import update_norms
 
+Vector = NDArray[np.float64]
+"""A number for each of m clients, or for each of the n of them whose reports are finite."""
+
+Matrix = NDArray[np.float64]
+"""A number for each two of them."""
+
 Memory = Mapping[str, NDArray[Any]]
 """What a rule keeps from one round for the next: arrays by name, which a checkpoint holds."""
 
+CLIENTS = "clients"
+"""Name in the memory of the array of identities; others have a row for each."""
+
+ROUNDS = "rounds"
+"""Name in the memory of the number of rounds that a rule drew for."""
 
 RESIDUAL_LOSS = "residual_loss"
 """Evidence: the mean cross-entropy of a client's model on its own examples after training."""
@@ -50,9 +62,6 @@ LABEL_DIVERGENCE = "label_divergence"
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Last parts of the names of tensors that are not trained, batch norm's."""
-
-SUM_TOLERANCE = 1e-5
-"""How far a sum of weights may be from 1: those of float32 are rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +103,8 @@ class AggregationResult:
     """
 
     state: State
-    weights: NDArray[np.float64]
-    base_weights: NDArray[np.float64]
+    weights: Vector
+    base_weights: Vector
     excluded: NDArray[np.bool_]
     posterior: Posterior | None = None
     memory: Memory = field(default_factory=dict)
@@ -166,12 +175,8 @@ class Rule(Settings, ABC):
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
         """Return the rule informed of what only a simulation knows, for settings without a value.
 
-        So rules that need the number of attackers are compared at their best. Given settings stay.
-
-        Args:
-            attackers: How many of a round's clients attack, on average if they are drawn.
-            num_clients: Clients of a round.
-            seed: The run's seed.
+        So rules that need the number of attackers are compared at their best. ``attackers`` is how
+        many of a round's ``num_clients`` attack, on average if they are drawn.
 
         Raises:
             FedcrfError: It does not tolerate so many attackers.
@@ -193,10 +198,8 @@ class Rule(Settings, ABC):
     def with_server_model(self, state: State) -> Rule:
         """Return the rule for one round, in which the server has trained a model itself.
 
-        A rule that needs no `server_examples` is returned as it is.
-
-        Args:
-            state: The global model after local training on the server's examples.
+        ``state`` is the global model after local training on the server's examples. A rule that
+        needs no `server_examples` is returned as it is.
         """
         return self
 
@@ -209,12 +212,10 @@ class Rule(Settings, ABC):
 
 def reported_evidence(
     reports: Sequence[ClientReport], wanted: Collection[str] | None = None
-) -> dict[str, NDArray[np.float64]]:
+) -> dict[str, Vector]:
     """Return by name the (m,) evidence of the reports, NaN where a client gave no number.
 
-    Args:
-        reports: The clients' reports.
-        wanted: Names of the evidence to return, since clients may report more; by default all.
+    ``wanted`` are the names to return, since clients may report more; by default all.
     """
     names = {name for report in reports for name in report.evidence}
     names = names if wanted is None else names & set(wanted)
@@ -257,26 +258,32 @@ def aggregate_or_keep(
         )
 
 
+def by_client(memory: Memory, name: str) -> dict[int, Any]:
+    """Return what a memory has under a name for each of its clients; nothing at first."""
+    return dict(zip(memory[CLIENTS].tolist(), memory[name], strict=True)) if memory else {}
+
+
+def kept_by_client(**kept: Mapping[int, Any]) -> Memory:
+    """Return a memory of values by client, all of the same clients; without any an empty one."""
+    clients = list(next(iter(kept.values())))
+    if not clients:
+        return {}
+    values = {name: np.stack([*each.values()]) for name, each in kept.items()}
+    return {CLIENTS: np.array(clients), **values}
+
+
 def is_buffer(name: str, buffers: Sequence[str] = BUFFERS) -> bool:
     """Tell whether a tensor of this name is not trained."""
     return name.rpartition(".")[2] in buffers
 
 
 def finite_reports(model: State, reports: Sequence[ClientReport]) -> NDArray[np.bool_]:
-    """Return (m,) bool: whether every number a client sent is finite.
-
-    Raises:
-        FedcrfError: No reports, or one that does not fit the global model.
-    """
+    """Return (m,) bool: whether every number a client sent is finite; see `check_reports`."""
     return Round({}, model, reports).finite
 
 
 def models_of(model: State, reports: Sequence[ClientReport]) -> tuple[list[Layers], Layers]:
-    """Return the layers of the clients' models and those of the global one.
-
-    Raises:
-        FedcrfError: No reports, or one that does not fit the global model.
-    """
+    """Return the layers of the clients' models and those of the global one; see `check_reports`."""
     return Round({}, model, reports).layers
 
 
@@ -288,16 +295,15 @@ def num_examples(reports: Sequence[ClientReport]) -> list[float]:
 def average_states(
     model: State,
     reports: Sequence[ClientReport],
-    weights: NDArray[np.float64],
-    coefficients: NDArray[np.float64] | None = None,
+    weights: Vector,
+    coefficients: Vector | None = None,
 ) -> State:
     """Return w_t + Σ c_i (w_i − w_t) over every tensor of the model; w_t where all weights are 0.
 
     Args:
         model: w_t.
         reports: The w_i.
-        weights: (m,) weights α, with which integer tensors are averaged; these are rounded to
-            nearest.
+        weights: (m,) α, with which integer tensors are averaged, and rounded to nearest.
         coefficients: (m,) c, the weights of clipped updates; by default α, which gives Σ α_i w_i
             for weights that sum to 1.
     """
@@ -314,29 +320,26 @@ def average_states(
 
 
 def stepped_state(model: State, step: NDArray[np.floating], others: State) -> State:
-    """Return w_t moved by a flat step, with the integer tensors of another model.
+    """Return w_t moved by a (d,) step over its floating-point tensors, in the model's order.
 
-    The (d,) step is over the floating-point tensors, in the order of their names.
+    The integer tensors are those of another model.
     """
-    state: dict[str, NDArray[Any]] = {}
-    start = 0
-    for name, array in model.items():
-        if not is_floating(array.dtype):
-            state[name] = others[name]
-            continue
+    state, start = dict(others), 0
+    for name in floating_names(model):
+        array = model[name]
         part = step[start : start + array.size].reshape(array.shape)
         start += array.size
         with np.errstate(over="ignore"):  # a step may leave what the dtype holds
             state[name] = np.asarray(array + part).astype(array.dtype)
-    return flattened(state)
+    return flattened({name: state[name] for name in model})
 
 
 def weighted_result(
     model: State,
     reports: Sequence[ClientReport],
-    weights: NDArray[np.float64],
+    weights: Vector,
     finite: NDArray[np.bool_],
-    coefficients: NDArray[np.float64] | None = None,
+    coefficients: Vector | None = None,
     memory: Memory | None = None,
     reason: str | None = None,
 ) -> AggregationResult:
@@ -355,7 +358,7 @@ def weighted_result(
         FedcrfError: The weights do not sum to 1, and are not all 0.
     """
     total = float(weights.sum())
-    if weights.any() and not abs(total - 1) <= SUM_TOLERANCE:
+    if weights.any() and not abs(total - 1) <= 1e-5:  # those of float32 are rounded
         raise FedcrfError(
             f"the weights sum to {total:g}, not to 1: divide them by their sum, or give 0 for all "
             "to keep the model"
@@ -407,10 +410,9 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
                     f"'{name}' of {who} is a {type(tensor).__name__}: give NumPy arrays, those of "
                     "torch tensors with .numpy()"
                 )
-    for report in reports:
-        misfit = misfit_of(report.state, model)
+        misfit = misfit_of(state, model)
         if misfit is not None:
-            raise FedcrfError(f"client {report.client} {misfit}")
+            raise FedcrfError(f"{who} {misfit}")
 
 
 def misfit_of(state: State, model: State) -> str | None:
@@ -430,20 +432,11 @@ def misfit_of(state: State, model: State) -> str | None:
     return None
 
 
-CLIENTS = "clients"
-"""Name in the memory of the array of identities; others have a row for each."""
-
-ROUNDS = "rounds"
-"""Name in the memory of the number of rounds that a rule drew for."""
-
-
 class Round:
     """A round as a rule sees it: what is computed of it, when it is first asked for.
 
-    Args:
-        memory: As for `Rule.aggregate`, and so are the others; None is taken for an empty one.
-        model: The model w_t.
-        reports: The m reports.
+    The arguments are those of `Rule.aggregate`; None is taken for an empty memory. ``states`` are
+    the m models.
 
     Raises:
         FedcrfError: No reports, one that does not fit the global model, or no memory by names.
@@ -456,19 +449,18 @@ class Round:
         memory = {} if memory is None else memory
         check_memory(memory)
         self.memory, self.model, self.reports = memory, model, reports
+        self.states = [report.state for report in reports]
 
     @cached_property
     def layers(self) -> tuple[list[Layers], Layers]:
         """The layers of the clients' models and those of the global one."""
-        states = [report.state for report in self.reports]
-        origin, *models = layers_alike(self.model, [self.model, *states])
+        origin, *models = layers_alike(self.model, [self.model, *self.states])
         return models, origin
 
     @cached_property
     def finite(self) -> NDArray[np.bool_]:
         """(m,) who may have weight; `geometry`, `products` and `norms` find it out themselves."""
-        states = [report.state for report in self.reports]
-        return finite_clients([floating_layers(state, self.model) for state in states])
+        return finite_clients([floating_layers(state, self.model) for state in self.states])
 
     @cached_property
     def geometry(self) -> UpdateGeometry:
@@ -485,7 +477,7 @@ class Round:
         return products
 
     @cached_property
-    def norms(self) -> NDArray[np.float64]:
+    def norms(self) -> Vector:
         """(m,) the updates' lengths; NaN of those that are not finite."""
         self.finite, norms = update_norms(*self.layers)
         return norms
@@ -508,7 +500,7 @@ class Round:
     @property
     def finite_states(self) -> list[State]:
         """The n finite models."""
-        return [report.state for report in self.finite_reports]
+        return [self.states[i] for i in self.used.tolist()]
 
     @property
     def finite_layers(self) -> list[Layers]:
@@ -516,56 +508,46 @@ class Round:
         return [self.layers[0][i] for i in self.used.tolist()]
 
     @property
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Vector:
         """(m,) FedAvg's weights."""
         return base_weights(num_examples(self.reports), self.finite)
 
-    def among_used(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    def among_used(self, gram: Matrix) -> Matrix:
         """Return the (n, n) part of an (m, m) matrix that is of the finite clients."""
         return gram[np.ix_(self.used, self.used)]
 
-    def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def spread(self, values: Vector) -> Vector:
         """Return (m,) what the n finite clients have; 0 for the others."""
         return scatter(values, self.finite, 0.0)
 
-    def equal_weights(self, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def equal_weights(self, chosen: NDArray[np.bool_]) -> Vector:
         """Return (m,) equal weights of those chosen, (n,), of the finite clients."""
         return self.spread(chosen / max(1, chosen.sum()))
 
-    def recalled(self, name: str, shape: tuple[int, ...] = ()) -> NDArray[np.float64]:
+    def recalled(self, name: str, shape: tuple[int, ...] = ()) -> Vector:
         """Return (n, *shape) what the memory keeps of the finite clients; NaN of one that is new.
 
         Raises:
             FedcrfError: The memory is of another rule or model.
         """
-        clients, memory = self.clients, self.memory
-        rows = np.full((len(clients), *shape), np.nan)
-        if not memory:
-            return rows
-        known, kept = memory.get(CLIENTS), memory.get(name)
-        if known is None or kept is None or np.shape(kept) != (len(known), *shape):
+        known, kept = self.memory.get(CLIENTS), self.memory.get(name)
+        fits = known is not None and kept is not None and np.shape(kept) == (len(known), *shape)
+        if self.memory and not fits:
             raise FedcrfError(
                 f"the memory holds no '{name}' of clients of this model: give that of the round "
                 "before, or none to begin anew"
             )
-        places = {int(client): place for place, client in enumerate(known)}
-        for place, client in enumerate(clients):
-            if client in places:
-                rows[place] = kept[places[client]]
-        return rows
+        before, new = by_client(self.memory, name), np.full(shape, np.nan)
+        rows = [before.get(client, new) for client in self.clients]
+        return np.array(rows).reshape(len(rows), *shape)
 
-    def remembered(self, **renewed: NDArray[np.float64]) -> Memory:
+    def remembered(self, **renewed: Vector) -> Memory:
         """Return the memory with new rows, (n, …) by name, of the finite clients."""
-        old = self.memory.get(CLIENTS, np.zeros(0, np.int64))
-        names = np.union1d(old, np.asarray(self.clients, np.int64))
-        kept: dict[str, NDArray[Any]] = {CLIENTS: names}
+        kept = {}
         for name, rows in renewed.items():
-            whole = np.zeros((len(names), *rows.shape[1:]), rows.dtype)
-            if len(old):
-                whole[np.searchsorted(names, old)] = self.memory[name]
-            whole[np.searchsorted(names, self.clients)] = rows
-            kept[name] = whole
-        return kept
+            known = by_client(self.memory, name) | dict(zip(self.clients, rows, strict=True))
+            kept[name] = dict(sorted(known.items()))
+        return kept_by_client(**kept)
 
     def kept(self, rule: str, shapes: Mapping[str, tuple[int, ...]]) -> Memory:
         """Return the memory as a rule of that name keeps it; an empty one in the first round.
@@ -589,8 +571,8 @@ class Round:
 
     def weighted(
         self,
-        weights: NDArray[np.float64],
-        coefficients: NDArray[np.float64] | None = None,
+        weights: Vector,
+        coefficients: Vector | None = None,
         memory: Memory | None = None,
         reason: str | None = None,
     ) -> AggregationResult:
@@ -598,6 +580,14 @@ class Round:
         return weighted_result(
             self.model, self.reports, weights, self.finite, coefficients, memory, reason
         )
+
+    def clipped(
+        self, chosen: NDArray[np.bool_], norms: Vector, longest: float, memory: Memory, reason: str
+    ) -> AggregationResult:
+        """Return the plain mean of the chosen, (n,), of (m,) updates clipped to a length."""
+        weights = self.equal_weights(chosen)
+        clips = np.where(weights > 0, clip_factors(norms, self.finite, longest), 0.0)
+        return self.weighted(weights, weights * clips, memory, reason)
 
     def nobody(self, memory: Memory | None = None) -> AggregationResult:
         """Return the result where no report is finite: the model stays."""
@@ -630,8 +620,9 @@ def check_honest_majority(rule: Rule, setting: str, attackers: int, num_clients:
 class Deciding(Rule):
     """A rule that decides on a `Round`.
 
-    A run gives its settings ``num_byzantine`` or ``attackers`` (f) and ``seed`` a value if it has
-    such and they are None. Half of the clients or more cannot be Byzantine.
+    If its settings ``num_byzantine`` or ``attackers`` (f) and ``seed`` are None, a run gives them
+    its number of attackers and its seed; outside a run they are 0. Half of the clients or more
+    cannot be Byzantine.
     """
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:

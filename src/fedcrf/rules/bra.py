@@ -6,14 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Positive, Truth
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import EPSILON
-
-FIRST_HONESTY = 0.95
-"""The probability of honesty from which the source's inner iterations start."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class BRA(Deciding):
         total = honesty.sum()
         return given.weighted(given.spread(honesty / total if total > 0 else honesty))
 
-    def _honesty(self, given: Round) -> NDArray[np.float64]:
+    def _honesty(self, given: Round) -> Vector:
         """Return (n,) probabilities of honesty of the finite clients."""
         geometry = given.products
         gram, inner = given.among_used(geometry.gram), geometry.origin_inner[given.used]
@@ -71,11 +67,9 @@ class BRA(Deciding):
                 break
         return honesty
 
-    def _updated(
-        self, losses: NDArray[np.float64], before: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _updated(self, losses: Vector, before: Vector) -> Vector:
         """Return the probabilities that agree with their own mean; those before if all vanish."""
-        honesty = np.full(len(losses), FIRST_HONESTY)
+        honesty = np.full(len(losses), 0.95)  # where the source starts
         for _ in range(self.iterations):
             others = 1.0 - honesty.mean()
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -89,11 +83,8 @@ class BRA(Deciding):
         return honesty
 
 
-def _spread(
-    gram: NDArray[np.float64], shares: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], float]:
+def _spread(gram: Matrix, shares: Vector) -> tuple[Vector, float]:
     """Return (m,) squared distances to the mean Σ s_i u_i, and their mean by the shares."""
     products = gram @ shares
-    squared = np.diagonal(gram) - 2.0 * products + shares @ products
-    squared = np.maximum(squared, 0.0)
+    squared = np.maximum(np.diagonal(gram) - 2.0 * products + shares @ products, 0.0)
     return squared, float(shares @ squared)

@@ -26,14 +26,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Count, Natural, Positive
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import (
-    ROUNDS,
-    AggregationResult,
-    Deciding,
-    Memory,
-    Round,
-    stepped_state,
-)
+from fedcrf.rules.base import ROUNDS, AggregationResult, Deciding, Memory, Round, stepped_state
 from fedcrf.rules.state import State, update_of
 from fedcrf.statistics import is_floating, weighted_average
 
@@ -109,16 +102,14 @@ class ByzFLRule(Deciding):
 
     They get float32 updates, all floating-point tensors in one vector, and no counts of examples.
     Integer tensors are the plain mean, rounded. A rule has the settings that its parts need: their
-    own, ``attackers`` (f; by default the run's true number, outside a run 0) and ``seed`` (by
-    default the run's; each round draws anew). A report that is not finite is excluded, and counts
-    as one of the f. If too few clients report for f, the largest f that ByzFL accepts is used, with
-    one warning.
+    own, ``attackers`` and ``seed`` (see `Deciding`); each round draws anew. A report that is not
+    finite is excluded, and counts as one of the f. If too few clients report for f, the largest f
+    that ByzFL accepts is used, with one warning.
 
     MoNNA is made for peers that trust themselves. It assumes that the report at place ``idx`` (by
-    default the first) is honest, and averages the m − f reports nearest to it. A server has no such
-    client. If attackers are drawn, the first client may be one of them, and then leads the model;
-    ByzFL's own benchmark puts honest clients first. After Bucketing ``idx`` is the place of a
-    bucket, another one in each round.
+    default the first) is honest. A server has no such client: if attackers are drawn, the first one
+    may be one of them, and then leads the model. After Bucketing ``idx`` is the place of a bucket,
+    another one in each round.
 
     Where ByzFL gives no result: if the updates are equal (SMEA, CAF), it is that update; if CAF has
     nothing to filter, as with f = 0, it is the mean. Bucketing without ``s`` makes the largest
@@ -127,18 +118,11 @@ class ByzFLRule(Deciding):
     """
 
     remembers: ClassVar[bool] = True
-    called: ClassVar[str]
-    pre_aggregators: ClassVar[tuple[str, ...]]
     parts: ClassVar[tuple[Part, ...]]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class has no place in a module: it is found by the rule's name.
         return _rule_of, (self.name, asdict(self))
-
-    @property
-    def name(self) -> str:
-        """The rule's name."""
-        return self.called
 
     def check_clients(self, num_clients: int) -> None:
         """Raise a `FedcrfError` if ByzFL refuses so many attackers of so many clients."""
@@ -154,7 +138,7 @@ class ByzFLRule(Deciding):
         """
         with np.errstate(over="ignore", invalid="ignore"):
             updates = np.stack(
-                [update_of(each.state, given.model, dtype=np.float32) for each in given.reports]
+                [update_of(state, given.model, dtype=np.float32) for state in given.states]
             )
         finite = given.finite = np.asarray(np.isfinite(updates).all(axis=1))
         if not finite.any():
@@ -205,7 +189,7 @@ class ByzFLRule(Deciding):
         itself is not finite, it is the next one, or the last.
         """
         trusted: int | None = getattr(self, "idx", None)
-        if trusted is None or trusted >= len(finite) or "bucketing" in self.pre_aggregators:
+        if trusted is None or trusted >= len(finite) or self._has_buckets:
             return self
         place = min(int(finite[:trusted].sum()), int(finite.sum()) - 1)
         return replace(self, **{"idx": place})
@@ -231,7 +215,7 @@ class ByzFLRule(Deciding):
     def _refusal(self, num_reports: int, attackers: int) -> str | None:
         """Return why ByzFL refuses so many attackers of so many reports; None where it does not."""
         vectors = num_reports
-        if "bucketing" in self.pre_aggregators:
+        if self._has_buckets:
             vectors = math.ceil(vectors / self._bucket_size(vectors, attackers))
         buckets = f" in {vectors} buckets" if vectors < num_reports else ""
         start = f"{self.name}: {attackers} attackers among {num_reports} reports"
@@ -241,6 +225,11 @@ class ByzFLRule(Deciding):
         if any(each.takes_f for each in before) and attackers >= num_reports:
             return f"{start} are all of them"
         return None
+
+    @property
+    def _has_buckets(self) -> bool:
+        """Whether Bucketing, whose setting is ``s``, is among the parts."""
+        return hasattr(self, "s")
 
     def _bucket_size(self, num_vectors: int, attackers: int) -> int:
         given: int | None = getattr(self, "s", None)
@@ -295,8 +284,7 @@ def byzfl_rule(name: str) -> type[ByzFLRule]:
         namespace={
             "__doc__": f"ByzFL's {', then '.join(kinds)}.",
             "__module__": __name__,
-            "called": name,
-            "pre_aggregators": tuple(before),
+            "name": name,
             "parts": parts,
         },
     )
@@ -311,7 +299,7 @@ def _moved(given: Round, aggregate: NDArray[np.float32]) -> State:
     """Return w_t + the aggregate; integer tensors are the mean of the finite reports', rounded."""
     plain = given.finite / given.finite.sum()
     integers = {
-        name: weighted_average([report.state[name] for report in given.reports], plain)
+        name: weighted_average([state[name] for state in given.states], plain)
         for name, array in given.model.items()
         if not is_floating(array.dtype)
     }

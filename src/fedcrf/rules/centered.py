@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Natural, Positive
-from fedcrf.rules.base import ROUNDS, AggregationResult, Deciding, Round, stepped_state
+from fedcrf.rules.base import (
+    ROUNDS,
+    AggregationResult,
+    Deciding,
+    Matrix,
+    Round,
+    Vector,
+    stepped_state,
+)
 from fedcrf.rules.state import floating_layers, layers_alike, merged, update_of
 from fedcrf.statistics import centred_geometry, weighted_average
 
@@ -26,19 +34,19 @@ class CenteredClipping(Deciding):
     buckets of updates, drawn anew each round, as in "Byzantine-Robust Learning on Heterogeneous
     Datasets via Bucketing" (Karimireddy, He and Jaggi, ICLR 2022). Settings are those of that
     paper's code, epfml/byzantine-robust-noniid-optimizer: three iterations, τ = 10, buckets of
-    two. FLPoison has one iteration and τ = 100, ByzFL one and 100 as well. The code divides τ by
-    1 − β for worker momentum β if it is asked to: set ``clip`` to 100 for β = .9. What it clips are
-    gradients. Here updates are clipped, which are about a learning rate times as long.
+    two. The code divides τ by 1 − β for worker momentum β if it is asked to: set ``clip`` to 100
+    for β = .9. What it clips are gradients. Here updates are clipped, which are about a learning
+    rate times as long.
 
-    Worker momentum is a matter of local training. All updates count alike, and integer tensors are
-    their plain mean. The iteration needs only the Gram matrix of the updates and z about their
-    mean. The result's weights are the coefficients of the updates in it, scaled to sum to 1.
+    All updates count alike, and integer tensors are their plain mean. The iteration needs only the
+    Gram matrix of the updates and z about their mean. The result's weights are the coefficients of
+    the updates in it, scaled to sum to 1.
 
     Attributes:
         clip: τ, above 0.
         iterations: Iterations a round.
         bucket_size: Updates in a bucket; the last one holds what is left. 1 for none.
-        seed: Of the draws of buckets. By default the run's; outside a run 0.
+        seed: Of the draws of buckets (see `Deciding`).
     """
 
     remembers: ClassVar[bool] = True
@@ -54,7 +62,7 @@ class CenteredClipping(Deciding):
         size = sum(len(layer) for layer in floating_layers(model))
         last = given.kept(self.name, {CENTER: (size,), ROUNDS: ()}).get(CENTER)
         center = model if last is None else stepped_state(model, last, model)
-        states = [center, *(report.state for report in given.reports)]
+        states = [center, *given.states]
         origin, *points = layers_alike(model, [model, *states])
         geometry = centred_geometry(points, origin)
         finite = given.finite = geometry.finite[1:]
@@ -65,10 +73,9 @@ class CenteredClipping(Deciding):
         used = np.flatnonzero(geometry.finite)
         draws, kept = given.drawing(self.seed)
         buckets = self._buckets(given.clients, draws)
+        gram = geometry.gram[np.ix_(used, used)]
         coefficients = np.zeros(len(states))
-        coefficients[used] = clipped_mean(
-            geometry.gram[np.ix_(used, used)], buckets, self.clip, self.iterations
-        )
+        coefficients[used] = clipped_mean(gram, buckets, self.clip, self.iterations)
         plain = np.array([0.0, *(finite / finite.sum())])
         state = merged(
             model,
@@ -87,25 +94,21 @@ class CenteredClipping(Deciding):
             memory={CENTER: update_of(state, model, dtype=dtype), **kept},
         )
 
-    def _buckets(self, clients: Sequence[int], draws: np.random.Generator) -> NDArray[np.float64]:
+    def _buckets(self, clients: Sequence[int], draws: np.random.Generator) -> Matrix:
         """Return (k, m) weights that make the k buckets' means of m updates."""
         # By identity, so that the order in which reports arrive changes nothing.
         order = np.argsort(clients, kind="stable")
         if self.bucket_size > 1:
             order = draws.permutation(order)
-        places = [
-            order[start : start + self.bucket_size]
-            for start in range(0, len(order), self.bucket_size)
-        ]
-        buckets = np.zeros((len(places), len(order)))
-        for row, place in zip(buckets, places, strict=True):
-            row[place] = 1.0 / len(place)
+        size = self.bucket_size
+        buckets = np.zeros((math.ceil(len(order) / size), len(order)))
+        for number, row in enumerate(buckets):
+            places = order[number * size : (number + 1) * size]
+            row[places] = 1.0 / len(places)
         return buckets
 
 
-def clipped_mean(
-    gram: NDArray[np.float64], buckets: NDArray[np.float64], clip: float, iterations: int
-) -> NDArray[np.float64]:
+def clipped_mean(gram: Matrix, buckets: Matrix, clip: float, iterations: int) -> Vector:
     """Run z ← z + mean of (v_i − z) min(1, τ/‖v_i − z‖), on the Gram matrix alone.
 
     ``gram`` has the (1 + m, 1 + m) inner products of the first z and the updates, about any point;

@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Self
+from typing import Literal, Self
 
 import numpy as np
 
-from fedcrf.checks import Natural, is_number, one_of
+from fedcrf.checks import Natural, is_number
 from fedcrf.errors import FedcrfError
-from fedcrf.rules.base import (
-    AggregationResult,
-    Deciding,
-    Round,
-    check_honest_majority,
-)
+from fedcrf.rules.base import AggregationResult, Deciding, Round, check_honest_majority
 from fedcrf.rules.state import Reduce, State, merged
 from fedcrf.statistics import distances_to_extremes, median_of, trimmed_mean_of
 
@@ -59,20 +54,11 @@ class TrimmedMean(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the trimmed mean of the clients' models."""
-        return _pick(
-            given,
-            given.finite_states,
-            lambda rows: trimmed_mean_of(rows, self._trim(len(rows))),
-        )
-
-    def _trim(self, num_rows: int) -> int:
-        """Return ⌊βm⌋ for β as it is written, so that ⌊0.29 · 100⌋ is 29."""
+        m = len(given.finite_states)
         fraction = DEFAULT_FRACTION if self.fraction is None else self.fraction
-        return min(math.floor(round(fraction * num_rows, 9)), (num_rows - 1) // 2)
-
-
-BASES = ("trimmed-mean", "median")
-"""The rules that FoundationFL strengthens in its paper."""
+        cut = math.floor(round(fraction * m, 9))  # of β as it is written: ⌊0.29 · 100⌋ is 29
+        trim = min(cut, (m - 1) // 2)
+        return _pick(given, given.finite_states, lambda rows: trimmed_mean_of(rows, trim))
 
 
 @dataclass(frozen=True)
@@ -87,13 +73,12 @@ class FoundationFL(Deciding):
     known to us.
 
     Attributes:
-        base: Which rule: of `BASES`.
-        num_byzantine: f, fewer than half of the clients; only the trimmed mean uses it. By default
-            a run informs the rule of its number of attackers; outside a run it is 0.
+        base: Which rule: those that it strengthens in its paper.
+        num_byzantine: f (see `Deciding`); only the trimmed mean uses it.
         copies: How many synthetic updates; by default half of the reports, rounded up.
     """
 
-    base: Annotated[str, one_of(BASES)] = "trimmed-mean"
+    base: Literal["trimmed-mean", "median"] = "trimmed-mean"
     num_byzantine: Natural | None = None
     copies: Natural | None = None
 

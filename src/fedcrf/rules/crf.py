@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF, base_weights
+from fedcrf.crf import ClientCRF, EvidenceCRF, Posterior, RobustCRF
 from fedcrf.crf.memory import sketch_seed_of
 from fedcrf.rules.base import (
     AggregationResult,
@@ -35,15 +35,13 @@ class CRF(ClientCRF, Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Infer the weights from the updates w_i − w_t, then average."""
-        return _result(given, self._posterior(given))
-
-    def _posterior(self, given: Round) -> Posterior:
-        """Return the weights and their causes; what else is (m, m) is freed before the average."""
-        # The round would keep its layers while it averages.
-        statistics = self.statistics(*models_of(given.model, given.reports))
-        posterior = self.infer_from_statistics(statistics, num_examples(given.reports))
-        large = len(given.reports) > LARGEST_AFFINITY and isinstance(posterior.affinity, np.ndarray)
-        return replace(posterior, affinity=None) if large else posterior
+        # Neither the layers nor the (m, m) statistics are kept while the models are averaged.
+        posterior = self.infer_from_statistics(
+            self.statistics(*models_of(given.model, given.reports)), num_examples(given.reports)
+        )
+        if len(given.reports) > LARGEST_AFFINITY and isinstance(posterior.affinity, np.ndarray):
+            posterior = replace(posterior, affinity=None)
+        return _result(given, posterior)
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Return the rule with secret signs; see `Rule.with_secret_signs`."""
@@ -114,11 +112,11 @@ class CRFRobustEvidence(CRFRobust):
 
 
 def _result(given: Round, posterior: Posterior) -> AggregationResult:
-    finite = ~posterior.excluded
+    given.finite = ~posterior.excluded
     return AggregationResult(
         state=average_states(given.model, given.reports, posterior.weights, posterior.coefficients),
         weights=posterior.weights,
-        base_weights=base_weights(num_examples(given.reports), finite),
+        base_weights=given.shares,
         excluded=posterior.excluded,
         posterior=posterior,
         memory=posterior.memory,

@@ -13,6 +13,7 @@ from fedcrf.rules.base import (
     AggregationResult,
     Deciding,
     Round,
+    Vector,
     reported_evidence,
 )
 
@@ -57,12 +58,12 @@ class FedDisco(Deciding):
         return given.weighted(weights)
 
 
-def _given(reported: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _given(reported: Vector) -> NDArray[np.bool_]:
     """Return (m,) bool: whose number can be a divergence."""
     return np.isfinite(reported) & (reported >= 0)
 
 
-def _relative(reported: NDArray[np.float64]) -> NDArray[np.float64]:
+def _relative(reported: Vector) -> Vector:
     """Return (m,) divergences over their sum, of which one at least is given."""
     given = _given(reported)
     most = reported[given].max()

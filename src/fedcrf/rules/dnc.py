@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 from fedcrf.checks import Count, Fraction, Natural, NotNegative
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round
 from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, blocks
 from fedcrf.statistics.one_pass import checked_dimension, excluding
-
-TIE = 12
-"""Decimals of a score beyond which clients tie; then the first are kept."""
 
 PART = 1 << 15
 """Coordinates of a part from which some are drawn."""
@@ -37,9 +34,8 @@ class DnC(Deciding):
     it; a common other version (JianXu95/SignGuard) has one iteration of 1,000 coordinates.
 
     Attributes:
-        seed: Of the draws of coordinates. By default the run's; outside a run 0.
-        num_byzantine: f, fewer than half of the clients. By default a run informs the rule of its
-            number of attackers; outside a run it is 0.
+        seed: Of the draws of coordinates (see `Deciding`).
+        num_byzantine: f (see `Deciding`).
         sampled: The share of coordinates in an iteration, above 0.
         iterations: How many.
         filter_fraction: c; c·f updates are out of an iteration, rounded up.
@@ -66,15 +62,15 @@ class DnC(Deciding):
         left = np.ones(len(given.used), np.bool_)
         for gram in grams if left.any() else ():
             _, vectors = np.linalg.eigh(gram)
-            # Rounded, so that scores that are equal but for rounding, as those of two clients, tie.
-            order = np.argsort(np.round(vectors[:, -1] ** 2, TIE), kind="stable")
+            # Scores that are equal but for rounding, as those of two clients, tie: the first stay.
+            order = np.argsort(np.round(vectors[:, -1] ** 2, 12), kind="stable")
             left[order[max(1, len(left) - out) :]] = False
         reason = "every client is an outlier in some iteration"
         return given.weighted(given.equal_weights(left), memory=kept, reason=reason)
 
     def _grams(
         self, models: Sequence[Layers], origin: Layers, draws: np.random.Generator
-    ) -> tuple[NDArray[np.bool_], list[NDArray[np.float64]]]:
+    ) -> tuple[NDArray[np.bool_], list[Matrix]]:
         """Return who is finite, and the Gram matrix of each iteration's coordinates."""
         check_installed("threadpoolctl", wanted_by="dnc: ")
         from threadpoolctl import threadpool_limits
@@ -107,7 +103,7 @@ def drawn_columns(draws: np.random.Generator, dimension: int, count: int) -> NDA
 
 def sampled_grams(
     clients: Sequence[Layers], origin: Layers, chosen: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], list[NDArray[np.float64]]]:
+) -> tuple[NDArray[np.bool_], list[Matrix]]:
     """Return (m,) whether each update is finite, and the Gram matrix of each choice of columns.
 
     ``chosen`` are k choices, (k, d) bool. The matrices are of the updates about their mean; they

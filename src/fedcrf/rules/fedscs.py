@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Positive, Share
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import EPSILON
 
 
@@ -52,7 +51,7 @@ class FedSCS(Deciding):
         return given.weighted(given.spread(weights), memory=given.remembered(scores=scores))
 
 
-def cosines_to_others(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+def cosines_to_others(gram: Matrix) -> Vector:
     """Return (n,) max(0, cos(u_i, Σ_{j≠i} u_j)) of (n, n) inner products; 0 without a length."""
     squares, sums = np.diagonal(gram), gram.sum(axis=1)
     others = sums.sum() - 2.0 * sums + squares

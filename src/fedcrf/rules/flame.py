@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Natural, NotNegative
-from fedcrf.crf.evidence import clip_factors
 from fedcrf.extras import check_installed
 from fedcrf.rules.base import AggregationResult, Deciding, Round, is_buffer
 from fedcrf.rules.state import State, floating_names
@@ -28,13 +27,12 @@ class FLAME(Deciding):
     deviation λS.
 
     Noise is the paper's, with its λ for images; zhmzm/FLAME has the same λ, times the median length
-    of the cluster's updates alone. FLPoison (vio1etus/FLPoison) has a λ of 1.2e-5 and S as here,
-    and multiplies by the standard deviation of each tensor, which is not in the paper. Clustering
-    of whole models with one sample to a core and a single cluster allowed is as in both; the paper
-    leaves it open.
+    of the cluster's updates alone. Clustering of whole models with one sample to a core and a
+    single cluster allowed is as there and in FLPoison (vio1etus/FLPoison); the paper leaves it
+    open.
 
     Attributes:
-        seed: Of the draws of noise. By default the run's; outside a run 0.
+        seed: Of the draws of noise (see `Deciding`).
         noise: λ; 0 for none.
     """
 
@@ -51,15 +49,10 @@ class FLAME(Deciding):
         if not geometry.finite.any():
             return given.nobody(kept)
         bound = float(np.median(geometry.norms[given.used]))
-        weights = given.equal_weights(majority(given.among_used(geometry.model_cosines)))
-        clipped = weights * clip_factors(geometry.norms, geometry.finite, bound)
-        result = given.weighted(
-            weights,
-            np.where(weights > 0, clipped, 0.0),
-            memory=kept,
-            reason="no cluster holds more than half of the clients",
-        )
-        if weights.any() and self.noise * bound > 0:
+        chosen = majority(given.among_used(geometry.model_cosines))
+        reason = "no cluster holds more than half of the clients"
+        result = given.clipped(chosen, geometry.norms, bound, kept, reason)
+        if chosen.any() and self.noise * bound > 0:
             _add_noise(result.state, self.noise * bound, draws)
         return result
 

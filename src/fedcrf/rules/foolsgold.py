@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcrf.rules.base import AggregationResult, Deciding, Round
-from fedcrf.rules.state import State, floating_names, update_of
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
+from fedcrf.rules.state import floating_names, update_of
 from fedcrf.statistics import EPSILON
 
 
@@ -25,21 +24,21 @@ class FoolsGold(Deciding):
     It follows the authors' code for networks (github.com/DistributedML/FoolsGold, deep-fg), which
     keeps the weight matrix of the output layer and divides by m: here the last floating-point
     tensor with two dimensions or more, or the whole model if there is none. Their code for a linear
-    model sums updates of length 1 at most, with an ε of 1e-5 and no division. FLPoison
-    (vio1etus/FLPoison) follows that, and compares features of the output layer that are largest in
-    the global model. If all histories point one way, the authors divide by zero; here the model
-    stays.
+    model, which FLPoison follows, sums updates of length 1 at most, with an ε of 1e-5 and no
+    division. If all histories point one way, the authors divide by zero; here the model stays.
     """
 
     remembers: ClassVar[bool] = True
 
     def decide(self, given: Round) -> AggregationResult:
         """Move the model by the weighted updates."""
-        used = given.finite_reports
+        used = given.finite_states
         if not used:
             return given.nobody(given.memory)
-        names = _output_layer(given.model)
-        updates = np.stack([update_of(report.state, given.model, names) for report in used])
+        floating = floating_names(given.model)
+        # The output layer's weights, or the whole model if it has no such tensor.
+        names = [name for name in floating if given.model[name].ndim > 1][-1:] or floating
+        updates = np.stack([update_of(state, given.model, names) for state in used])
         before = given.recalled("history", updates.shape[1:])
         history = np.where(np.isnan(before), 0.0, before) + updates
         trust = foolsgold_weights(history)
@@ -51,7 +50,7 @@ class FoolsGold(Deciding):
         )
 
 
-def foolsgold_weights(history: NDArray[np.float64]) -> NDArray[np.float64]:
+def foolsgold_weights(history: Matrix) -> Vector:
     """Return (n,) weights α in [0, 1] of (n, k) histories; all 0 if all point one way."""
     lengths = np.linalg.norm(history, axis=1)
     scaled = history / np.where(lengths > 0, lengths, 1.0)[:, None]
@@ -69,9 +68,3 @@ def foolsgold_weights(history: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(divide="ignore"):
         logit = np.log(unlike / (1.0 - np.minimum(unlike, 0.99)))  # above it the weight is 1
     return np.asarray(np.clip(logit + 0.5, 0.0, 1.0))
-
-
-def _output_layer(model: State) -> list[str]:
-    """Return the name of the output layer's weights, or those of the whole model."""
-    floating = floating_names(model)
-    return [name for name in floating if model[name].ndim > 1][-1:] or floating

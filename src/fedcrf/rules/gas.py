@@ -38,9 +38,8 @@ class GAS(Deciding):
     Attributes:
         groups: How many groups.
         base: The rule within a group: bulyan, krum, median or trimmed-mean.
-        num_byzantine: f, fewer than half of the clients. By default a run informs the rule of its
-            number of attackers; outside a run it is 0, and the rule is `Uniform`.
-        seed: Of the draws of groups. By default the run's; outside a run 0.
+        num_byzantine: f (see `Deciding`); with 0 the rule is `Uniform`.
+        seed: Of the draws of groups (see `Deciding`).
     """
 
     remembers: ClassVar[bool] = True

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Count, NotNegative, Positive
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import EPSILON
 from fedcrf.statistics.one_pass import scatter
 
@@ -22,8 +21,10 @@ class GeometricMedian(Deciding):
     """The vector of least total distance to the updates (Chen, Su and Xu, POMACS 2017).
 
     All updates count alike. It is computed by Weiszfeld's iterations (Tôhoku Mathematical Journal,
-    1937). The paper, "Distributed statistical machine learning in adversarial settings", first
-    takes the means of batches of clients; here every client is a batch.
+    1937): v_i ∝ 1 / ‖z − u_i‖ with z = Σ v_j u_j, from the mean on. If z meets an update, that
+    update's pull is compared with the others' (Vardi and Zhang, PNAS 2000), so that z moves on
+    unless it is the median. The paper, "Distributed statistical machine learning in adversarial
+    settings", first takes the means of batches of clients; here every client is a batch.
 
     Attributes:
         iterations: The most iterations.
@@ -36,14 +37,29 @@ class GeometricMedian(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the geometric median of the clients' models."""
-        gram = given.geometry.gram
-        shares = given.equal_weights(np.ones(len(given.used), np.bool_))
-        return given.weighted(weiszfeld(gram, shares, self.iterations, self.tolerance))
+        gram = given.among_used(given.geometry.gram)
+        shares = np.full(len(gram), 1.0 / max(1, len(gram)))
+        weights = shares
+        typical = float(np.mean(np.diagonal(gram))) if len(gram) else 0.0
+        for _ in range(self.iterations if typical > 0 else 0):
+            distances = _distances(gram, weights)
+            met = distances <= EPSILON * np.sqrt(typical)
+            pull = np.where(met, 0.0, shares / np.where(met, 1.0, distances))
+            towards = pull / pull.sum()
+            force = float(pull.sum()) * _length(gram, towards - weights)
+            stay = min(1.0, float(shares[met].sum()) / force) if force > 0 else 1.0
+            step = (1.0 - stay) * (towards - weights)
+            weights = weights + step
+            if _length(gram, step) <= self.tolerance * np.sqrt(typical):
+                break
+        return given.weighted(given.spread(weights))
 
 
 @dataclass(frozen=True)
 class RFA(Deciding):
     """Smoothed, sample-weighted Weiszfeld from the weighted mean (Pillutla et al., IEEE TSP 2022).
+
+    It is v_i ∝ n_i / max(ν, ‖z − u_i‖) with z = Σ v_j u_j, the paper's algorithm 2.
 
     Attributes:
         iterations: Number of iterations.
@@ -55,77 +71,23 @@ class RFA(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the smoothed geometric median of the models."""
-        gram = given.geometry.gram
-        return given.weighted(
-            smoothed_weiszfeld(gram, given.shares, self.iterations, self.smoothing)
-        )
+        gram, shares = given.geometry.gram, given.shares
+        counted = shares > 0
+        gram, shares = gram[np.ix_(counted, counted)], shares[counted]
+        weights = shares
+        for _ in range(self.iterations if len(shares) else 0):
+            pull = shares / np.maximum(self.smoothing, _distances(gram, weights))
+            weights = pull / pull.sum()
+        return given.weighted(scatter(weights, counted, 0.0))
 
 
-def weiszfeld(
-    gram: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    iterations: int,
-    tolerance: float,
-) -> NDArray[np.float64]:
-    """Run v_i ∝ s_i / ‖z − u_i‖ with z = Σ v_j u_j from v = s, on the Gram matrix alone.
-
-    If z meets an update, that update's pull is compared with the others' (Vardi and Zhang, PNAS
-    2000), so that z moves on unless it is the median.
-
-    Args:
-        gram: (m, m) inner products of the updates about their mean; NaN where the share is 0.
-        shares: (m,) weights s of the distances; an update of share 0 is excluded.
-        iterations: The most iterations.
-        tolerance: Ends when z moves less than this, relative to the updates' typical distance
-            from their mean.
-
-    Returns:
-        (m,) weights v; they sum to 1, or are all 0 where the shares are.
-    """
-    used = np.flatnonzero(shares)
-    products, s = gram[np.ix_(used, used)], shares[used]
-    weights = s
-    typical = float(np.mean(np.diagonal(products))) if len(used) else 0.0
-    for _ in range(iterations if typical > 0 else 0):
-        distances = _distances(products, weights)
-        met = distances <= EPSILON * np.sqrt(typical)
-        pull = np.where(met, 0.0, s / np.where(met, 1.0, distances))
-        towards = pull / pull.sum()
-        force = float(pull.sum()) * _length(products, towards - weights)
-        stay = min(1.0, float(s[met].sum()) / force) if force > 0 else 1.0
-        step = (1.0 - stay) * (towards - weights)
-        weights = weights + step
-        if _length(products, step) <= tolerance * np.sqrt(typical):
-            break
-    return scatter(weights, shares != 0, 0.0)
-
-
-def smoothed_weiszfeld(
-    gram: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    iterations: int,
-    smoothing: float,
-) -> NDArray[np.float64]:
-    """Run v_i ∝ s_i / max(ν, ‖z − u_i‖) with z = Σ v_j u_j from v = s (RFA's algorithm 2).
-
-    Arguments and result are those of `weiszfeld`; ``smoothing`` is ν > 0.
-    """
-    used = np.flatnonzero(shares)
-    products, s = gram[np.ix_(used, used)], shares[used]
-    weights = s
-    for _ in range(iterations if len(used) else 0):
-        pull = s / np.maximum(smoothing, _distances(products, weights))
-        weights = pull / pull.sum()
-    return scatter(weights, shares != 0, 0.0)
-
-
-def _distances(products: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ‖z − u_i‖ for z = Σ v_j u_j, from the Gram matrix."""
-    inner = products @ weights
-    squared = weights @ inner - 2.0 * inner + np.diagonal(products)
+def _distances(gram: Matrix, weights: Vector) -> Vector:
+    """Return ‖z − u_i‖ for z = Σ v_j u_j."""
+    inner = gram @ weights
+    squared = weights @ inner - 2.0 * inner + np.diagonal(gram)
     return np.asarray(np.sqrt(np.maximum(squared, 0.0)))
 
 
-def _length(products: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """Return ‖Σ v_j u_j‖, from the Gram matrix."""
-    return float(np.sqrt(max(0.0, float(weights @ products @ weights))))
+def _length(gram: Matrix, weights: Vector) -> float:
+    """Return ‖Σ v_j u_j‖."""
+    return float(np.sqrt(max(0.0, float(weights @ gram @ weights))))

@@ -6,46 +6,36 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Natural
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Round, Vector
 from fedcrf.statistics import UpdateGeometry
 
 
 @dataclass(frozen=True)
-class _Selecting(Deciding):
-    """The plain mean of the updates with the best Krum scores, one of them or m − f."""
+class Krum(Deciding):
+    """The update with the least sum of squared distances to its nearest (Blanchard et al., 2017).
 
-    single: ClassVar[bool]
+    Attributes:
+        num_byzantine: f (see `Deciding`); the score is over the m − f − 2 nearest others, but at
+            least one.
+    """
+
+    single: ClassVar[bool] = True
     num_byzantine: Natural | None = None
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the chosen clients' models."""
-        f = self.num_byzantine or 0
+        f, n = self.num_byzantine or 0, len(given.used)
         order = np.argsort(krum_scores(given.geometry, f), kind="stable")
-        available = len(given.used)
-        best = order[: 1 if self.single else max(1, available - f)][:available]
+        best = order[: min(n, 1 if self.single else max(1, n - f))]
         weights = np.zeros(len(given.reports))
         weights[best] = 1.0 / max(1, len(best))
         return given.weighted(weights)
 
 
 @dataclass(frozen=True)
-class Krum(_Selecting):
-    """The update with the least sum of squared distances to its nearest (Blanchard et al., 2017).
-
-    Attributes:
-        num_byzantine: f, fewer than half of the clients; the score is over the m − f − 2 nearest
-            others, but at least one. By default a run informs the rule of its number of attackers;
-            outside a run it is 0.
-    """
-
-    single: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class MultiKrum(_Selecting):
+class MultiKrum(Krum):
     """The plain mean of the m − f updates with the best Krum scores (Blanchard et al., 2017).
 
     Attributes:
@@ -55,15 +45,11 @@ class MultiKrum(_Selecting):
     single: ClassVar[bool] = False
 
 
-def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> NDArray[np.float64]:
-    """Return each update's sum of squared distances to its m − f − 2 nearest others.
+def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> Vector:
+    """Return (m,) sums of an update's squared distances to its m − f − 2 nearest others.
 
-    Args:
-        geometry: The updates about their mean, which keeps the digits of their differences.
-        num_byzantine: f.
-
-    Returns:
-        (m,) scores; infinite for an update that is not finite, which m does not count.
+    They are infinite for updates that are not finite, which m does not count. The geometry is that
+    of the updates about their mean, which keeps the digits of their differences.
     """
     used = np.flatnonzero(geometry.finite)
     gram = geometry.gram[np.ix_(used, used)]

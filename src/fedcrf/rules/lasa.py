@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Positive, Share
 from fedcrf.crf.evidence import clip_factors
-from fedcrf.rules.base import AggregationResult, Deciding, Round, average_states
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector, average_states
 from fedcrf.rules.state import State, floating_names, update_of
 from fedcrf.statistics.inputs import blocks
 
@@ -29,10 +29,9 @@ class LASA(Deciding):
     is kept, all are. The tensor moves by the plain mean of the kept updates.
 
     It follows the authors' code (github.com/JiiahaoXU/LASA) and its defaults. That changes updates
-    in place, so that what is averaged is sparse. FLPoison (vio1etus/FLPoison) averages the clipped
-    updates before they are sparse, measures them before they are clipped, and has a λ_n of 2. The
-    median of an even number is the mean of the middle two, as in FLPoison; the authors clip to the
-    lower one. A value at its bound is out, and so are all if they are equal, despite rounding.
+    in place, so that what is averaged is sparse. The median of an even number is the mean of the
+    middle two; the authors clip to the lower one. A value at its bound is out, and so are all if
+    they are equal, despite rounding.
 
     Attributes:
         norm_bound: λ_n, of lengths.
@@ -74,13 +73,13 @@ class LASA(Deciding):
         into: NDArray[Any],
         before: NDArray[Any],
         after: Sequence[NDArray[Any]],
-        clip: NDArray[np.float64],
-        thresholds: NDArray[np.float64],
+        clip: Vector,
+        thresholds: Vector,
     ) -> None:
         """Write a tensor of the global model, moved by the clients that are kept in it."""
         layers, origin = [[tensor.reshape(-1)] for tensor in after], [before.reshape(-1)]
 
-        def sparse() -> Iterator[NDArray[np.float64]]:
+        def sparse() -> Iterator[Matrix]:
             for _, block in blocks(layers, origin):
                 if _is_sparse(before):
                     block[np.abs(block) <= thresholds[:, None]] = 0.0
@@ -104,7 +103,7 @@ class LASA(Deciding):
             start = stop
 
 
-def usual(values: NDArray[np.float64], bound: float) -> NDArray[np.bool_]:
+def usual(values: Vector, bound: float) -> NDArray[np.bool_]:
     """Return (n,) bool, whose value is fewer than so many standard deviations from the median.
 
     Nobody's is if the values are the same, or if one of them is not a number.

@@ -73,7 +73,7 @@ class FedNova(Deciding):
         for name, array in given.model.items():
             plain = is_buffer(name, self.buffers) and not self.normalise_buffers
             state[name] = weighted_average(
-                [array, *(report.state[name] for report in given.reports)],
+                [array, *(each[name] for each in given.states)],
                 averaged if plain and shares.any() else with_global,
             )
         return AggregationResult(state, coefficients, shares, excluded=~given.finite)

@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Positive, Settings, Share
 
-Moments = Mapping[str, NDArray[np.float64]]
-"""By name, what an optimizer keeps for one tensor, in the tensor's shape."""
+Tensor = NDArray[np.float64]
+"""Numbers for one tensor of the model, in its shape."""
+
+Moments = Mapping[str, Tensor]
+"""By name, what an optimizer keeps for one tensor."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,7 @@ class ServerOptimizer(Settings, ABC):
         return {}
 
     @abstractmethod
-    def step(
-        self, update: NDArray[np.float64], moments: Moments
-    ) -> tuple[NDArray[np.float64], Moments]:
+    def step(self, update: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
         """Return what to add to a tensor of the model, and its next moments.
 
         Args:
@@ -57,9 +58,7 @@ class Momentum(ServerOptimizer):
         """Start at m = 0; see `ServerOptimizer.initial`."""
         return {"momentum": 0.0}
 
-    def step(
-        self, update: NDArray[np.float64], moments: Moments
-    ) -> tuple[NDArray[np.float64], Moments]:
+    def step(self, update: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
         """Return ηm and m; see `ServerOptimizer.step`."""
         momentum = self.momentum * moments["momentum"] + update
         return self.learning_rate * momentum, {"momentum": momentum}
@@ -86,9 +85,7 @@ class _Adaptive(ServerOptimizer):
         """Start at m = 0 and v = τ²; see `ServerOptimizer.initial`."""
         return {"first_moment": 0.0, "second_moment": self.tau**2}
 
-    def step(
-        self, update: NDArray[np.float64], moments: Moments
-    ) -> tuple[NDArray[np.float64], Moments]:
+    def step(self, update: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
         """Return ηm/(√v + τ), m and v; see `ServerOptimizer.step`."""
         first = self.beta1 * moments["first_moment"] + (1.0 - self.beta1) * update
         second = self._second_moment(moments["second_moment"], update * update)
@@ -96,9 +93,7 @@ class _Adaptive(ServerOptimizer):
         return step, {"first_moment": first, "second_moment": second}
 
     @abstractmethod
-    def _second_moment(
-        self, before: NDArray[np.float64], squared: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _second_moment(self, before: Tensor, squared: Tensor) -> Tensor:
         """Return v from the last one and Δ²."""
 
 
@@ -109,15 +104,13 @@ class Adagrad(_Adaptive):
     learning_rate: Positive = 0.1
     beta1: Share = 0.0
 
-    def _second_moment(
-        self, before: NDArray[np.float64], squared: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _second_moment(self, before: Tensor, squared: Tensor) -> Tensor:
         return before + squared
 
 
 @dataclass(frozen=True)
-class _Decaying(_Adaptive):
-    """An adaptive optimizer whose v decays.
+class Adam(_Adaptive):
+    """FedAdam: v ← β₂v + (1 − β₂)Δ² (Reddi et al., ICLR 2021).
 
     Attributes:
         beta2: β₂ in [0, 1).
@@ -125,24 +118,15 @@ class _Decaying(_Adaptive):
 
     beta2: Share = 0.99
 
-
-@dataclass(frozen=True)
-class Adam(_Decaying):
-    """FedAdam: v ← β₂v + (1 − β₂)Δ² (Reddi et al., ICLR 2021)."""
-
-    def _second_moment(
-        self, before: NDArray[np.float64], squared: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _second_moment(self, before: Tensor, squared: Tensor) -> Tensor:
         return self.beta2 * before + (1.0 - self.beta2) * squared
 
 
 @dataclass(frozen=True)
-class Yogi(_Decaying):
+class Yogi(Adam):
     """FedYogi: v ← v − (1 − β₂)Δ² sign(v − Δ²) (Reddi et al., ICLR 2021)."""
 
-    def _second_moment(
-        self, before: NDArray[np.float64], squared: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _second_moment(self, before: Tensor, squared: Tensor) -> Tensor:
         return np.asarray(before - (1.0 - self.beta2) * squared * np.sign(before - squared))
 
 
@@ -162,9 +146,7 @@ class FedExP(ServerOptimizer):
 
     epsilon: Positive = 1e-3
 
-    def step(
-        self, update: NDArray[np.float64], moments: Moments
-    ) -> tuple[NDArray[np.float64], Moments]:
+    def step(self, update: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
         """Return Δ, which is still to be multiplied by `rate`; see `ServerOptimizer.step`."""
         return update, {}
 

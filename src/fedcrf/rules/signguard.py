@@ -11,15 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Fraction, Natural, NotNegative
-from fedcrf.crf.evidence import clip_factors
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
-from fedcrf.rules.base import AggregationResult, Deciding, Round
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round
 from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, bring_columns
 from fedcrf.statistics.one_pass import checked_dimension
-
-EQUAL = 1e-7
-"""A bandwidth up to which statistics are equal but for the rounding of their distances."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +28,12 @@ class SignGuard(Deciding):
     length of all, and averaged plainly.
 
     It follows the authors' code (github.com/JianXu95/SignGuard), whose default is mean shift with
-    half of the clients as neighbours; FLPoison (vio1etus/FLPoison) takes DBSCAN. The authors'
-    median of an even number is the lower of the middle two when they clip; here, as in FLPoison and
-    in their own band, it is the mean of both. Up to three clients give mean shift no bandwidth, and
-    neither do equal statistics: all are then one cluster.
+    half of the clients as neighbours. The authors' median of an even number is the lower of the
+    middle two when they clip; here, as in their own band, it is the mean of both. Up to three
+    clients give mean shift no bandwidth, and neither do equal statistics: all are then one cluster.
 
     Attributes:
-        seed: Of the draws of coordinates. By default the run's; outside a run 0.
+        seed: Of the draws of coordinates (see `Deciding`).
         lower: The least length in the band, relative to the median.
         upper: The greatest.
         sampled: The share of the coordinates whose signs are looked at.
@@ -70,19 +65,11 @@ class SignGuard(Deciding):
         chosen = (lengths > self.lower * median) & (lengths < self.upper * median)
         chosen |= median == 0  # most have not moved, and the source divides by zero
         features = sign_features(given.finite_layers, given.layers[1], start, start + count)
-        weights = given.equal_weights(chosen & largest_cluster(features))
-        clipped = weights * clip_factors(given.norms, given.finite, median)
-        return given.weighted(
-            weights,
-            np.where(weights > 0, clipped, 0.0),
-            memory=kept,
-            reason="no client passes both filters",
-        )
+        chosen &= largest_cluster(features)
+        return given.clipped(chosen, given.norms, median, kept, "no client passes both filters")
 
 
-def sign_features(
-    clients: Sequence[Layers], origin: Layers, start: int, stop: int
-) -> NDArray[np.float64]:
+def sign_features(clients: Sequence[Layers], origin: Layers, start: int, stop: int) -> Matrix:
     """Return (m, 3) shares of positive, zero and negative signs, relative to the largest.
 
     They are those of the updates' columns from ``start`` up to ``stop``.
@@ -101,7 +88,7 @@ def sign_features(
     return np.asarray(shares / (shares.max(axis=0) + 1e-8))
 
 
-def largest_cluster(features: NDArray[np.float64]) -> NDArray[np.bool_]:
+def largest_cluster(features: Matrix) -> NDArray[np.bool_]:
     """Return (m,) who is in the largest cluster of mean shift; all if there is no bandwidth."""
     from sklearn.cluster import MeanShift, estimate_bandwidth
     from threadpoolctl import threadpool_limits
@@ -110,7 +97,7 @@ def largest_cluster(features: NDArray[np.float64]) -> NDArray[np.bool_]:
     rows = features[order]
     with threadpool_limits(1):  # for so few points, threads only wait for each other
         bandwidth = estimate_bandwidth(rows, quantile=0.5, n_samples=50)
-        if bandwidth <= EQUAL:
+        if bandwidth <= 1e-7:  # they are equal but for the rounding of their distances
             return np.ones(len(features), np.bool_)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that points are seeds, if all are bins

@@ -129,17 +129,15 @@ def update_of(
     return update
 
 
-def flat_alike(model: State, states: Sequence[State]) -> bool:
-    """Return whether all states but the model itself are flat, in the model's layout."""
+def _vectors(model: State, states: Sequence[State]) -> list[NDArray[Any]]:
+    """Return the states' vectors; none unless all but the model itself are flat, in its layout."""
     layout = Layout.of(model)
-    return bool(layout.places) and all(
+    alike = all(
         state is model or (isinstance(state, FlatState) and layout == state.layout)
         for state in states
     )
-
-
-def vectors_of(states: Sequence[State]) -> list[NDArray[Any]]:
-    """Return the vectors of states that are `flat_alike`."""
+    if not alike or not layout.places:
+        return []
     return [flattened(state).vector for state in states]  # type: ignore[attr-defined]
 
 
@@ -148,9 +146,8 @@ def layers_alike(model: State, states: Sequence[State]) -> list[Layers]:
 
     They are in the order of the model's names.
     """
-    if flat_alike(model, states):
-        return [[vector] for vector in vectors_of(states)]
-    return [floating_layers(state, model) for state in states]
+    vectors = _vectors(model, states)
+    return [[each] for each in vectors] or [floating_layers(state, model) for state in states]
 
 
 Reduce = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
@@ -163,10 +160,10 @@ def merged(model: State, states: Sequence[State], floats: Reduce, others: Reduce
     The first one gives the order of names. ``floats`` reduces floating-point tensors, ``others``
     the rest.
     """
-    layout, flat = Layout.of(model), flat_alike(model, states)
+    layout, vectors = Layout.of(model), _vectors(model, states)
     rest = {
         name: (floats if is_floating(dtype) else others)([state[name] for state in states])
         for name, _, dtype in layout.tensors
-        if not (flat and name in layout.places)
+        if not (vectors and name in layout.places)
     }
-    return FlatState(layout, floats(vectors_of(states)), rest) if flat else rest
+    return FlatState(layout, floats(vectors), rest) if vectors else rest

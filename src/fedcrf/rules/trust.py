@@ -26,8 +26,7 @@ class FLTrust(Deciding):
     (`Rule.with_server_model`).
 
     If no update points along the server's, the model stays, as in the paper's equation, where the
-    sum is 0; FLPoison (vio1etus/FLPoison) then takes the mean of all updates. A simulation's server
-    trains with the clients' settings; the paper gives it the clients' too.
+    sum is 0. A simulation's server trains with the clients' settings, as the paper's does.
 
     Attributes:
         server_examples: How many examples the server holds; 1 or more. The paper has 100.
@@ -56,7 +55,7 @@ class FLTrust(Deciding):
         misfit = misfit_of(self.server, given.model)
         if misfit is not None:
             raise FedcrfError(f"the server {misfit}")
-        states = [given.model, self.server, *(report.state for report in given.reports)]
+        states = [given.model, self.server, *given.states]
         origin, server, *models = layers_alike(given.model, states)
         with np.errstate(over="ignore", invalid="ignore"):
             own = [a.astype(np.float64) - b for a, b in zip(server, origin, strict=True)]

@@ -21,7 +21,7 @@ from fedcrf.rules.base import (
     finite_reports,
     is_buffer,
 )
-from fedcrf.rules.server_optimizers import FedExP, ServerOptimizer
+from fedcrf.rules.server_optimizers import FedExP, ServerOptimizer, Tensor
 from fedcrf.rules.state import State, floating_names
 from fedcrf.statistics import is_floating, projections
 
@@ -126,30 +126,18 @@ class Optimized(Wrapper):
         """Return the model one step further; see `Rule.aggregate`."""
         result = self.rule.aggregate(_named(memory, RULE), model, reports)
         kept = self._moments(memory, model)
-        state = result.state
-        if result.weights.any():
-            rate = self._rate(model, reports, result)
-            state, kept = self._step(model, result.state, kept, rate)
-        return replace(result, state=state, memory=_Joined({RULE: result.memory, **kept}))
-
-    def _step(
-        self, model: State, aggregate: State, kept: Mapping[str, Memory], rate: float
-    ) -> tuple[State, Mapping[str, Memory]]:
-        """Return the next model, and by moment what is kept of every trained tensor.
-
-        Steps go from w_t towards w_agg, times the rate.
-        """
-        state = dict(aggregate)
-        after: dict[str, dict[str, NDArray[np.float64]]] = {moment: {} for moment in kept}
+        if not result.weights.any():
+            return replace(result, memory=_Joined({RULE: result.memory, **kept}))
+        rate, state = self._rate(model, reports, result), dict(result.state)
         for name in self._trained(model):
             before = model[name].astype(np.float64)
             moments = {moment: arrays[name] for moment, arrays in kept.items()}
-            step, renewed = self.optimizer.step(aggregate[name] - before, moments)
+            step, renewed = self.optimizer.step(state[name] - before, moments)
             with np.errstate(over="ignore"):  # a diverging model becomes infinite, without warning
                 state[name] = np.asarray(before + rate * step).astype(model[name].dtype)
             for moment, array in renewed.items():
-                after[moment][name] = np.asarray(array)
-        return state, after
+                kept[moment][name] = np.asarray(array)
+        return replace(result, state=state, memory=_Joined({RULE: result.memory, **kept}))
 
     def _rate(
         self, model: State, reports: Sequence[ClientReport], result: AggregationResult
@@ -169,7 +157,7 @@ class Optimized(Wrapper):
         share = weights[used] / weights[used].sum()
         return self.optimizer.rate(float(share @ squares[1:]), float(squares[0]))
 
-    def _moments(self, memory: Memory, model: State) -> Mapping[str, Memory]:
+    def _moments(self, memory: Memory, model: State) -> dict[str, dict[str, Tensor]]:
         """Return by moment what is kept of every trained tensor: the memory's, or the first.
 
         Raises:
@@ -243,7 +231,7 @@ class Judged(Wrapper):
 
     def with_server_model(self, state: State) -> Rule:
         """Give the rule the judged tensors of the server's model; see `Rule.with_server_model`."""
-        return super().with_server_model(self._seen(state, True))
+        return super().with_server_model(self._seen(state))
 
     def aggregate(
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
@@ -257,7 +245,7 @@ class Judged(Wrapper):
             replace(report, state=self._seen(report.state, finite))
             for report, finite in zip(reports, finite_reports(model, reports), strict=True)
         ]
-        result = self.rule.aggregate(memory, self._seen(model, True), seen)
+        result = self.rule.aggregate(memory, self._seen(model), seen)
         if np.isnan(result.weights).any():
             raise FedcrfError(
                 f"{self.name} gives clients no weights, which tensors that are not judged are "
@@ -280,12 +268,10 @@ class Judged(Wrapper):
             **average_states(trained, reports, shares, weights),
         }
 
-    def _seen(self, state: State, finite: bool) -> State:
-        """Return the judged tensors, NaN if the report is not finite in any tensor."""
-        seen = {name: array for name, array in state.items() if name in self.judged}
-        if not finite:
-            return {
-                name: np.full_like(array, np.nan) if is_floating(array.dtype) else array
-                for name, array in seen.items()
-            }
-        return seen
+    def _seen(self, state: State, finite: bool = True) -> State:
+        """Return the judged tensors, NaN unless the report is finite in all tensors."""
+        return {
+            name: array if finite or not is_floating(array.dtype) else np.full_like(array, np.nan)
+            for name, array in state.items()
+            if name in self.judged
+        }
