@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Natural, NotNegative, Positive, Settings, Truth
+from fedcrf.checks import Count, Natural, NotNegative, Positive, Settings, Truth
 from fedcrf.crf.field import Field, checked_labels
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
@@ -77,8 +77,8 @@ class ClientCRF(Settings):
     iterations: Natural = 5
     reliability_gate: Truth = True
     weight_by_examples: Truth = True
-    neighbours: int | None = None
-    sketch_size: int | None = None
+    neighbours: Count | None = None
+    sketch_size: Count | None = None
     sketch_seed: Natural | None = None
 
     def __post_init__(self) -> None:
@@ -97,7 +97,6 @@ class ClientCRF(Settings):
                 f"sketch_seed {self.sketch_seed} is of sketches: give sketch_size too, or leave "
                 "it out"
             )
-        self.search  # noqa: B018  (checks the settings)
 
     @cached_property
     def search(self) -> NeighbourSearch | None:

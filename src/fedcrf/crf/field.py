@@ -126,8 +126,6 @@ class Field(Settings):
 
 def _message(part: PairwisePart, seen: Observation, labels: NDArray[np.float64]) -> Message:
     message = part.message(seen, labels)
-    if seen.window == 1.0:
-        return message
     return lambda marginals: _counted(message(marginals), part, seen.window)
 
 

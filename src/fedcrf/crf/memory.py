@@ -113,14 +113,14 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         labels: (L,) float64, the labels of the beliefs. With others it is of another rule.
         rows: The rows by identity, the longest absent first; of one round the smaller first.
         expected: (s,) float64 sketch of the next global model, if nothing but the rule moves it.
-        window: (5,) float64, `fedcrf.crf.window.Window.numbers`.
+        window: Of the next round.
     """
 
     layout: NDArray[np.int64]
     labels: NDArray[np.float64]
     rows: Mapping[int, Row]
     expected: NDArray[np.float64]
-    window: NDArray[np.float64]
+    window: Window
 
     __eq__ = object.__eq__  # a mapping would compare arrays
     __hash__ = object.__hash__
@@ -144,7 +144,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             labels=np.array(labels, dtype=np.float64),
             rows={},
             expected=np.zeros(layout[1]),
-            window=Window().numbers,
+            window=Window(),
         )
         if memory is not None and not isinstance(memory, Mapping):
             raise FedcrfError(
@@ -173,11 +173,12 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             raise damaged from None
         if arrays["layout"].shape != new.layout.shape:
             raise damaged
-        given = cls(rows={}, **{name: arrays[name] for name in SHARED})
+        given = replace(new, **{name: arrays[name] for name in ("layout", "labels", "expected")})
         given._check_settings(new)
         if not _fit_together(arrays, new) or not _hold_values(arrays):
             raise damaged
-        return replace(given, rows=_rows(arrays))
+        own = {name: np.asarray(arrays[name], each.dtype) for name, each in ARRAYS.items()}
+        return replace(given, rows=_rows(own), window=Window(*own["window"].tolist()))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a plain array, made anew and for the caller to keep."""
@@ -241,7 +242,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         averages: Averages,
         *,
         expected: NDArray[np.float64],
-        window: NDArray[np.float64],
+        window: Window,
         most: int,
     ) -> ClientMemory:
         """Return the memory after a round, with new rows for its clients.
@@ -255,28 +256,23 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             most: Clients to remember, or m where that is more. The longest absent are forgotten
                 first.
         """
-        rows, identities = dict(self.rows), clients.tolist()
+        rows = dict(self.rows)
         number = 1 + (next(reversed(rows.values())).path.last if rows else 0)
-        paths = {
-            path: Path(
-                averages.positions[path].copy(),
-                averages.earlier[path].copy(),
-                int(averages.counts[path]),
-                number,
-            )
-            for path in set(averages.rounds.tolist())
-        }
-        sketches = as_remembered(averages.updates)
-        before = as_remembered(averages.before)
-        for place in np.argsort(clients).tolist():
-            rows.pop(identities[place], None)  # so that it comes last
-            # Copies, since a view would keep the whole round's array in memory.
-            rows[identities[place]] = Row(
-                beliefs[place].copy(),
-                sketches[place].copy(),
-                before[place].copy(),
-                paths[int(averages.rounds[place])],
-            )
+        for client in clients.tolist():
+            rows.pop(client, None)  # so that it comes last
+        rows |= _rows(
+            {
+                "clients": clients,
+                "beliefs": beliefs,
+                "sketches": as_remembered(averages.updates),
+                "before": as_remembered(averages.before),
+                "rounds": averages.rounds,
+                "positions": averages.positions,
+                "earlier": averages.earlier,
+                "counts": averages.counts,
+                "last": np.full_like(averages.counts, number),
+            }
+        )
         surplus = len(rows) - max(most, len(clients))
         if surplus > 0:
             rows = dict(islice(rows.items(), surplus, None))
@@ -326,21 +322,25 @@ def _rounds(rows: Iterable[Row], paths: Mapping[Path, int]) -> NDArray[np.int64]
 
 
 def _rows(arrays: Arrays) -> dict[int, Row]:
-    """Return the rows of checked plain arrays."""
-    order = np.lexsort((arrays["clients"], arrays["last"][arrays["rounds"]]))
-    own = {name: np.array(arrays[name], each.dtype) for name, each in ARRAYS.items()}
-    paths = [
-        Path(own["positions"][place].copy(), own["earlier"][place].copy(), int(count), int(last))
-        for place, (count, last) in enumerate(zip(own["counts"], own["last"], strict=True))
-    ]
+    """Return the rows of plain arrays in their order: copies, since views keep whole arrays."""
+    rounds, last = arrays["rounds"], arrays["last"]
+    paths = {
+        path: Path(
+            arrays["positions"][path].copy(),
+            arrays["earlier"][path].copy(),
+            int(arrays["counts"][path]),
+            int(last[path]),
+        )
+        for path in set(rounds.tolist())
+    }
     return {
         int(arrays["clients"][place]): Row(
-            own["beliefs"][place].copy(),
-            own["sketches"][place].copy(),
-            own["before"][place].copy(),
-            paths[arrays["rounds"][place]],
+            arrays["beliefs"][place].copy(),
+            arrays["sketches"][place].copy(),
+            arrays["before"][place].copy(),
+            paths[int(rounds[place])],
         )
-        for place in order.tolist()
+        for place in np.lexsort((arrays["clients"], last[rounds])).tolist()
     }
 
 
@@ -365,7 +365,7 @@ def _of_today(memory: Arrays) -> Arrays:
             "earlier": np.empty((rounds, 0)),
             "counts": np.ones(rounds, np.int64),
             "last": np.arange(1, 1 + rounds),
-            "window": Window().numbers,
+            "window": np.array(Window()),
         }
     for name, like in (("before", "sketches"), ("earlier", "positions")):
         empty = given[name].ndim == 2 and not given[name].shape[1]

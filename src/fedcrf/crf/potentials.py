@@ -40,7 +40,7 @@ def relative_distance(distances: Vector, finite: NDArray[np.bool_]) -> Vector:
 
 def norm_anomaly(norms: Vector, finite: NDArray[np.bool_]) -> Vector:
     """Return h_i, how many median absolute deviations ‖u_i‖ lies from the median norm."""
-    deviations = np.abs(norms - median_norm(norms, finite))
+    deviations = np.abs(norms - median(norms[finite]))
     return np.asarray(deviations / (median(deviations[finite]) + EPSILON))
 
 
@@ -119,11 +119,6 @@ def _closeness(cosines: Matrix, bandwidth: float) -> Matrix:
 def label_distance(labels: Vector) -> Matrix:
     """Return the label compatibility (q − q')² of the pairwise potential; (L, L)."""
     return np.asarray(np.subtract.outer(labels, labels) ** 2)
-
-
-def median_norm(norms: Vector, finite: NDArray[np.bool_]) -> float:
-    """Return the median of the (m,) norms of finite updates; 0 where none is finite."""
-    return median(norms[finite]) if finite.any() else 0.0
 
 
 def median(values: Vector) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -30,8 +31,7 @@ from fedcrf.crf.evidence import (
     Opposition,
     ResponseEvidence,
     clip_factors,
-    longer_for_a_window,
-    supported_counts,
+    length_excess,
     votes,
 )
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
@@ -39,7 +39,7 @@ from fedcrf.crf.field import Field, Inference, transition
 from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
-from fedcrf.crf.potentials import median, median_norm
+from fedcrf.crf.potentials import median
 from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted_weights
 from fedcrf.crf.window import Averages, Window
 from fedcrf.errors import FedcrfError
@@ -145,8 +145,8 @@ class RobustCRF(Settings):
         clip: The norm to which updates are clipped, in median norms; √k times as many in a window
             of k rounds.
         counts: How counts of examples are believed. "attested": in full. "claimed": of a client
-            that responds, up to three times what the length of its update supports
-            (`supported_counts`); otherwise up to three medians. A client whose count is believed
+            that responds, up to three times what the length of its update supports: honest updates
+            grow as n^0.7. Otherwise up to three medians. A client whose count is believed
             may meet the more opposition.
         trust_floor: The smallest Σβq̄ with which the model moves, as a multiple of the trust in a
             new client; below it all weights are 0. For a known attacker that reports alone it is
@@ -340,8 +340,8 @@ class RobustCRF(Settings):
         copies = np.where(finite, votes(statistics.cosines, COPY_POWER), np.nan)
         base, _ = refined_weights(seen.num_examples, np.where(finite, copies, 0.0))
         decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
-        longest = self.clip * median_norm(statistics.norms, finite)
-        longest *= longer_for_a_window(seen.window)
+        longest = self.clip * median(statistics.norms[finite])
+        longest *= math.sqrt(seen.window)
         clip = clip_factors(statistics.norms, finite, longest)
         learnt = found.marginals
         if decided.kept_reason is not None:
@@ -389,8 +389,7 @@ class RobustCRF(Settings):
         sketches = as_remembered(sketches).astype(np.float64)
         sketches[~statistics.finite] = np.nan
         beliefs, averages = known.gather(who)
-        window = Window.of(known.window)
-        window = replace(window, length=min(window.length, self.longest_window))
+        window = known.window._replace(length=min(known.window.length, self.longest_window))
         averages = averages.after(sketches, position, window.length)
         return _Recalled(known, who, beliefs, window, sketches, position, averages)
 
@@ -453,7 +452,7 @@ class RobustCRF(Settings):
             learnt[present],
             past.averages.of_clients(present),
             expected=past.position + coefficients[present] @ past.sketches[present],
-            window=window.numbers,
+            window=window,
             most=self.remember,
         )
 
@@ -463,22 +462,26 @@ class RobustCRF(Settings):
         norms: NDArray[np.float64],
         response: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """Return the shares of examples that count, and the clients' sizes where they matter."""
-        if not claimed.any():
+        """Return the shares of examples that count, and the clients' sizes where they matter.
+
+        An update's length supports n_i·exp(z_i/a) examples, with the length excess z_i.
+        """
+        held = claimed > 0
+        if not held.any():
             return claimed, None
-        typical = median(claimed[claimed > 0])
+        typical = median(claimed[held])
         if self.counts == "attested":
             return claimed, claimed / typical
         known = response[np.isfinite(response)]
         responds = response < self._response_share * (median(known) if len(known) else 0.0)
-        counted, sized = (
-            np.where(
-                responds,
-                supported_counts(claimed, norms, NORM_EXPONENT, most),
-                np.minimum(claimed, most * typical),
-            )
-            for most in (COUNT_CAP, 1.0)
-        )
+        excess = np.zeros(len(claimed))
+        excess[held] = length_excess(norms[held], claimed[held], NORM_EXPONENT) / NORM_EXPONENT
+
+        def believed(most: float) -> NDArray[np.float64]:
+            supported = claimed * np.exp(np.minimum(0.0, excess + math.log(most)))
+            return np.where(responds, supported, np.minimum(claimed, most * typical))
+
+        counted, sized = believed(COUNT_CAP), believed(1.0)
         return counted / counted.sum(), sized / median(sized[sized > 0])
 
     def _counted_parts(

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
-from fedcrf.statistics import EPSILON, as_numpy
-from fedcrf.statistics.inputs import NO_ARRAY, check_filled, is_floating
+from fedcrf.statistics import EPSILON
+from fedcrf.statistics.inputs import check_filled, client_numbers
 
 COUNT_CAP = 3.0
 """A count of examples that nothing supports is believed up to so many medians."""
@@ -96,18 +96,9 @@ def trusted_weights(
 
 def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
     check_filled(num_examples, "num_examples are")
-    try:
-        given = as_numpy(num_examples)
-    except NO_ARRAY:
-        given = np.array(None)
-    if given.dtype.kind not in "biu" and not is_floating(given.dtype):
-        raise FedcrfError("num_examples are not numbers: give one count for each client")
-    counts = given.astype(np.float64)
-    if counts.shape != (num_clients,):
-        raise FedcrfError(
-            f"num_examples have shape {counts.shape} for {num_clients} updates: "
-            "give one count for each client"
-        )
+    counts = client_numbers(
+        num_examples, num_clients, "num_examples are", "give one count for each client"
+    )
     if not counts.any():
         raise FedcrfError("num_examples are all zero: at least one client must have examples")
     largest = counts.max()

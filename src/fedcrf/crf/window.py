@@ -19,14 +19,13 @@ two averages: the response to the model's steps is that of single updates, witho
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.crf.evidence import curvature_response
 from fedcrf.crf.potentials import median
 
 Vector = NDArray[np.float64]
@@ -42,8 +41,7 @@ TO_DEVIATION = 1.4826
 """A normal distribution's standard deviation is so many times its median absolute deviation."""
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """How many rounds are averaged, and the responses from which that was found.
 
     Attributes:
@@ -60,23 +58,13 @@ class Window:
     variance: float = 0.0
     scatter: float = 0.0
 
-    @classmethod
-    def of(cls, numbers: NDArray[np.float64]) -> Self:
-        """Return the window that `numbers` became."""
-        return cls(*numbers.tolist())
-
-    @property
-    def numbers(self) -> NDArray[np.float64]:
-        """(5,) the attributes in their order, as a memory keeps them."""
-        return np.array(astuple(self))
-
     @property
     def signal(self) -> float:
         """−mean / √(variance + scatter), 0 or more: how clearly clients respond."""
         noise = math.sqrt(self.variance + self.scatter)
         return max(0.0, -self.mean) / noise if noise > 0.0 else math.inf
 
-    def after(self, responses: Vector, most: float) -> Self:
+    def after(self, responses: Vector, most: float) -> Window:
         """Return the next round's window.
 
         Args:
@@ -94,15 +82,13 @@ class Window:
         if self.rounds:
             variance += ((middle - self.mean) ** 2 - variance) / min(most, self.rounds)
         scatter = self.scatter + (deviation**2 - self.scatter) / count
-        seen = replace(
-            self, rounds=self.rounds + 1.0, mean=mean, variance=variance, scatter=scatter
-        )
+        seen = Window(self.length, self.rounds + 1.0, mean, variance, scatter)
         if seen.rounds < 2:
             return seen
         # The noise of an average falls with the root of its length. Halfway, and a factor of two
         # at most, so that a single round does not decide.
         missing = min(2.0, max(0.5, LEAST_SIGNAL / max(seen.signal, 1e-3)))
-        return replace(seen, length=min(most, max(1.0, self.length * math.sqrt(missing))))
+        return seen._replace(length=min(most, max(1.0, self.length * math.sqrt(missing))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +162,31 @@ class Averages:
             before=self.before[chosen],
             rounds=self.rounds[chosen],
         )
+
+
+def curvature_response(change: Matrix, movement: Matrix) -> Vector:
+    """Return r_i = cos(u_i(t) − u_i(t'), w_t − w_t'), t' being when client i last took part.
+
+    Args:
+        change: (m, k) sketches of u_i(t) − u_i(t'); NaN rows for new clients.
+        movement: (m, k) sketches of w_t − w_t', or (1, k) where t' is the same for all.
+
+    Returns:
+        (m,) cosines; 0 for an update that did not change, NaN where the model did not move or
+        the client is new.
+    """
+    return np.where(movement.any(axis=1), row_cosines(change, movement), np.nan)
+
+
+def row_norms(rows: Matrix) -> Vector:
+    """Return the length of each row."""
+    return np.asarray(np.sqrt(np.vecdot(rows, rows)))
+
+
+def row_cosines(left: Matrix, right: Matrix) -> Vector:
+    """Return the cosine of each row with the other's; 0 where one of them is 0."""
+    lengths = row_norms(left) * row_norms(right)
+    return np.asarray(np.vecdot(left, right) / np.where(lengths == 0.0, 1.0, lengths))
 
 
 def _towards(mean: Matrix, value: Matrix, share: Vector) -> Matrix:

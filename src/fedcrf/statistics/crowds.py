@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_whole
+from fedcrf.checks import Count, Natural, Settings
 from fedcrf.extras import check_installed
 from fedcrf.statistics.inputs import Layers, as_numpy, blocks
 from fedcrf.statistics.one_pass import (
@@ -79,15 +79,9 @@ class NeighbourSearch(Settings):
         FedcrfError: A setting outside its range.
     """
 
-    neighbours: int
-    sketch_size: int | None = None
-    sketch_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_whole("neighbours", self.neighbours, least=1)
-        if self.sketch_size is not None:
-            check_whole("sketch_size", self.sketch_size, least=1)
-        check_whole("sketch_seed", self.sketch_seed, least=0)
+    neighbours: Count
+    sketch_size: Count | None = None
+    sketch_seed: Natural = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -249,6 +249,33 @@ def check_filled(
         raise FedcrfError(f"{what} masked: {mend}")
 
 
+def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArray[np.float64]:
+    """Return one number for each client, (m,) float64; NaN for None.
+
+    Args:
+        values: The numbers, in whatever form.
+        num_clients: m.
+        what: What errors call them, with its verb.
+        mend: What errors say to give.
+
+    Raises:
+        FedcrfError: They are not numbers, or not m.
+    """
+    try:
+        given = as_numpy(values)
+        words = given.dtype.kind == "O" and any(
+            isinstance(each, str | bytes) for each in given.flat
+        )
+        if words or (given.dtype.kind not in "biufO" and not is_floating(given.dtype)):
+            raise TypeError  # NumPy would make numbers of words, and drop imaginary parts
+        found = given.astype(np.float64)
+    except NO_ARRAY:
+        raise FedcrfError(f"{what} not numbers: {mend}") from None
+    if found.shape != (num_clients,):
+        raise FedcrfError(f"{what} of shape {found.shape} for {num_clients} clients: {mend}")
+    return found
+
+
 def _floats(layer: Any, client: int) -> NDArray[Any]:
     check_filled(layer, f"the update of client {client} is")
     if is_on_gpu(layer):
