@@ -35,7 +35,7 @@ from fedcrf.statistics.inputs import (
     num_numbers,
 )
 from fedcrf.statistics.median import sorting_network
-from fedcrf.statistics.sums import AboutMean, AboutMedian
+from fedcrf.statistics.sums import AboutMedian
 from fedcrf.statistics.threads import default_threads, in_order
 
 if TYPE_CHECKING:
@@ -185,8 +185,8 @@ def about_mean(
     clients: Sequence[Layers],
     origin: Sequence[NDArray[Any]] | None,
     threads: int | None,
-) -> AboutMean | None:
-    """Sum up the Gram matrix of the updates about their mean, in float64; see `about_median`."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Do what `fedcrf.statistics.sums.about_mean` does, in float64; see `about_median`."""
     m, joined = len(clients), Joined(clients, origin)
     side = m + kernels.TILE_ROWS
     squares, gram = _add_up(
@@ -197,8 +197,8 @@ def about_mean(
         sums=(m, (side, side)),
         room=partial(kernels.room, m, np.float64, joined.dtype),
     )
-    sums = AboutMean(squares, _symmetric(gram[:m, :m]))
-    return sums if _are_not_numbers(clients, sums.finite) else None
+    whole = _are_not_numbers(clients, np.isfinite(squares))
+    return (squares, _symmetric(gram[:m, :m])) if whole else None
 
 
 @_where_it_can
@@ -327,10 +327,6 @@ class Joined:
             np.empty(0, self.dtype),
         )
 
-    def tasks(self, width: int) -> list[slice]:
-        """Cut the columns into tasks of so many."""
-        return [slice(start, min(start + width, self.size)) for start in range(0, self.size, width)]
-
     def columns(self, task: slice) -> Iterator[tuple[slice, Columns]]:
         """Yield a task's columns as compiled code takes them, and which they are."""
         if self._layers is not None:
@@ -379,8 +375,8 @@ def _add_up(
         return found
 
     totals: list[NDArray[np.float64]] = []
-    threads = _worthwhile(threads, joined.numbers)
-    for found in in_order(carry_out, joined.tasks(width), threads):
+    tasks = [slice(i, min(i + width, joined.size)) for i in range(0, joined.size, width)]
+    for found in in_order(carry_out, tasks, _worthwhile(threads, joined.numbers)):
         if not totals:
             totals = found
             continue

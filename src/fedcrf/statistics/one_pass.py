@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
 from fedcrf.statistics.inputs import Layers, finite_clients, num_numbers
-from fedcrf.statistics.sums import AboutMean, AboutMedian
+from fedcrf.statistics.sums import AboutMedian, about_mean
 
 LOGGER = logging.getLogger("fedcrf")
 
@@ -205,8 +205,8 @@ def centred_geometry(
     dimension = checked_dimension(clients)
 
     def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        sums = _about_mean([clients[i] for i in candidates], origin, threads)
-        return sums.finite, sums.gram
+        squares, gram = _about_mean([clients[i] for i in candidates], origin, threads)
+        return np.isfinite(squares), gram
 
     finite, gram = excluding(len(clients), gather)
     return UpdateGeometry(
@@ -239,8 +239,9 @@ def model_geometry(
 
     def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         points = [origin, *(clients[i] for i in candidates), zeros]
-        sums = _about_mean(points, None, threads)
-        return sums.finite[1:-1] & sums.finite[0], sums.gram
+        squares, gram = _about_mean(points, None, threads)
+        finite = np.isfinite(squares)
+        return finite[1:-1] & finite[0], gram
 
     finite, gram = excluding(len(clients), gather)
     about = gram - gram[0] - gram[:, :1] + gram[0, 0]  # of the differences from the global model
@@ -278,9 +279,9 @@ def excluding(
 
 def _about_mean(
     clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, threads: int | None
-) -> AboutMean:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the sums about the mean, by compiled code where it can."""
-    return compiled.about_mean(clients, origin, threads) or AboutMean.plain(clients, origin)
+    return compiled.about_mean(clients, origin, threads) or about_mean(clients, origin)
 
 
 def scatter(

@@ -49,7 +49,7 @@ def sketch(
     """
     check_whole("size", size, least=1)
     check_whole("seed", seed, least=0)
-    draws = CountSketch.of(num_numbers(clients[0]) if clients else 0, size, seed)
+    draws = _drawn(num_numbers(clients[0]) if clients else 0, size, seed)
     fast = compiled.sketches(clients, origin, draws, threads)
     if fast is not None:
         return fast
@@ -73,11 +73,6 @@ class CountSketch:
     shifts: NDArray[np.int64]
     bits: NDArray[np.uint8]
     size: int
-
-    @classmethod
-    def of(cls, dimension: int, size: int, seed: int) -> CountSketch:
-        """Return that of vectors of so many numbers; the last ones drawn are kept."""
-        return _drawn(dimension, size, seed)
 
     def signs(self, start: int, stop: int) -> NDArray[np.int8]:
         """Return the signs of the coordinates from start to stop."""
@@ -108,6 +103,7 @@ class CountSketch:
 
 @lru_cache(maxsize=2)  # drawn row by row, and the same in every round
 def _drawn(dimension: int, size: int, seed: int) -> CountSketch:
+    """Return the draws for vectors of so many numbers."""
     draw, width = np.random.default_rng(seed), -(-size // 8)
     rows = [(int(draw.integers(size)), draw.bytes(width)) for _ in range(0, dimension, size)]
     bits = np.frombuffer(b"".join(each for _, each in rows), dtype=np.uint8)

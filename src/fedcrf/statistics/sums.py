@@ -99,38 +99,25 @@ class AboutMedian:
         return sums
 
 
-@dataclass(frozen=True, eq=False)
-class AboutMean:
-    """Sums over the columns of m updates about their mean; they count where all are finite.
+def about_mean(
+    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (m,) ⟨u_i, u_i⟩ and (m, m) ⟨u_i − ū, u_j − ū⟩ of the columns of m updates.
 
-    Attributes:
-        squares: (m,) ⟨u_i, u_i⟩ of the updates themselves.
-        gram: (m, m) ⟨u_i − ū, u_j − ū⟩.
+    They count where all squares are finite; arguments are those of `AboutMedian.plain`.
     """
-
-    squares: NDArray[np.float64]
-    gram: NDArray[np.float64]
-
-    @property
-    def finite(self) -> NDArray[np.bool_]:
-        """(m,) bool; whether an update is finite, and its square."""
-        return np.isfinite(self.squares)
-
-    @classmethod
-    def plain(cls, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None) -> AboutMean:
-        """Sum up block by block; see `AboutMedian.plain`."""
-        m, library, like = len(clients), *_library(clients)
-        squares, gram = zeros((m,), like), zeros((m, m), like)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for _, block in blocks(clients, origin):
-                squares += library.einsum("ij,ij->i", block, block)
-                if not library.isfinite(squares).all():
-                    break
-                # Exact for equal updates, as their mean alone is not.
-                apart = block - block[0]
-                apart -= apart.mean(axis=0)
-                gram += apart @ apart.T
-        return cls(as_numpy(squares), as_numpy(gram))
+    m, library, like = len(clients), *_library(clients)
+    squares, gram = zeros((m,), like), zeros((m, m), like)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _, block in blocks(clients, origin):
+            squares += library.einsum("ij,ij->i", block, block)
+            if not library.isfinite(squares).all():
+                break
+            # Exact for equal updates, as their mean alone is not.
+            apart = block - block[0]
+            apart -= apart.mean(axis=0)
+            gram += apart @ apart.T
+    return as_numpy(squares), as_numpy(gram)
 
 
 def _library(clients: Sequence[Layers]) -> tuple[Any, Any]:
