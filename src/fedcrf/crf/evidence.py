@@ -75,13 +75,7 @@ class MeasuredEvidence(LinearPart):
         return seen.measured.get(self.cause)
 
     def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
-        """Return t.
-
-        Args:
-            seen: What is known of the round.
-            middle: median(x).
-            deviation: The lower median deviation δ of x.
-        """
+        """Return t, by what is known of the round, the median of x and its lower deviation δ."""
         raise NotImplementedError
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
@@ -316,12 +310,9 @@ class Opposition(LinearPart):
 
 
 def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:
-    """Return z_i = log‖u_i‖ − a·log n_i less its median: how much longer than examples explain.
+    """Return (m,) z_i = log‖u_i‖ − a·log n_i less its median: how much longer it is than explained.
 
-    Args:
-        norms: (m,) lengths of the updates; 0 is taken for the smallest number above it.
-        num_examples: (m,) examples n_i, or shares of them, above 0.
-        exponent: a.
+    A norm of 0 counts as the smallest number above it; examples, or shares of them, are above 0.
     """
     lengths = np.log(np.maximum(norms, np.finfo(np.float64).tiny))
     excess = lengths - exponent * np.log(num_examples)
@@ -329,13 +320,11 @@ def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vecto
 
 
 def votes(cosines: Matrix, power: float) -> Vector:
-    """Return 1/k_j, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p: copies share one vote.
+    """Return (m,) 1/k_j, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p: copies share one vote.
 
-    Args:
-        cosines: (m, m) cosines of the updates; NaN for a non-finite one.
-        power: p.
+    Cosines of a non-finite update are NaN, and count as 0.
     """
-    alike = np.fmax(0.0, cosines) ** power  # 0 for NaN
+    alike = np.fmax(0.0, cosines) ** power
     np.fill_diagonal(alike, 0.0)
     return np.asarray(1.0 / (1.0 + alike.sum(axis=0)))
 
@@ -360,13 +349,7 @@ def median_and_lower_mad(values: Vector) -> tuple[float, float]:
 
 
 def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: float) -> Vector:
-    """Return s_i = min(1, longest / ‖u_i‖); NaN for a non-finite update.
-
-    Args:
-        norms: (m,) norms.
-        finite: (m,) bool; whether an update is finite.
-        longest: The norm that updates are clipped to.
-    """
+    """Return (m,) s_i = min(1, longest / ‖u_i‖); NaN for a non-finite update."""
     factors = np.where(finite, 1.0, np.nan)
     return np.divide(longest, norms, out=factors, where=finite & (norms > longest))
 
@@ -379,9 +362,9 @@ def goal_distance(update: Matrix, change: Matrix, movement: Matrix) -> Vector:
     the step of Barzilai and Borwein (1988) times the length of the update.
 
     Args:
-        update: (m, k) sketches of u_i.
-        change: (m, k) sketches of u_i − u'_i; NaN rows for new clients.
-        movement: (m, k) sketches of w − w', or (1, k) where it is the same for all.
+        update: (m, s) sketches of u_i.
+        change: (m, s) sketches of u_i − u'_i; NaN rows for new clients.
+        movement: (m, s) sketches of w − w', or (1, s) where it is the same for all.
 
     Returns:
         (m,) logarithms; NaN where the client is new, or where one of the three is zero.

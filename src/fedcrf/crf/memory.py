@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import numbers
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +28,7 @@ class Plain(NamedTuple):
     Attributes:
         dtype: Its dtype; as given, any of whole numbers, or any real one.
         axes: A letter or a number for each: k clients, T paths, L labels, sketches of s numbers.
-        attribute: Where an axis is of clients or paths, the attribute of `Row` or `Path` in it.
+        attribute: The attribute of `Row` or `Path` that is stacked; none for other arrays.
     """
 
     dtype: type[np.generic]
@@ -52,7 +51,7 @@ ARRAYS: Mapping[str, Plain] = {
     "expected": Plain(np.float64, "s"),
     "window": Plain(np.float64, "5"),
 }
-"""What they hold is an attribute of `ClientMemory`, `Row` or `Path`."""
+"""What is not stacked is an attribute of `ClientMemory`, or follows from its rows."""
 
 ADDED = ("before", "earlier", "counts", "last", "window")
 """Those that memories of version 0.1 lack, which knows no windows."""
@@ -279,12 +278,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         return replace(self, rows=rows, expected=expected, window=window)
 
     def trusts_absent(self, clients: NDArray[np.int64], least: float) -> bool:
-        """Return whether a client that is not among these (m,) has an expected label of ``least``.
-
-        Args:
-            clients: (m,) identities of the clients that take part.
-            least: The expected label that is enough.
-        """
+        """Return whether a client not among these has an expected label of at least ``least``."""
         present = set(clients.tolist())
         return any(
             row.belief @ self.labels >= least
@@ -310,10 +304,8 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
 
 def _paths(rows: Iterable[Row]) -> dict[Path, int]:
     """Return the different paths of rows, in the order of the rows, and the place of each."""
-    places: dict[Path, int] = {}
-    for row in rows:
-        places.setdefault(row.path, len(places))
-    return places
+    paths = dict.fromkeys(row.path for row in rows)
+    return {path: place for place, path in enumerate(paths)}
 
 
 def _rounds(rows: Iterable[Row], paths: Mapping[Path, int]) -> NDArray[np.int64]:
@@ -446,8 +438,7 @@ def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.in
         )
     given = [_number(each) for each in clients]
     if len(set(given)) < num_clients:
-        counts = Counter(given)
-        twice = next(each for each in clients if counts[_number(each)] > 1)
+        twice = next(each for i, each in enumerate(clients) if given[i] in given[:i])
         raise FedcrfError(f"client {twice} reports twice in one round: give each client once")
     return np.array(given, dtype=np.int64)
 

@@ -65,11 +65,9 @@ class Window(NamedTuple):
         return max(0.0, -self.mean) / noise if noise > 0.0 else math.inf
 
     def after(self, responses: Vector, most: float) -> Window:
-        """Return the next round's window.
+        """Return the next round's window, after (m,) curvature responses, NaN where unknown.
 
-        Args:
-            responses: (m,) curvature responses; NaN where a client's is unknown.
-            most: The longest window, which is also how many rounds the means of responses remember.
+        ``most`` is the longest window, and how many rounds the means of responses remember.
         """
         known = responses[np.isfinite(responses)]
         if len(known) < 3:  # no scatter to speak of
@@ -130,7 +128,7 @@ class Averages:
         return curvature_response(self.change, self.steps)
 
     def after(self, sketches: Matrix, position: Vector, length: float) -> Self:
-        """Return the averages after a round.
+        """Return the averages after a round of a window of k rounds.
 
         Args:
             sketches: (m, s) sketches of the updates.
@@ -168,8 +166,8 @@ def curvature_response(change: Matrix, movement: Matrix) -> Vector:
     """Return r_i = cos(u_i(t) − u_i(t'), w_t − w_t'), t' being when client i last took part.
 
     Args:
-        change: (m, k) sketches of u_i(t) − u_i(t'); NaN rows for new clients.
-        movement: (m, k) sketches of w_t − w_t', or (1, k) where t' is the same for all.
+        change: (m, s) sketches of u_i(t) − u_i(t'); NaN rows for new clients.
+        movement: (m, s) sketches of w_t − w_t', or (1, s) where t' is the same for all.
 
     Returns:
         (m,) cosines; 0 for an update that did not change, NaN where the model did not move or

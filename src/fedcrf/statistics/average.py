@@ -138,11 +138,7 @@ def _by_coordinate(
 ) -> NDArray[Any]:
     """Return what becomes of every coordinate, (d,).
 
-    Args:
-        flats: The clients' numbers.
-        fast: The compiled code; it gives None where it cannot.
-        plain: The same of an (m, b) block.
-        threads: Of the compiled code.
+    Compiled code finds it of all flat layers, or gives None; then the plain way does of blocks.
     """
     clients = [[flat] for flat in flats]
     found = fast(clients, threads=threads)

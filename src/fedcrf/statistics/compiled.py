@@ -130,18 +130,9 @@ def about_median(
     threads: int | None,
     products: bool = True,
 ) -> AboutMedian | None:
-    """Sum up the updates, their products and their distances to the median, over all columns.
+    """Do what `AboutMedian.plain` does, in as many threads; no part of the result.
 
-    Args:
-        kernels: The compiled functions.
-        clients: m lists of flat layers.
-        origin: Flat layers of the global model to take away; none where the layers are updates.
-        threads: Tasks carried out at once, all cores by default; no part of the result.
-        products: Whether the Gram matrix is summed up; otherwise the median is kept.
-
-    Returns:
-        The sums. None where float32 would not do: a product or a distance overflows, or squares
-        vanish.
+    None where float32 would not do: a product or a distance overflows, or squares vanish.
     """
     m, joined = len(clients), Joined(clients, origin)
     gram, median = np.zeros((0, 0)), np.empty(0 if products else joined.size, joined.dtype)
@@ -211,12 +202,7 @@ def sketches(
 ) -> NDArray[np.float64]:
     """Return the (m, size) count sketches of vectors, to the bit those of the plain way.
 
-    Args:
-        kernels: The compiled functions.
-        clients: m lists of flat layers.
-        origin: As for `about_median`.
-        draws: What is drawn of the sketch.
-        threads: As for `about_median`; each takes some of the clients.
+    Each thread takes some of the clients.
     """
     sums = np.zeros((len(clients), draws.size))
 
@@ -267,13 +253,8 @@ def _width(m: int) -> int:
 def _network(m: int, ranks: range, top: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return a sorting network as compiled code takes it: steps, and the rows of the ranks wanted.
 
-    A step (a, b, lesser, greater) compares two rows and writes to two others, which were compared
-    in the step before.
-
-    Args:
-        m: Rows to sort.
-        ranks: Those that are wanted.
-        top: The first of the rows; two more follow the last.
+    It sorts m rows from ``top`` on, with two more after the last: a step (a, b, lesser, greater)
+    compares two rows and writes to two others, which were compared in the step before.
     """
     rows, steps = [*range(top, top + m)], []
     spare = top + m, top + m + 1
@@ -358,14 +339,8 @@ def _add_up(
 ) -> list[NDArray[np.float64]]:
     """Carry out a compiled function over all columns; add up what tasks find, in their order.
 
-    Args:
-        function: It takes columns, adds to sums, works in a room, and takes what is given.
-        joined: The columns.
-        width: In a task.
-        threads: Tasks at once.
-        sums: Shapes of the sums.
-        room: Makes what a task works in.
-        given: Returns what else belongs to some columns.
+    It takes columns, adds to sums of these shapes, works in the room that is made for a task of
+    this width, and takes what else is given of its columns.
     """
 
     def carry_out(task: slice) -> list[NDArray[np.float64]]:

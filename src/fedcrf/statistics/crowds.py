@@ -22,7 +22,7 @@ from fedcrf.statistics.one_pass import (
     UpdateStatistics,
     checked_dimension,
     finite_sums,
-    overflowing,
+    of_all,
     scatter,
     update_statistics,
 )
@@ -146,9 +146,8 @@ def crowd_statistics(
         check_installed(package, wanted_by="neighbours: ")
     from threadpoolctl import threadpool_limits
 
-    dimension = checked_dimension(clients)
     size, seed = search.sketch_size, search.sketch_seed
-    if size is not None and size >= dimension:
+    if size is not None and size >= checked_dimension(clients):
         size = None
     if size is None and len(clients) <= MOST_WITH_ALL_PAIRS:
         return with_nearest(update_statistics(clients, origin, threads), search.neighbours)
@@ -171,16 +170,7 @@ def crowd_statistics(
             cosines = nearest(estimated.rows, finite, search.neighbours, threads=threads)
         lengths = norms[pair_rows(cosines)] * norms[cosines.indices]
         cosines.data *= lengths / (lengths + EPSILON)
-    return CrowdStatistics(
-        dimension=dimension,
-        finite=finite,
-        overflowed=overflowing(clients, origin, finite),
-        norms=norms,
-        cosines=cosines,
-        median_inner=scatter(sums.inner, finite, np.nan),
-        median_distance=scatter(np.sqrt(sums.squared_distance), finite, np.nan),
-        median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
-    )
+    return CrowdStatistics(norms=norms, cosines=cosines, **of_all(clients, origin, finite, sums))
 
 
 def with_nearest(statistics: UpdateStatistics, neighbours: int) -> CrowdStatistics:

@@ -48,10 +48,7 @@ def num_numbers(layers: Sequence[Any]) -> int:
 def bring_columns(clients: Sequence[Sequence[Any]], start: int, block: Any) -> None:
     """Fill an (m, b) block with columns of the clients' flat layers joined, from ``start`` on.
 
-    Args:
-        clients: m lists of layers; arrays, or tensors where the block is one.
-        start: The first column.
-        block: Where they go; they are converted to its dtype.
+    They are converted to its dtype; layers are tensors where it is one.
     """
     first, stop = 0, start + block.shape[1]
     for number, layer in enumerate(clients[0]):

@@ -51,13 +51,9 @@ def sorting_network(
 
 
 def coordinate_median(block: Any) -> Any:
-    """Return the median of every column; for an even number of rows the mean of the middle two.
+    """Return (b,) medians of columns; for an even number of rows the mean of the middle two.
 
-    Args:
-        block: (m, b) finite numbers, an array or a tensor; not changed.
-
-    Returns:
-        (b,) medians.
+    The (m, b) finite numbers are an array or a tensor, which is not changed.
     """
     num_rows = len(block)
     ranked = _ranks(block, (num_rows - 1) // 2, num_rows // 2 + 1)
@@ -65,14 +61,9 @@ def coordinate_median(block: Any) -> Any:
 
 
 def coordinate_trimmed_mean(block: Any, trim: int) -> Any:
-    """Return the mean of every column without its ``trim`` smallest and largest values.
+    """Return (b,) means of columns without their ``trim`` smallest and largest values.
 
-    Args:
-        block: (m, b) finite numbers, an array or a tensor; not changed.
-        trim: Values cut on each side; 2 · trim < m.
-
-    Returns:
-        (b,) means.
+    As for `coordinate_median`; 2 · trim < m.
     """
     kept = _ranks(block, trim, len(block) - trim)
     return sum(kept) / len(kept)

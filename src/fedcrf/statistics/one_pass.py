@@ -124,16 +124,9 @@ def update_statistics(
     Raises:
         FedcrfError: The updates hold no numbers (d = 0).
     """
-    dimension = checked_dimension(clients)
     finite, sums = finite_sums(clients, origin, threads)
     return UpdateStatistics(
-        dimension=dimension,
-        finite=finite,
-        overflowed=overflowing(clients, origin, finite),
-        gram=scatter(sums.gram, finite, np.nan),
-        median_inner=scatter(sums.inner, finite, np.nan),
-        median_distance=scatter(np.sqrt(sums.squared_distance), finite, np.nan),
-        median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
+        gram=scatter(sums.gram, finite, np.nan), **of_all(clients, origin, finite, sums)
     )
 
 
@@ -145,12 +138,10 @@ def finite_sums(
 ) -> tuple[NDArray[np.bool_], AboutMedian]:
     """Return (m,) bool, whether each update is finite, and the sums over those that are.
 
-    Args:
-        clients: As for `update_statistics`, and the next two.
-        origin: The global model.
-        threads: Of the compiled code.
-        products: Whether the Gram matrix is summed up; otherwise the median is kept.
+    Arguments are those of `update_statistics`; without ``products``, the median is kept in place of
+    the Gram matrix.
     """
+    checked_dimension(clients)
 
     def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], AboutMedian]:
         used = [clients[i] for i in candidates]
@@ -161,16 +152,27 @@ def finite_sums(
     return excluding(len(clients), gather)
 
 
+def of_all(
+    clients: Sequence[Layers],
+    origin: Sequence[NDArray[Any]] | None,
+    finite: NDArray[np.bool_],
+    sums: AboutMedian,
+) -> dict[str, Any]:
+    """Return what statistics of all pairs and of near ones have in common, by attribute."""
+    return {
+        "dimension": num_numbers(clients[0]),
+        "finite": finite,
+        "overflowed": overflowing(clients, origin, finite),
+        "median_inner": scatter(sums.inner, finite, np.nan),
+        "median_distance": scatter(np.sqrt(sums.squared_distance), finite, np.nan),
+        "median_norm": float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
+    }
+
+
 def overflowing(
     clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, finite: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return (m,) bool, who is not finite though all numbers are; and warn of it.
-
-    Args:
-        clients: As for `update_statistics`.
-        origin: As there.
-        finite: (m,) bool, as the pass found it.
-    """
+    """Return (m,) bool, who is not finite in the pass though all numbers are; and warn of it."""
     found = np.zeros(len(finite), dtype=np.bool_)
     if not finite.all() and (origin is None or finite_clients([list(origin)])[0]):
         left_out = np.flatnonzero(~finite)
@@ -262,11 +264,9 @@ T = TypeVar("T")
 def excluding(
     num_clients: int, gather: Callable[[list[int]], tuple[NDArray[np.bool_], T]]
 ) -> tuple[NDArray[np.bool_], T]:
-    """Return which clients are finite and what was gathered of them: one pass where all are.
+    """Return which of m clients are finite and what was gathered of them: one pass where all are.
 
-    Args:
-        num_clients: m.
-        gather: Takes clients to whether each is finite, and to the sums over them.
+    ``gather`` takes the places of clients to whether each is finite, and to the sums over them.
     """
     finite = np.ones(num_clients, dtype=np.bool_)
     while True:
@@ -287,15 +287,9 @@ def _about_mean(
 def scatter(
     values: NDArray[np.float64], chosen: NDArray[np.bool_], fill: float
 ) -> NDArray[np.float64]:
-    """Place some clients' values among those of all.
+    """Place some clients' values among those of all; these are the values where all are chosen.
 
-    Args:
-        values: (n,) a value for each of them, or (n, n) for each pair.
-        chosen: (m,) bool; n of them are True.
-        fill: What the others have.
-
-    Returns:
-        (m,) or (m, m) float64; the values themselves where they are of all.
+    (n,) values of the n chosen of m become (m,), and (n, n) become (m, m); others have ``fill``.
     """
     if chosen.all():
         return values

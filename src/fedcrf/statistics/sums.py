@@ -131,9 +131,7 @@ def update_norms(
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Return (m,) whether each update is finite, its square too, and (m,) lengths, NaN if not.
 
-    Args:
-        clients: For each of m clients the flat layers of its model.
-        origin: Those of the global model, which are taken away.
+    Arguments are those of `projections`.
     """
     squares, _ = projections(clients, origin, numbers=MANY_NUMBERS)
     finite = np.isfinite(squares)
