@@ -103,31 +103,24 @@ def _flat(arrays: Sequence[Any]) -> tuple[Layers, tuple[int, ...]]:
     """
     if len(arrays) == 0:
         raise FedcrfError("there are no arrays: give one for each client")
+    first = arrays[0]
     for client, array in enumerate(arrays):
-        _check_alike(client, array, arrays[0])
-    return [array.reshape(-1) for array in arrays], tuple(arrays[0].shape)
-
-
-def _check_alike(client: int, array: Any, first: Any) -> None:
-    """Raise a `FedcrfError` where an array is none, or not as client 0's."""
-    of_numpy = type(array) is np.ndarray and type(first) is np.ndarray
-    if of_numpy and array.shape == first.shape and array.dtype == first.dtype:
-        return
-    if not (isinstance(array, np.ndarray | np.generic) or is_on_gpu(array)):
-        raise FedcrfError(
-            f"the array of client {client} is a {type(array).__name__}: give NumPy arrays, "
-            "which as_numpy makes, or tensors on a CUDA device"
-        )
-    if type(array) is not type(first) and is_on_gpu(array) != is_on_gpu(first):
-        raise FedcrfError(
-            f"the array of client {client} lies elsewhere than client 0's: "
-            "give NumPy arrays alone, or tensors on a CUDA device alone"
-        )
-    if (array.shape, array.dtype) != (first.shape, first.dtype):
-        raise FedcrfError(
-            f"the array of client {client} is {array.dtype} {tuple(array.shape)}, client 0's "
-            f"{first.dtype} {tuple(first.shape)}: all must have one shape and dtype"
-        )
+        if not (isinstance(array, np.ndarray | np.generic) or is_on_gpu(array)):
+            raise FedcrfError(
+                f"the array of client {client} is a {type(array).__name__}: give NumPy arrays, "
+                "which as_numpy makes, or tensors on a CUDA device"
+            )
+        if is_on_gpu(array) != is_on_gpu(first):
+            raise FedcrfError(
+                f"the array of client {client} lies elsewhere than client 0's: "
+                "give NumPy arrays alone, or tensors on a CUDA device alone"
+            )
+        if (array.shape, array.dtype) != (first.shape, first.dtype):
+            raise FedcrfError(
+                f"the array of client {client} is {array.dtype} {tuple(array.shape)}, client 0's "
+                f"{first.dtype} {tuple(first.shape)}: all must have one shape and dtype"
+            )
+    return [array.reshape(-1) for array in arrays], tuple(first.shape)
 
 
 def _by_coordinate(

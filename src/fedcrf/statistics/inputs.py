@@ -150,7 +150,7 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
     layered = False
     if isinstance(updates, memoryview):
         updates = np.asarray(updates)
-    if isinstance(updates, np.ndarray) or is_torch_tensor(updates) or _is_array_like(updates):
+    if _is_array_like(updates):
         if not is_torch_tensor(updates):
             check_filled(updates, "updates are")
             updates = np.asarray(updates)
@@ -203,7 +203,7 @@ def _layers_of(update: Any, client: int) -> list[Any]:
         if any(isinstance(part, np.ndarray) or is_torch_tensor(part) for part in update):
             return [np.stack([as_numpy(part) for part in update])]
         return [update]
-    if isinstance(update, np.ndarray) or is_torch_tensor(update) or _is_array_like(update):
+    if _is_array_like(update):
         if np.ndim(update) == 0:
             raise FedcrfError(
                 f"the update of client {client} is a single number: give a sequence of m vectors"
@@ -234,7 +234,7 @@ def in_form_of(layer: Any, given: Any) -> Any:
 
 
 def _is_array_like(value: object) -> bool:
-    """Tell whether a library offers its value as an array, as data frames do."""
+    """Tell whether a value is an array or a tensor, or offers itself as one, as data frames do."""
     return hasattr(value, "__array__") and not isinstance(value, type)
 
 
@@ -276,7 +276,8 @@ def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArr
 def _floats(layer: Any, client: int) -> NDArray[Any]:
     check_filled(layer, f"the update of client {client} is")
     if is_on_gpu(layer):
-        return _detached(layer)  # type: ignore[no-any-return]
+        detached = layer.detach()  # without its history
+        return detached if is_floating(layer.dtype) else detached.double()
     try:
         array = as_numpy(layer)
     except NO_ARRAY as error:
@@ -288,11 +289,6 @@ def _floats(layer: Any, client: int) -> NDArray[Any]:
             f"the update of client {client} has dtype {array.dtype}: give real numbers"
         )
     return array
-
-
-def _detached(tensor: Any) -> Any:
-    """Return a tensor without its history, integers as float64."""
-    return tensor.detach() if is_floating(tensor.dtype) else tensor.detach().double()
 
 
 def _device(layer: Any) -> str:
