@@ -35,13 +35,13 @@ from fedcrf.crf.evidence import (
     votes,
 )
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
-from fedcrf.crf.field import Field, Inference, transition
+from fedcrf.crf.field import Field, transition
 from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import median
 from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted_weights
-from fedcrf.crf.window import Averages, Window
+from fedcrf.crf.window import Averages
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
@@ -72,34 +72,6 @@ COPY_POWER = 100.0
 
 Copies have a cosine of 1; honest updates from similar data reach 0.95.
 """
-
-
-@dataclass(frozen=True, eq=False)
-class _Recalled:
-    """What is remembered of a round's m clients, and what the round adds to it.
-
-    Attributes:
-        memory: The memory before the round.
-        clients: (m,) identities.
-        beliefs: (m, L) marginals when the clients last took part; NaN rows for new clients.
-        window: This round's.
-        sketches: (m, s) of the updates; NaN rows for those that are not finite.
-        position: (s,) sketch of the global model.
-        averages: The averages after the round.
-    """
-
-    memory: ClientMemory
-    clients: NDArray[np.int64]
-    beliefs: NDArray[np.float64]
-    window: Window
-    sketches: NDArray[np.float64]
-    position: NDArray[np.float64]
-    averages: Averages
-
-    @cached_property
-    def trust(self) -> NDArray[np.float64]:
-        """(m,) expected labels when the clients last took part; NaN for new clients."""
-        return self.beliefs @ self.memory.labels
 
 
 @dataclass(frozen=True)
@@ -329,23 +301,67 @@ class RobustCRF(Settings):
         """
         finite = statistics.finite
         claimed = base_weights(num_examples, finite)
-        past = self._recalled(statistics, sketches, position, clients, memory)
+        who = identities(clients, len(finite))
+
+        # Recall the clients; this round changes their averages.
+        seed, given = self.sketch_seed or 0, position is not None
+        layout = (statistics.dimension, self.sketch_size, seed, given)
+        past = ClientMemory.of(memory, layout, self.labels)
+        position = past.expected if position is None else position
+        # Rounded, so that a repeated update has not changed.
+        sketches = as_remembered(sketches).astype(np.float64)
+        sketches[~finite] = np.nan
+        window = past.window._replace(length=min(past.window.length, self.longest_window))
+        beliefs, averages = past.gather(who)
+        averages = averages.after(sketches, position, window.length)
+        remembered = beliefs @ past.labels
+
+        # Look at the round, and infer.
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = 1.0 if reported is None else reported.expected_label
+        averaged = statistics
+        if window.length > 1.0:
+            averaged = replace(statistics, gram=averages.updates @ averages.updates.T)
+        measured = self._compared(averages)
+        response = measured[ResponseEvidence.cause]
+        counted, sizes = self._counted(claimed, averaged.norms, response)
+        found = self.field.infer(
+            Observation(
+                averaged,
+                num_examples=counted,
+                measured=measured,
+                before=beliefs,
+                credit=credit,
+                sizes=sizes,
+                window=window.length,
+            )
+        )
 
-        seen = self._observed(statistics, claimed, past, credit)
-        found = self.field.infer(seen)
-
+        # Decide.
         trust = found.expected_label * credit
         copies = np.where(finite, votes(statistics.cosines, COPY_POWER), np.nan)
-        base, _ = refined_weights(seen.num_examples, np.where(finite, copies, 0.0))
+        base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
         decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
-        longest = self.clip * median(statistics.norms[finite])
-        longest *= math.sqrt(seen.window)
+        longest = self.clip * median(statistics.norms[finite]) * math.sqrt(window.length)
         clip = clip_factors(statistics.norms, finite, longest)
-        learnt = found.marginals
-        if decided.kept_reason is not None:
-            learnt = self._learnt_while_kept(past, found)
+
+        # Remember.
+        learnt, enough = found.marginals, self.trust_floor * self.unknown_label
+        if decided.kept_reason is not None and past.trusts_absent(who, enough):
+            # While the model stays, nobody is tested: trust may fall, but it does not rise, if
+            # there is anybody else to wait for.
+            risen = found.expected_label > remembered
+            learnt = np.where(risen[:, None], beliefs, learnt)
+        present = slice(None) if finite.all() else finite  # all rows, without a copy
+        moved = (decided.weights * clip)[present] @ sketches[present]
+        kept = past.scatter(
+            who[present],
+            learnt[present],
+            averages.of_clients(present),
+            expected=position + moved,
+            window=window.after(averages.response, self.longest_window),
+            most=self.remember,
+        )
         return Posterior(
             weights=decided.weights,
             base_weights=base,
@@ -355,106 +371,35 @@ class RobustCRF(Settings):
             causes={
                 # A part has a number for an excluded client too, of which it measured nothing.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
-                "remembered": past.trust,
+                "remembered": remembered,
                 "clip": clip,
                 "copies": copies,
-                "window": np.where(finite, seen.window, np.nan),
-                **self._counted_parts(claimed, seen.num_examples),
+                "window": np.where(finite, window.length, np.nan),
+                **self._counted_parts(claimed, counted),
                 **(reported.causes if reported is not None and evidence else {}),
             },
             clip=clip,
             excluded=~finite,
             overflowed=statistics.overflowed,
             fell_back=decided.fell_back,
-            memory=self._remembered(past, seen, learnt, decided.weights * clip),
+            memory=kept,
             trusted_share=decided.share,
             kept_reason=decided.kept_reason,
         )
 
-    def _recalled(
-        self,
-        statistics: UpdateStatistics,
-        sketches: NDArray[np.float64],
-        position: NDArray[np.float64] | None,
-        clients: Sequence[int | str] | None,
-        memory: Arrays | None,
-    ) -> _Recalled:
-        """Return what is known of the round's clients, and where the round takes their averages."""
-        who = identities(clients, len(statistics.finite))
-        seed, given = self.sketch_seed or 0, position is not None
-        layout = (statistics.dimension, self.sketch_size, seed, given)
-        known = ClientMemory.of(memory, layout, self.labels)
-        position = known.expected if position is None else position
-        # Rounded, so that a repeated update has not changed.
-        sketches = as_remembered(sketches).astype(np.float64)
-        sketches[~statistics.finite] = np.nan
-        beliefs, averages = known.gather(who)
-        window = known.window._replace(length=min(known.window.length, self.longest_window))
-        averages = averages.after(sketches, position, window.length)
-        return _Recalled(known, who, beliefs, window, sketches, position, averages)
-
-    def _observed(
-        self,
-        statistics: UpdateStatistics,
-        claimed: NDArray[np.float64],
-        past: _Recalled,
-        credit: NDArray[np.float64] | float,
-    ) -> Observation:
-        """Return what the field sees of a round: its updates' averages, and how they compare."""
-        averages = past.averages
-        if past.window.length > 1.0:
-            statistics = replace(statistics, gram=averages.updates @ averages.updates.T)
+    def _compared(self, averages: Averages) -> dict[str, NDArray[np.float64]]:
+        """Return by cause what the field's parts measure between rounds."""
+        response = averages.response
+        if not median(response[np.isfinite(response)]) < 0.0:
+            # Nobody responds yet; a longer window will show who does.
+            response = np.full_like(response, np.nan)
         measured = {
             part.cause: compared
             for part in self.field.evidence
             if isinstance(part, MeasuredEvidence)
             and (compared := part.compare(averages)) is not None
         }
-        response = averages.response
-        if not median(response[np.isfinite(response)]) < 0.0:
-            # Nobody responds yet; a longer window will show who does.
-            response = measured[ResponseEvidence.cause] = np.full_like(response, np.nan)
-        counted, sizes = self._counted(claimed, statistics.norms, response)
-        return Observation(
-            statistics,
-            num_examples=counted,
-            measured=measured,
-            before=past.beliefs,
-            credit=credit,
-            sizes=sizes,
-            window=past.window.length,
-        )
-
-    def _learnt_while_kept(self, past: _Recalled, found: Inference) -> NDArray[np.float64]:
-        """Return the marginals to be remembered of a round whose clients do not move the model.
-
-        While the model stays, nobody is tested: trust may fall, but it does not rise, if there is
-        anybody else to wait for.
-        """
-        enough = self.trust_floor * self.unknown_label
-        if not past.memory.trusts_absent(past.clients, enough):
-            return found.marginals
-        risen = found.expected_label > past.trust
-        return np.where(risen[:, None], past.beliefs, found.marginals)
-
-    def _remembered(
-        self,
-        past: _Recalled,
-        seen: Observation,
-        learnt: NDArray[np.float64],
-        coefficients: NDArray[np.float64],
-    ) -> ClientMemory:
-        """Return the memory after a round, in which the updates had these (m,) coefficients."""
-        present = slice(None) if seen.finite.all() else seen.finite  # all rows, without a copy
-        window = past.window.after(past.averages.response, self.longest_window)
-        return past.memory.scatter(
-            past.clients[present],
-            learnt[present],
-            past.averages.of_clients(present),
-            expected=past.position + coefficients[present] @ past.sketches[present],
-            window=window,
-            most=self.remember,
-        )
+        return {**measured, ResponseEvidence.cause: response}
 
     def _counted(
         self,
