@@ -172,7 +172,12 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             raise damaged from None
         if arrays["layout"].shape != new.layout.shape:
             raise damaged
-        given = replace(new, **{name: arrays[name] for name in ("layout", "labels", "expected")})
+        given = replace(
+            new,
+            layout=arrays["layout"],
+            labels=arrays["labels"],
+            expected=arrays["expected"],
+        )
         given._check_settings(new)
         if not _fit_together(arrays, new) or not _hold_values(arrays):
             raise damaged

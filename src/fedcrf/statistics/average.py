@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
-from fedcrf.statistics.inputs import Layers, blocks, is_floating, is_on_gpu, is_torch_tensor
+from fedcrf.statistics.inputs import Layers, blocks, is_floating, is_on_gpu, library_of
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
 
 
@@ -40,9 +40,7 @@ def weighted_average(
     flats, shape = _flat(arrays)
     used = np.flatnonzero(weights).tolist()
     if not used:
-        nothing = _empty(flats[0])
-        nothing[:] = 0
-        return nothing.reshape(shape)  # type: ignore[no-any-return]
+        return library_of(flats[0]).zeros_like(flats[0]).reshape(shape)  # type: ignore[no-any-return]
     chosen, given = [flats[i] for i in used], np.asarray(weights, np.float64)[used]
     fast, plain = partial(compiled.average, weights=given), partial(_sum, weights=given)
     return _by_coordinate(chosen, fast, plain, threads).reshape(shape)
@@ -137,18 +135,11 @@ def _by_coordinate(
     found = fast(clients, threads=threads)
     if found is not None:
         return found
-    result: NDArray[Any] = _empty(flats[0])
+    result: NDArray[Any] = library_of(flats[0]).empty_like(flats[0])
     for where, block in blocks(clients):
         columns = plain(block)
         result[where] = columns if is_floating(result.dtype) else columns.round()
     return result
-
-
-def _empty(flat: Any) -> Any:
-    """Return an array, or a tensor where the flat one is, of its length and dtype."""
-    if is_torch_tensor(flat):
-        return flat.new_empty(len(flat))
-    return np.empty(len(flat), flat.dtype)
 
 
 def _sum(block: Any, weights: NDArray[np.float64]) -> Any:

@@ -77,10 +77,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class NoKernelsError(Exception):
-    """There is no compiled code, by reason of this error's cause; the message is what helps."""
-
-
 def _where_it_can(
     work: Callable[Concatenate[ModuleType, Sequence[Layers], P], R | None],
 ) -> Callable[Concatenate[Sequence[Layers], P], R | None]:
@@ -96,10 +92,8 @@ def _where_it_can(
         try:
             return work(_kernels(), clients, *args, **kwargs)
         except Exception as error:  # an aid that fails in whatever way must not stop a round
-            mend, cause = "the plain pass does the same", error
-            if isinstance(error, NoKernelsError) and isinstance(error.__cause__, Exception):
-                mend, cause = str(error), error.__cause__
-            reason = ": ".join([type(cause).__name__, *str(cause).strip().splitlines()[:1]])
+            mend = getattr(error, "__notes__", ["the plain pass does the same"])[-1]
+            reason = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
             if not GIVEN_UP:
                 LOGGER.warning(
                     "rounds are aggregated by the slower, plain pass (%s): %s", reason, mend
@@ -422,15 +416,14 @@ def _kernels() -> ModuleType:
     Source and machine code both lie in the cache folder, by what the source is: another version of
     it does not load this one's.
 
-    Raises:
-        NoKernelsError: There is no Numba, or no place to keep them.
+    Where there is no Numba, or no place to keep them, an error's note says what helps.
     """
     try:
         import numba  # noqa: F401
     except Exception as error:  # a Numba that does not go with this NumPy may raise anything
         missing = isinstance(error, ModuleNotFoundError) and error.name == "numba"
-        mend = "pip install 'fedcrf[fast]'" if missing else "mend or remove Numba"
-        raise NoKernelsError(mend) from error
+        error.add_note("pip install 'fedcrf[fast]'" if missing else "mend or remove Numba")
+        raise
     source = Path(__file__).with_name("kernels.py").read_bytes()
     name = f"kernels_{hashlib.sha256(source).hexdigest()[:12]}"
     try:
@@ -446,7 +439,8 @@ def _kernels() -> ModuleType:
         sys.modules[name] = module  # where Numba looks for it when it loads what it has kept
         spec.loader.exec_module(module)
     except Exception as error:
-        raise NoKernelsError(f"name a folder that can be written in {CACHE_VARIABLE}") from error
+        error.add_note(f"name a folder that can be written in {CACHE_VARIABLE}")
+        raise
     return module
 
 

@@ -40,6 +40,11 @@ def is_on_gpu(value: object) -> bool:
     return is_torch_tensor(value) and getattr(value, "is_cuda", False) is True
 
 
+def library_of(value: object) -> Any:
+    """Return torch for a tensor, else NumPy."""
+    return sys.modules["torch"] if is_torch_tensor(value) else np
+
+
 def num_numbers(layers: Sequence[Any]) -> int:
     """Return d, the numbers in all layers."""
     return sum(math.prod(layer.shape) for layer in layers)
@@ -276,8 +281,8 @@ def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArr
 def _floats(layer: Any, client: int) -> NDArray[Any]:
     check_filled(layer, f"the update of client {client} is")
     if is_on_gpu(layer):
-        detached = layer.detach()  # without its history
-        return detached if is_floating(layer.dtype) else detached.double()
+        detached = layer.detach()
+        return detached if is_floating(layer.dtype) else detached.double()  # type: ignore[no-any-return]
     try:
         array = as_numpy(layer)
     except NO_ARRAY as error:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from fedcrf.statistics.inputs import is_torch_tensor
+from fedcrf.statistics.inputs import is_torch_tensor, library_of
 
 NETWORK_LIMIT = 32
 """Most rows for which the network's m·log²m min/max passes beat a selection per column."""
@@ -71,13 +70,11 @@ def coordinate_trimmed_mean(block: Any, trim: int) -> Any:
 
 def _ranks(block: Any, first: int, last: int) -> list[Any]:
     """Return every column's values of ranks ``first`` to ``last``; the outer two in their place."""
-    of_torch = is_torch_tensor(block)
     if len(block) > NETWORK_LIMIT:
-        if of_torch:
+        if is_torch_tensor(block):
             return list(block.sort(dim=0).values[first:last])
         return list(np.partition(block, (first, last - 1), axis=0)[first:last])
-    library: Any = sys.modules["torch"] if of_torch else np
-    rows = list(block)
+    library, rows = library_of(block), list(block)
     for i, j in sorting_network(len(block), first, last):
         rows[i], rows[j] = library.minimum(rows[i], rows[j]), library.maximum(rows[i], rows[j])
     return rows[first:last]

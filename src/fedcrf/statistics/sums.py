@@ -6,7 +6,6 @@ host. Compiled code, where there is some, sums up the same.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from fedcrf.statistics.inputs import (
     as_numpy,
     blocks,
     bring_columns,
-    is_torch_tensor,
+    library_of,
     zeros,
 )
 from fedcrf.statistics.median import coordinate_median
@@ -67,7 +66,8 @@ class AboutMedian:
             origin: Flat layers of the global model to take away; none where the layers are updates.
             products: Whether the Gram matrix is summed up; otherwise the median is kept.
         """
-        m, library, like = len(clients), *_library(clients)
+        m, like = len(clients), clients[0][0] if clients else None
+        library = library_of(like)
         gram = zeros((m if products else 0,) * 2, like)
         squares, inner, squared_distance = zeros((3, m), like)
         square, medians = zeros((), like), [np.zeros(0)]
@@ -106,7 +106,8 @@ def about_mean(
 
     They count where all squares are finite; arguments are those of `AboutMedian.plain`.
     """
-    m, library, like = len(clients), *_library(clients)
+    m, like = len(clients), clients[0][0] if clients else None
+    library = library_of(like)
     squares, gram = zeros((m,), like), zeros((m, m), like)
     with np.errstate(over="ignore", invalid="ignore"):
         for _, block in blocks(clients, origin):
@@ -118,12 +119,6 @@ def about_mean(
             apart -= apart.mean(axis=0)
             gram += apart @ apart.T
     return as_numpy(squares), as_numpy(gram)
-
-
-def _library(clients: Sequence[Layers]) -> tuple[Any, Any]:
-    """Return NumPy, or torch for tensors, and a layer of the clients."""
-    like = clients[0][0] if clients else None
-    return (sys.modules["torch"] if is_torch_tensor(like) else np), like
 
 
 def update_norms(
