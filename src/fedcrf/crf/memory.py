@@ -56,9 +56,6 @@ ARRAYS: Mapping[str, Plain] = {
 ADDED = ("before", "earlier", "counts", "last", "window")
 """Those that memories of version 0.1 lack, which knows no windows."""
 
-SHARED = ("layout", "labels", "expected", "window")
-"""Those that belong to no single client."""
-
 LARGEST_SKETCHED = 1e30
 """Larger numbers in a sketch count as this one, so that float64 holds their squares."""
 
@@ -155,9 +152,9 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if isinstance(memory, cls):
             memory._check_settings(new)
             return memory
-        memory = _of_today(memory)
-        if set(memory) != set(ARRAYS):
-            odd = sorted(map(str, set(memory) ^ set(ARRAYS)))[0]
+        names = set(memory) - {"longest"}  # earlier versions had the longest norm
+        if names not in (set(ARRAYS), set(ARRAYS) - set(ADDED)):
+            odd = sorted(map(str, names ^ set(ARRAYS)))[0]
             raise FedcrfError(
                 f"the memory is of another rule ('{odd}' is in one of them only): "
                 "give the one this rule handed back, or none to begin anew"
@@ -167,7 +164,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             "give the one this rule handed back, or none to begin anew"
         )
         try:
-            arrays = {name: as_numpy(memory[name]) for name in ARRAYS}
+            arrays = _of_today({name: as_numpy(memory[name]) for name in names})
         except NO_ARRAY:
             raise damaged from None
         if arrays["layout"].shape != new.layout.shape:
@@ -186,15 +183,16 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a plain array, made anew and for the caller to keep."""
-        if name in SHARED:
+        of_clients = ARRAYS[name].axes[0] == "k"
+        if not of_clients and not ARRAYS[name].attribute:
             return np.array(getattr(self, name))
-        rows = [self.rows[client] for client in sorted(self.rows)]
-        paths = _paths(self.rows.values())
+        clients, paths = sorted(self.rows), _paths(self.rows.values())
         if name == "clients":
-            return np.array(sorted(self.rows), dtype=np.int64)
+            return np.array(clients, dtype=np.int64)
+        rows = [self.rows[client] for client in clients]
         if name == "rounds":
             return _rounds(rows, paths)
-        return self._stacked(name, rows if ARRAYS[name].axes[0] == "k" else paths)
+        return self._stacked(name, rows if of_clients else paths)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the plain arrays."""
@@ -341,34 +339,25 @@ def _rows(arrays: Arrays) -> dict[int, Row]:
     }
 
 
-def _of_today(memory: Arrays) -> Arrays:
+def _of_today(arrays: dict[str, NDArray[Any]]) -> Arrays:
     """Return a memory of any version with the arrays that it has today.
 
-    Earlier versions had the longest norm. Version 0.1 lacked windows, and rules without windows had
-    no averages before the recent ones.
+    Version 0.1 lacked windows, and rules without windows had no averages before the recent ones.
     """
-    names = set(memory) - {"longest"}
-    lacking = names == set(ARRAYS) - set(ADDED)
-    if not lacking and names != set(ARRAYS):
-        return memory  # of another rule
-    try:
-        given = {name: as_numpy(memory[name]) for name in names}
-    except NO_ARRAY:
-        return memory  # damaged
-    clients, rounds = (len(np.atleast_1d(given[name])) for name in ("clients", "positions"))
-    if lacking:
-        given |= {
-            "before": np.empty((clients, 0), np.float32),
-            "earlier": np.empty((rounds, 0)),
-            "counts": np.ones(rounds, np.int64),
-            "last": np.arange(1, 1 + rounds),
+    paths = len(np.atleast_1d(arrays["positions"]))
+    if "window" not in arrays:
+        arrays |= {
+            "before": np.full(arrays["sketches"].shape, np.nan),
+            "earlier": np.full(arrays["positions"].shape, np.nan),
+            "counts": np.ones(paths, np.int64),
+            "last": np.arange(1, 1 + paths),
             "window": np.array(Window()),
         }
     for name, like in (("before", "sketches"), ("earlier", "positions")):
-        empty = given[name].ndim == 2 and not given[name].shape[1]
-        if empty and given["window"].ravel()[:1] == 1.0:  # nothing was averaged
-            given[name] = np.full(given[like].shape, np.nan)
-    return given
+        empty = arrays[name].ndim == 2 and not arrays[name].shape[1]
+        if empty and arrays["window"].ravel()[:1] == 1.0:  # nothing was averaged
+            arrays[name] = np.full(arrays[like].shape, np.nan)
+    return arrays
 
 
 def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
