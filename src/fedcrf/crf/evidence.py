@@ -363,13 +363,13 @@ def goal_distance(update: Matrix, change: Matrix, movement: Matrix) -> Vector:
 
     Args:
         update: (m, s) sketches of u_i.
-        change: (m, s) sketches of u_i − u'_i; NaN rows for new clients.
-        movement: (m, s) sketches of w − w', or (1, s) where it is the same for all.
+        change: As for `curvature_response`, and so is the next.
+        movement: Of the model.
 
     Returns:
         (m,) logarithms; NaN where the client is new, or where one of the three is zero.
     """
-    lengths = [row_norms(each) for each in (update, movement, change)]
+    lengths = map(row_norms, (update, movement, change))
     length, moved, changed = np.broadcast_arrays(*lengths)
     known = (length > 0.0) & (moved > 0.0) & (changed > 0.0)  # False for NaN
     distance = np.full(len(update), np.nan)

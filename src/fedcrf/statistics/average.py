@@ -101,14 +101,15 @@ def _flat(arrays: Sequence[Any]) -> tuple[Layers, tuple[int, ...]]:
     """
     if len(arrays) == 0:
         raise FedcrfError("there are no arrays: give one for each client")
-    first = arrays[0]
+    first, of_tensors = arrays[0], is_on_gpu(arrays[0])
     for client, array in enumerate(arrays):
-        if not (isinstance(array, np.ndarray | np.generic) or is_on_gpu(array)):
+        on_gpu = is_on_gpu(array)
+        if not (on_gpu or isinstance(array, (np.ndarray, np.generic))):
             raise FedcrfError(
                 f"the array of client {client} is a {type(array).__name__}: give NumPy arrays, "
                 "which as_numpy makes, or tensors on a CUDA device"
             )
-        if is_on_gpu(array) != is_on_gpu(first):
+        if on_gpu != of_tensors:
             raise FedcrfError(
                 f"the array of client {client} lies elsewhere than client 0's: "
                 "give NumPy arrays alone, or tensors on a CUDA device alone"

@@ -254,14 +254,9 @@ def check_filled(
 def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArray[np.float64]:
     """Return one number for each client, (m,) float64; NaN for None.
 
-    Args:
-        values: The numbers, in whatever form.
-        num_clients: m.
-        what: What errors call them, with its verb.
-        mend: What errors say to give.
-
     Raises:
-        FedcrfError: They are not numbers, or not m.
+        FedcrfError: They are not numbers, or not m. It begins with what they are called and a verb,
+            and ends with the mend.
     """
     try:
         given = as_numpy(values)

@@ -82,13 +82,7 @@ class CountSketch:
         return np.asarray(1 - 2 * chosen, dtype=np.int8)
 
     def add(self, block: Any, where: slice, total: Any) -> None:
-        """Add columns of (m, b) vectors to (m, k) buckets: arrays, or tensors.
-
-        Args:
-            block: The columns; they are written to.
-            where: Which columns they are.
-            total: What is added to.
-        """
+        """Add (m, b) columns of vectors to (m, k) buckets; both are written to."""
         signs = self.signs(where.start, where.stop)
         block *= block.new_tensor(signs) if is_torch_tensor(block) else signs
         start = where.start
