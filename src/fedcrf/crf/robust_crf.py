@@ -48,22 +48,19 @@ from fedcrf.statistics.inputs import Layers, num_numbers
 
 GONE = {
     "it is fixed, leave it out": (
-        *("labels", "iterations", "damping", "copy_power", "vote_power", "count_cap"),
-        *("large_round", "crowd", "norm_strength", "norm_exponent", "opposition_strength"),
-        *("curvature_response_strength", "response_strength"),
-        *("update_consistency_strength", "steadiness_strength"),
+        "labels iterations damping copy_power vote_power count_cap large_round crowd norm_strength "
+        "norm_exponent opposition_strength curvature_response_strength response_strength "
+        "update_consistency_strength steadiness_strength"
     ),
     "give tolerance, on which it depends": (
-        *("spread", "goal_tolerance", "norm_tolerance", "norm_threshold", "opposition_tolerance"),
-        *("curvature_response_share", "response_share"),
-        *("update_consistency_share", "steadiness_share"),
+        "spread goal_tolerance norm_tolerance norm_threshold opposition_tolerance "
+        "curvature_response_share response_share update_consistency_share steadiness_share"
     ),
     "tolerances grow no more, leave it out": (
-        *("norm_tolerance_growth", "norm_memory"),
-        *("opposition_tolerance_growth", "opposition_memory"),
-        *("curvature_response_tolerance_growth", "response_memory"),
+        "norm_tolerance_growth norm_memory opposition_tolerance_growth opposition_memory "
+        "curvature_response_tolerance_growth response_memory"
     ),
-    "EvidenceCRF has it, leave it out": [each.name for each in fields(EvidenceCRF)],
+    "EvidenceCRF has it, leave it out": " ".join(each.name for each in fields(EvidenceCRF)),
 }
 """By what is said of them, the settings of earlier versions, by all their names."""
 
@@ -156,7 +153,7 @@ class RobustCRF(Settings):
     behaviour: ClassVar[int] = 4
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
-        name: said for said, names in GONE.items() for name in names
+        name: said for said, names in GONE.items() for name in names.split()
     }
     labels: ClassVar[tuple[float, ...]] = (0.0, 0.25, 1.0)
     reported: ClassVar[EvidenceCRF] = EvidenceCRF()

@@ -285,7 +285,7 @@ class EstimatedCosines:
     @classmethod
     def of(
         cls,
-        sketches: NDArray[Any],
+        sketches: NDArray[np.float64],
         inner: NDArray[np.float64],
         norms: NDArray[np.float64],
         median_norm: float,
@@ -315,15 +315,15 @@ class EstimatedCosines:
         along = np.divide(inner, lengths, out=np.zeros_like(inner), where=lengths > 0)
         along = np.clip(along, -1.0, 1.0)
         share = inner / median_norm**2 if median_norm > 0 else np.zeros_like(inner)
-        rest = sketches[:-1] - np.outer(share, sketches[-1]).astype(sketches.dtype)
+        rest = sketches[:-1] - np.outer(share, sketches[-1])
         size = np.sqrt(np.einsum("ij,ij->i", rest, rest))
         scale = np.sqrt(1.0 - along**2)
         scale = np.divide(scale, size, out=np.zeros_like(size), where=size > 0)
-        rest = (rest * scale[:, None].astype(rest.dtype)).astype(np.float32, copy=False)
-        directions = principal_directions(rest, generator)
-        coordinates = rest @ directions
-        rest -= coordinates @ directions.T
-        return cls(np.column_stack([along.astype(np.float32), coordinates]), rest)
+        apart = (rest * scale[:, None]).astype(np.float32)
+        directions = principal_directions(apart, generator)
+        coordinates = apart @ directions
+        apart -= coordinates @ directions.T
+        return cls(np.column_stack([along.astype(np.float32), coordinates]), apart)
 
     def rows(self, start: int, stop: int) -> Matrix:
         """Return the (stop − start, n) cosines of some vectors with all."""
