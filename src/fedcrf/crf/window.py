@@ -136,11 +136,6 @@ class Averages:
             length: k.
         """
         counts = self.counts + 1
-        if length == 1.0:  # U is the update itself, and V the one before
-            positions = np.repeat(position[None], len(counts), axis=0)
-            return type(self)(
-                sketches, self.updates, positions, self.positions, counts, self.rounds
-            )
         share = 1.0 / np.minimum(length, counts)
         before = 1.0 / np.minimum(length, np.maximum(counts - 1, 1))
         return type(self)(
@@ -189,5 +184,7 @@ def row_cosines(left: Matrix, right: Matrix) -> Vector:
 
 def _towards(mean: Matrix, value: Matrix, share: Vector) -> Matrix:
     """Return mean + share · (value − mean), row by row; the value itself where its share is 1."""
+    if (share == 1.0).all():  # as in all rounds where nothing is averaged
+        return np.broadcast_to(value, mean.shape)
     parts = share[:, None]
     return np.where(parts == 1.0, value, mean + parts * (value - mean))

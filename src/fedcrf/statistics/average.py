@@ -49,15 +49,7 @@ def weighted_average(
 def median_of(arrays: Sequence[NDArray[Any]], threads: int | None = None) -> NDArray[Any]:
     """Return the coordinate-wise median of arrays; the mean of the middle two for an even number.
 
-    Args:
-        arrays: As for `weighted_average`, all finite.
-        threads: As for `weighted_average`.
-
-    Returns:
-        As `weighted_average`.
-
-    Raises:
-        FedcrfError: No arrays, or others than those.
+    Arguments, result and errors are those of `weighted_average`; all arrays are finite.
     """
     flats, shape = _flat(arrays)
     fast = partial(compiled.trimmed_mean, trim=(len(flats) - 1) // 2)
@@ -69,16 +61,10 @@ def trimmed_mean_of(
 ) -> NDArray[Any]:
     """Return the mean of arrays in every coordinate without its ``trim`` least and greatest.
 
-    Args:
-        arrays: As for `median_of`.
-        trim: Values cut on each side; 2 · trim < m.
-        threads: As for `weighted_average`.
-
-    Returns:
-        As `weighted_average`.
+    Arguments, result and errors are those of `median_of`.
 
     Raises:
-        FedcrfError: No arrays, others than those, or nothing is left after the cut.
+        FedcrfError: Nothing is left after the cut, as 2 · trim ≥ m.
     """
     check_whole("trim", trim, least=0)
     flats, shape = _flat(arrays)

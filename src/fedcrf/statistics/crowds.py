@@ -128,16 +128,8 @@ def crowd_statistics(
 ) -> CrowdStatistics:
     """Gather the statistics of very many updates; no (m, m) matrix is made for more than 4096.
 
-    Everything but the neighbours takes time and memory O(md).
-
-    Args:
-        clients: As for `update_statistics`.
-        search: Which pairs are wanted.
-        origin: As for `update_statistics`.
-        threads: As for `update_statistics`.
-
-    Returns:
-        The statistics.
+    Everything but the neighbours takes time and memory O(md). Other arguments than the search are
+    those of `update_statistics`.
 
     Raises:
         FedcrfError: The updates hold no numbers (d = 0), or a package is not installed.
