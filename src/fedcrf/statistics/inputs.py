@@ -152,7 +152,6 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
 
     That form is one array, or a list of layers; of NumPy, or of torch on the updates' device.
     """
-    layered = False
     if isinstance(updates, memoryview):
         updates = np.asarray(updates)
     if _is_array_like(updates):
@@ -165,10 +164,8 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
                 "or a sequence of m vectors"
             )
         rows: Sequence[Any] = [[row] for row in _floats(updates, 0)]
-        given: Sequence[Any] = [updates[0]] if len(updates) else []
     elif isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
         rows = [_layers_of(update, client) for client, update in enumerate(updates)]
-        given, layered = (rows[0], _is_layered(updates[0])) if rows else ([], False)
     else:
         raise FedcrfError(
             f"updates are a {type(updates).__name__}: give an (m, d) array, "
@@ -178,6 +175,8 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
         raise FedcrfError("there are no updates: give one vector for each client")
     shaped = [[_floats(layer, client) for layer in row] for client, row in enumerate(rows)]
     _check_alike(shaped)
+    layered = _is_layered(updates[0])
+    given = updates[0] if layered else [updates[0]]
 
     def in_form(flat: Layers) -> Any:
         layers = [in_form_of(layer, each) for layer, each in zip(flat, given, strict=True)]
