@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Natural, NotNegative, Positive, Settings, Truth
 from fedcrf.crf.field import Field, checked_labels
@@ -26,7 +25,7 @@ from fedcrf.statistics import (
     update_statistics,
     with_nearest,
 )
-from fedcrf.statistics.inputs import Layers
+from fedcrf.statistics.inputs import Layers, Origin
 
 
 @dataclass(frozen=True)
@@ -147,10 +146,7 @@ class ClientCRF(Settings):
             )
 
     def statistics(
-        self,
-        clients: Sequence[Layers],
-        origin: Sequence[NDArray[Any]] | None = None,
-        threads: int | None = None,
+        self, clients: Sequence[Layers], origin: Origin = None, threads: int | None = None
     ) -> Statistics:
         """Gather the statistics of updates, or of models and the model that they start from.
 

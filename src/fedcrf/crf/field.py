@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Natural, Settings, Share, check_whole, checked_number, checked_share
 from fedcrf.crf.parts import (
@@ -20,6 +19,7 @@ from fedcrf.crf.parts import (
     Observation,
     PairwisePart,
     PriorPart,
+    Vector,
 )
 from fedcrf.crf.potentials import unary_energy
 from fedcrf.errors import FedcrfError
@@ -36,9 +36,9 @@ class Inference:
         causes: What the parts measured, at the last marginals.
     """
 
-    marginals: NDArray[np.float64]
-    expected_label: NDArray[np.float64]
-    unary: NDArray[np.float64]
+    marginals: Matrix
+    expected_label: Vector
+    unary: Matrix
     causes: Causes
 
 
@@ -124,7 +124,7 @@ class Field(Settings):
         return Inference(marginals, marginals @ labels, unary, causes)
 
 
-def _message(part: PairwisePart, seen: Observation, labels: NDArray[np.float64]) -> Message:
+def _message(part: PairwisePart, seen: Observation, labels: Vector) -> Message:
     message = part.message(seen, labels)
     return lambda marginals: _counted(message(marginals), part, seen.window)
 
@@ -156,13 +156,13 @@ def transition(prior: Matrix, before: Matrix, persistence: float, window: float)
 
 
 def mean_field(
-    initial: NDArray[np.float64],
-    unary: NDArray[np.float64],
+    initial: Matrix,
+    unary: Matrix,
     messages: Sequence[Message],
     *,
     iterations: int,
     damping: float = 0.0,
-) -> NDArray[np.float64]:
+) -> Matrix:
     """Run R parallel updates Q_i(q) ← δ·Q_i(q) + (1 − δ)·Q'_i(q), Q'_i(q) ∝ exp(−ψ_u(q) − M_i(q)).
 
     M_i(q) is the energy of the pairwise parts, expected under Q; the paper's is

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import (
     Count,
@@ -37,7 +36,7 @@ from fedcrf.crf.evidence import (
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field, transition
 from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
-from fedcrf.crf.parts import Observation
+from fedcrf.crf.parts import Matrix, Observation, Vector
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import median
 from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted_weights
@@ -194,9 +193,7 @@ class RobustCRF(Settings):
         """The share of the median client's response that is expected of each."""
         return max(0.0, 1.0 - 0.75 * self.tolerance)
 
-    def prior_label(
-        self, remembered: NDArray[np.float64], window: float = 1.0
-    ) -> NDArray[np.float64]:
+    def prior_label(self, remembered: Vector, window: float = 1.0) -> Vector:
         """Return p_i = s·E_Q[q] + (1 − s)·p₀, the expected label before a round's evidence.
 
         Args:
@@ -270,7 +267,7 @@ class RobustCRF(Settings):
             evidence=evidence,
         )
 
-    def sketches(self, clients: Sequence[Layers]) -> NDArray[np.float64]:
+    def sketches(self, clients: Sequence[Layers]) -> Matrix:
         """Return (m, sketch_size) sketches of vectors, of updates or of models."""
         return sketch(clients, self.sketch_size, self.sketch_seed or 0)
 
@@ -278,9 +275,9 @@ class RobustCRF(Settings):
         self,
         statistics: UpdateStatistics,
         num_examples: Any,
-        sketches: NDArray[np.float64],
+        sketches: Matrix,
         *,
-        position: NDArray[np.float64] | None = None,
+        position: Vector | None = None,
         clients: Sequence[int | str] | None = None,
         memory: Arrays | None = None,
         evidence: Evidence | None = None,
@@ -384,7 +381,7 @@ class RobustCRF(Settings):
             kept_reason=decided.kept_reason,
         )
 
-    def _compared(self, averages: Averages) -> dict[str, NDArray[np.float64]]:
+    def _compared(self, averages: Averages) -> dict[str, Vector]:
         """Return by cause what the field's parts measure between rounds."""
         response = averages.response
         if not median(response[np.isfinite(response)]) < 0.0:
@@ -399,11 +396,8 @@ class RobustCRF(Settings):
         return {**measured, ResponseEvidence.cause: response}
 
     def _counted(
-        self,
-        claimed: NDArray[np.float64],
-        norms: NDArray[np.float64],
-        response: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        self, claimed: Vector, norms: Vector, response: Vector
+    ) -> tuple[Vector, Vector | None]:
         """Return the shares of examples that count, and the clients' sizes where they matter.
 
         An update's length supports n_i·exp(z_i/a) examples, with the length excess z_i.
@@ -419,16 +413,14 @@ class RobustCRF(Settings):
         excess = np.zeros(len(claimed))
         excess[held] = length_excess(norms[held], claimed[held], NORM_EXPONENT) / NORM_EXPONENT
 
-        def believed(most: float) -> NDArray[np.float64]:
+        def believed(most: float) -> Vector:
             supported = claimed * np.exp(np.minimum(0.0, excess + math.log(most)))
             return np.where(responds, supported, np.minimum(claimed, most * typical))
 
         counted, sized = believed(COUNT_CAP), believed(1.0)
         return counted / counted.sum(), sized / median(sized[sized > 0])
 
-    def _counted_parts(
-        self, claimed: NDArray[np.float64], counted: NDArray[np.float64]
-    ) -> dict[str, NDArray[np.float64]]:
+    def _counted_parts(self, claimed: Vector, counted: Vector) -> dict[str, Vector]:
         """Return the cause ``counted``, which part of a claim counts, where some do not in full."""
         if self.counts != "claimed":  # attested counts count in full
             return {}

@@ -26,10 +26,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.crf.parts import Matrix, Vector
 from fedcrf.crf.potentials import median
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 LEAST_SIGNAL = 1.5
 """The responses' ratio of mean to scatter at which a window is long enough.

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from fedcrf.files import CACHE_VARIABLE, cache_folder, write_text
 from fedcrf.statistics.inputs import (
     Layers,
+    Origin,
     bring_columns,
     finite_clients,
     is_floating,
@@ -120,7 +121,7 @@ def _suits(clients: Sequence[Layers]) -> bool:
 def about_median(
     kernels: ModuleType,
     clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
+    origin: Origin,
     threads: int | None,
     products: bool = True,
 ) -> AboutMedian | None:
@@ -166,10 +167,7 @@ def about_median(
 
 @_where_it_can
 def about_mean(
-    kernels: ModuleType,
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    threads: int | None,
+    kernels: ModuleType, clients: Sequence[Layers], origin: Origin, threads: int | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Do what `fedcrf.statistics.sums.about_mean` does, in float64; see `about_median`."""
     m, joined = len(clients), Joined(clients, origin)
@@ -190,7 +188,7 @@ def about_mean(
 def sketches(
     kernels: ModuleType,
     clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
+    origin: Origin,
     draws: CountSketch,
     threads: int | None,
 ) -> NDArray[np.float64]:
@@ -276,9 +274,7 @@ class Joined:
         dtype: What is computed in: float64 where a layer of the clients is, else float32.
     """
 
-    def __init__(
-        self, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None = None
-    ) -> None:
+    def __init__(self, clients: Sequence[Layers], origin: Origin = None) -> None:
         self._clients, self._origin = clients, origin  # known by addresses alone, and so held here
         layers = [layer for row in clients for layer in row]
         self.size = num_numbers(clients[0])
@@ -291,7 +287,7 @@ class Joined:
         self._layers = self._of(clients, origin) if ready else None
 
     def _of(
-        self, clients: Sequence[Sequence[NDArray[Any]]], origin: Sequence[NDArray[Any]] | None
+        self, clients: Sequence[Sequence[NDArray[Any]]], origin: Origin
     ) -> tuple[NDArray[Any], ...]:
         """Return layers as compiled code takes them; see `fedcrf.statistics.kernels`."""
         rows = [*clients, [None] * len(clients[0]) if origin is None else origin]
@@ -386,9 +382,7 @@ def _are_not_numbers(clients: Sequence[Layers], finite: NDArray[np.bool_]) -> bo
     return not finite_clients([clients[i] for i in np.flatnonzero(~finite).tolist()]).any()
 
 
-def _nothing_is_lost(
-    sums: AboutMedian, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
-) -> bool:
+def _nothing_is_lost(sums: AboutMedian, clients: Sequence[Layers], origin: Origin) -> bool:
     """Tell whether nothing overflowed in the updates' own precision, and no square vanished."""
     all_products = sums.gram, sums.inner, sums.squared_distance, sums.median_square
     if not all(np.isfinite(products).all() for products in all_products):
@@ -399,7 +393,7 @@ def _nothing_is_lost(
     return all(sums.squares[i] == 0.0 and _is_zero(clients[i], origin) for i in small.tolist())
 
 
-def _is_zero(layers: Layers, origin: Sequence[NDArray[Any]] | None) -> bool:
+def _is_zero(layers: Layers, origin: Origin) -> bool:
     """Tell whether an update's numbers are all 0 themselves, and not only what is computed of them.
 
     Squares of float64 may vanish, and differences to a global model of another precision.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Natural, Settings
 from fedcrf.extras import check_installed
-from fedcrf.statistics.inputs import Layers, as_numpy, blocks
+from fedcrf.statistics.inputs import Layers, Origin, as_numpy, blocks
 from fedcrf.statistics.one_pass import (
     EPSILON,
     UpdateStatistics,
@@ -123,7 +123,7 @@ Statistics = UpdateStatistics | CrowdStatistics
 def crowd_statistics(
     clients: Sequence[Layers],
     search: NeighbourSearch,
-    origin: Sequence[NDArray[Any]] | None = None,
+    origin: Origin = None,
     threads: int | None = None,
 ) -> CrowdStatistics:
     """Gather the statistics of very many updates; no (m, m) matrix is made for more than 4096.
@@ -242,11 +242,7 @@ def pair_rows(pairs: csr_array[np.float64]) -> NDArray[np.intp]:
     return np.repeat(np.arange(len(pairs.indptr) - 1), np.diff(pairs.indptr))
 
 
-def _exact(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    norms: NDArray[np.float64],
-) -> Rows:
+def _exact(clients: Sequence[Layers], origin: Origin, norms: NDArray[np.float64]) -> Rows:
     """Return cosines by products of the updates themselves, some clients' at a time."""
 
     def rows(start: int, stop: int) -> NDArray[np.float64]:

@@ -15,6 +15,9 @@ from fedcrf.errors import FedcrfError
 Layers = list[NDArray[Any]]
 """One client's update: flat real-valued arrays, one a layer; tensors where it lies on a GPU."""
 
+Origin = Sequence[NDArray[Any]] | None
+"""Flat layers of the global model, to be taken away from clients' models; None from updates."""
+
 BLOCK_NUMBERS = 1 << 16
 """Numbers in a block over all clients: 512 KiB in float64, which stays in a second-level cache."""
 
@@ -73,9 +76,7 @@ def zeros(shape: tuple[int, ...], like: Any) -> Any:
 
 
 def blocks(
-    clients: Sequence[Sequence[Any]],
-    origin: Sequence[Any] | None = None,
-    numbers: int | None = None,
+    clients: Sequence[Sequence[Any]], origin: Origin = None, numbers: int | None = None
 ) -> Iterator[tuple[slice, Any]]:
     """Yield which columns of the updates come, and themselves: fresh (m, b) float64 blocks.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
-from fedcrf.statistics.inputs import Layers, finite_clients, num_numbers
+from fedcrf.statistics.inputs import Layers, Origin, finite_clients, num_numbers
 from fedcrf.statistics.sums import AboutMedian, about_mean
 
 LOGGER = logging.getLogger("fedcrf")
@@ -101,9 +101,7 @@ class UpdateStatistics(UpdateGeometry):
 
 
 def update_statistics(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None = None,
-    threads: int | None = None,
+    clients: Sequence[Layers], origin: Origin = None, threads: int | None = None
 ) -> UpdateStatistics:
     """Gather the statistics of the updates block by block; accumulates in float64.
 
@@ -131,10 +129,7 @@ def update_statistics(
 
 
 def finite_sums(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    threads: int | None,
-    products: bool = True,
+    clients: Sequence[Layers], origin: Origin, threads: int | None, products: bool = True
 ) -> tuple[NDArray[np.bool_], AboutMedian]:
     """Return (m,) bool, whether each update is finite, and the sums over those that are.
 
@@ -153,10 +148,7 @@ def finite_sums(
 
 
 def of_all(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    finite: NDArray[np.bool_],
-    sums: AboutMedian,
+    clients: Sequence[Layers], origin: Origin, finite: NDArray[np.bool_], sums: AboutMedian
 ) -> dict[str, Any]:
     """Return what statistics of all pairs and of near ones have in common, by attribute."""
     return {
@@ -170,7 +162,7 @@ def of_all(
 
 
 def overflowing(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, finite: NDArray[np.bool_]
+    clients: Sequence[Layers], origin: Origin, finite: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Return (m,) bool, who is not finite in the pass though all numbers are; and warn of it."""
     found = np.zeros(len(finite), dtype=np.bool_)
@@ -195,9 +187,7 @@ def checked_dimension(clients: Sequence[Layers]) -> int:
 
 
 def centred_geometry(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None = None,
-    threads: int | None = None,
+    clients: Sequence[Layers], origin: Origin = None, threads: int | None = None
 ) -> UpdateGeometry:
     """Gather the geometry of the updates about their mean, which is all that distances need.
 
@@ -278,7 +268,7 @@ def excluding(
 
 
 def _about_mean(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, threads: int | None
+    clients: Sequence[Layers], origin: Origin, threads: int | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the sums about the mean, by compiled code where it can."""
     return compiled.about_mean(clients, origin, threads) or about_mean(clients, origin)

@@ -12,14 +12,22 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import check_whole
 from fedcrf.statistics import compiled
-from fedcrf.statistics.inputs import Layers, as_numpy, blocks, is_torch_tensor, num_numbers, zeros
+from fedcrf.statistics.inputs import (
+    Layers,
+    Origin,
+    as_numpy,
+    blocks,
+    is_torch_tensor,
+    num_numbers,
+    zeros,
+)
 
 
 def sketch(
     clients: Sequence[Layers],
     size: int,
     seed: int,
-    origin: Sequence[NDArray[Any]] | None = None,
+    origin: Origin = None,
     threads: int | None = None,
 ) -> NDArray[np.float64]:
     """Return the count sketch S u of every client's vector, from one pass over its numbers.

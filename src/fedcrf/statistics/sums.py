@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedcrf.statistics.inputs import (
     MANY_NUMBERS,
     Layers,
+    Origin,
     as_numpy,
     blocks,
     bring_columns,
@@ -53,12 +54,7 @@ class AboutMedian:
         return np.isfinite(self.squares)
 
     @classmethod
-    def plain(
-        cls,
-        clients: Sequence[Layers],
-        origin: Sequence[NDArray[Any]] | None,
-        products: bool = True,
-    ) -> AboutMedian:
+    def plain(cls, clients: Sequence[Layers], origin: Origin, products: bool = True) -> AboutMedian:
         """Sum up block by block.
 
         Args:
@@ -100,7 +96,7 @@ class AboutMedian:
 
 
 def about_mean(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
+    clients: Sequence[Layers], origin: Origin
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (m,) ⟨u_i, u_i⟩ and (m, m) ⟨u_i − ū, u_j − ū⟩ of the columns of m updates.
 
