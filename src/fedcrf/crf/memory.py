@@ -170,10 +170,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if arrays["layout"].shape != new.layout.shape:
             raise damaged
         given = replace(
-            new,
-            layout=arrays["layout"],
-            labels=arrays["labels"],
-            expected=arrays["expected"],
+            new, layout=arrays["layout"], labels=arrays["labels"], expected=arrays["expected"]
         )
         given._check_settings(new)
         if not _fit_together(arrays, new) or not _hold_values(arrays):

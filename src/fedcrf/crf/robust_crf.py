@@ -10,16 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from fedcrf.checks import (
-    Count,
-    Finite,
-    Fraction,
-    Natural,
-    Positive,
-    Settings,
-    Share,
-    number,
-)
+from fedcrf.checks import Count, Finite, Fraction, Natural, Positive, Settings, Share, number
 from fedcrf.crf.evidence import (
     NORM_EXPONENT,
     ConsistencyEvidence,

@@ -17,9 +17,7 @@ from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
 
 
 def weighted_average(
-    arrays: Sequence[NDArray[Any]],
-    weights: NDArray[np.float64],
-    threads: int | None = None,
+    arrays: Sequence[NDArray[Any]], weights: NDArray[np.float64], threads: int | None = None
 ) -> NDArray[Any]:
     """Return Σ α_i w_i; accumulates in float64.
 
