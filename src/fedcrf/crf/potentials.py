@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fedcrf.checks import NotNegative, Positive, Settings, Truth
 from fedcrf.crf.parts import Energy, Matrix, Message, Observation, Prior, Vector
 from fedcrf.statistics import EPSILON, Statistics
-from fedcrf.statistics.crowds import pair_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -106,7 +105,7 @@ def affinity(cosines: Pairs, rho: Vector, bandwidth: float, gate: bool) -> Pairs
     pairs = cosines.copy()
     pairs.data = _closeness(cosines.data, bandwidth)
     if gate:
-        pairs.data *= np.minimum(rho[pair_rows(cosines)], rho[cosines.indices])
+        pairs.data *= np.minimum(rho[cosines.tocoo(copy=False).row], rho[cosines.indices])
     return pairs
 
 

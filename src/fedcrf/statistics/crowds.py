@@ -160,7 +160,7 @@ def crowd_statistics(
                 np.vstack([theirs, own]), sums.inner, norms[finite], float(middle), generator
             )
             cosines = nearest(estimated.rows, finite, search.neighbours, threads=threads)
-        lengths = norms[pair_rows(cosines)] * norms[cosines.indices]
+        lengths = norms[cosines.tocoo(copy=False).row] * norms[cosines.indices]
         cosines.data *= lengths / (lengths + EPSILON)
     return CrowdStatistics(norms=norms, cosines=cosines, **of_all(clients, origin, finite, sums))
 
@@ -235,11 +235,6 @@ def _greatest(near: NDArray[Any], k: int) -> NDArray[np.int64]:
         tied = np.flatnonzero(near[row] == least[row])
         chosen[row, tied[k - np.count_nonzero(near[row] > least[row]) :]] = False
     return np.nonzero(chosen)[1].reshape(len(near), k)
-
-
-def pair_rows(pairs: csr_array[np.float64]) -> NDArray[np.intp]:
-    """Return the row of each stored number of a sparse matrix."""
-    return np.repeat(np.arange(len(pairs.indptr) - 1), np.diff(pairs.indptr))
 
 
 def _exact(clients: Sequence[Layers], origin: Origin, norms: NDArray[np.float64]) -> Rows:
