@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedcrf.checks import Count, Natural, NotNegative, Positive, Settings, Truth
-from fedcrf.crf.field import Field, checked_labels
+from fedcrf.crf.field import Field
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import Attraction, Reliability
@@ -82,9 +82,9 @@ class ClientCRF(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "labels", checked_labels(self.labels))
         for name in ("pairwise_strength", "bandwidth"):
             object.__setattr__(self, name, float(getattr(self, name)))
+        object.__setattr__(self, "labels", self.field.labels)
         if self.neighbours is None and self.sketch_size is not None:
             raise FedcrfError(
                 f"sketch_size {self.sketch_size} is for the search of neighbours: "

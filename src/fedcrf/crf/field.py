@@ -92,7 +92,15 @@ class Field(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "labels", checked_labels(self.labels))
+        labels: Any = self.labels
+        if not np.iterable(labels) or isinstance(labels, str | bytes):
+            raise FedcrfError(f"labels {labels!r}: give at least two different numbers")
+        numbers = tuple(checked_number("labels", label) for label in labels)
+        if len(numbers) < 2 or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+            raise FedcrfError(
+                f"labels {numbers}: give at least two different numbers, none negative"
+            )
+        object.__setattr__(self, "labels", numbers)
 
     @property
     def linear_parts(self) -> tuple[LinearPart, ...]:
@@ -198,17 +206,3 @@ def mean_field(
             updated *= 1.0 - damping
         marginals = updated if damping == 0.0 else updated + damping * marginals
     return marginals
-
-
-def checked_labels(labels: Any) -> tuple[float, ...]:
-    """Return reliability labels as numbers: at least two, distinct, finite, not negative.
-
-    Raises:
-        FedcrfError: They are not.
-    """
-    if not np.iterable(labels) or isinstance(labels, str | bytes):
-        raise FedcrfError(f"labels {labels!r}: give at least two different numbers")
-    numbers = tuple(checked_number("labels", label) for label in labels)
-    if len(numbers) < 2 or len(set(numbers)) < len(numbers) or min(numbers) < 0:
-        raise FedcrfError(f"labels {numbers}: give at least two different numbers, none negative")
-    return numbers

@@ -125,7 +125,7 @@ def about_median(
     threads: int | None,
     products: bool = True,
 ) -> AboutMedian | None:
-    """Do what `AboutMedian.plain` does, in as many threads; no part of the result.
+    """Do what `AboutMedian.plain` does; the number of threads changes no bit.
 
     None where float32 would not do: a product or a distance overflows, or squares vanish.
     """
@@ -329,8 +329,8 @@ def _add_up(
 ) -> list[NDArray[np.float64]]:
     """Carry out a compiled function over all columns; add up what tasks find, in their order.
 
-    It takes columns, adds to sums of these shapes, works in the room that is made for a task of
-    this width, and takes what else is given of its columns.
+    The function takes columns, sums of these shapes to add to, the room that its task works in, and
+    what else is given of the columns. A task has columns of this width.
     """
 
     def carry_out(task: slice) -> list[NDArray[np.float64]]:
