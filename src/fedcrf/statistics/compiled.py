@@ -275,26 +275,27 @@ class Joined:
     """
 
     def __init__(self, clients: Sequence[Layers], origin: Origin = None) -> None:
-        self._clients, self._origin = clients, origin  # known by addresses alone, and so held here
-        layers = [layer for row in clients for layer in row]
+        self._has_origin = origin is not None
+        # Compiled code knows them by addresses alone, so they are held here.
+        self._rows = [*clients] if origin is None else [*clients, origin]
         self.size = num_numbers(clients[0])
         self.numbers = len(clients) * self.size
         self.dtype = np.dtype(f"f{max(4, *(layer.dtype.itemsize for layer in clients[0]))}")
         ready = all(
             layer.dtype == self.dtype and layer.flags.c_contiguous and layer.flags.aligned
-            for layer in [*layers, *(origin or ())]
+            for row in self._rows
+            for layer in row
         )
-        self._layers = self._of(clients, origin) if ready else None
+        self._layers = self._of(self._rows) if ready else None
 
-    def _of(
-        self, clients: Sequence[Sequence[NDArray[Any]]], origin: Origin
-    ) -> tuple[NDArray[Any], ...]:
+    def _of(self, rows: Sequence[Sequence[NDArray[Any]]]) -> tuple[NDArray[Any], ...]:
         """Return layers as compiled code takes them; see `fedcrf.statistics.kernels`."""
-        rows = [*clients, [None] * len(clients[0]) if origin is None else origin]
-        addresses = [[0 if each is None else each.ctypes.data for each in row] for row in rows]
+        addresses = [[layer.ctypes.data for layer in row] for row in rows]
+        if not self._has_origin:
+            addresses.append([0] * len(rows[0]))
         return (
             np.array(addresses, np.int64).T.copy(),
-            np.cumsum([layer.size for layer in clients[0]]),
+            np.cumsum([layer.size for layer in rows[0]]),
             np.empty(0, self.dtype),
         )
 
@@ -303,14 +304,11 @@ class Joined:
         if self._layers is not None:
             yield task, (self._layers, task.start, task.stop)
             return
-        everyone = [*self._clients] if self._origin is None else [*self._clients, self._origin]
         for start in range(task.start, task.stop, CONVERTED):
             stop = min(start + CONVERTED, task.stop)
-            rows = np.empty((len(everyone), stop - start), self.dtype)
-            bring_columns(everyone, start, rows)
-            clients = [[row] for row in rows[: len(self._clients)]]
-            origin = None if self._origin is None else [rows[-1]]
-            yield slice(start, stop), (self._of(clients, origin), 0, stop - start)
+            block = np.empty((len(self._rows), stop - start), self.dtype)
+            bring_columns(self._rows, start, block)
+            yield slice(start, stop), (self._of([[row] for row in block]), 0, stop - start)
 
 
 def _worthwhile(threads: int | None, numbers: int) -> int:
