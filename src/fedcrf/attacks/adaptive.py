@@ -23,7 +23,7 @@ from fedcrf.attacks.simple import SignFlip
 from fedcrf.attacks.statistical import ALIE, InnerProductManipulation, Opposed
 from fedcrf.checks import Count, Positive, Truth, number, one_of, whole
 from fedcrf.crf import RobustCRF
-from fedcrf.crf.evidence import curvature_response
+from fedcrf.crf.window import curvature_response
 from fedcrf.rules import AggregationResult, ClientReport, Memory, plain_rule
 
 

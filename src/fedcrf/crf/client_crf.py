@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcrf.checks import Natural, NotNegative, Positive, Settings, Truth
-from fedcrf.crf.field import Field, checked_labels
+from fedcrf.checks import Count, Natural, NotNegative, Positive, Settings, Truth
+from fedcrf.crf.field import Field
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import Attraction, Reliability
@@ -26,7 +25,7 @@ from fedcrf.statistics import (
     update_statistics,
     with_nearest,
 )
-from fedcrf.statistics.inputs import Layers
+from fedcrf.statistics.inputs import Layers, Origin
 
 
 @dataclass(frozen=True)
@@ -77,15 +76,15 @@ class ClientCRF(Settings):
     iterations: Natural = 5
     reliability_gate: Truth = True
     weight_by_examples: Truth = True
-    neighbours: int | None = None
-    sketch_size: int | None = None
+    neighbours: Count | None = None
+    sketch_size: Count | None = None
     sketch_seed: Natural | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "labels", checked_labels(self.labels))
         for name in ("pairwise_strength", "bandwidth"):
             object.__setattr__(self, name, float(getattr(self, name)))
+        object.__setattr__(self, "labels", self.field.labels)
         if self.neighbours is None and self.sketch_size is not None:
             raise FedcrfError(
                 f"sketch_size {self.sketch_size} is for the search of neighbours: "
@@ -97,7 +96,6 @@ class ClientCRF(Settings):
                 f"sketch_seed {self.sketch_seed} is of sketches: give sketch_size too, or leave "
                 "it out"
             )
-        self.search  # noqa: B018  (checks the settings)
 
     @cached_property
     def search(self) -> NeighbourSearch | None:
@@ -148,10 +146,7 @@ class ClientCRF(Settings):
             )
 
     def statistics(
-        self,
-        clients: Sequence[Layers],
-        origin: Sequence[NDArray[Any]] | None = None,
-        threads: int | None = None,
+        self, clients: Sequence[Layers], origin: Origin = None, threads: int | None = None
     ) -> Statistics:
         """Gather the statistics of updates, or of models and the model that they start from.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Finite, Fraction, NotNegative, Positive, Settings
 from fedcrf.crf.parts import Energy, LinearPart, Matrix, Message, Observation, Prior, Vector
 from fedcrf.crf.potentials import median, median_of_sorted
-
-if TYPE_CHECKING:
-    from fedcrf.crf.window import Averages
+from fedcrf.crf.window import Averages, row_cosines, row_norms
 
 LARGE_ROUND = 10.0
 """Clients beyond which a round is large."""
@@ -77,13 +75,7 @@ class MeasuredEvidence(LinearPart):
         return seen.measured.get(self.cause)
 
     def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
-        """Return t.
-
-        Args:
-            seen: What is known of the round.
-            middle: median(x).
-            deviation: The lower median deviation δ of x.
-        """
+        """Return t, by what is known of the round, the median of x and its lower deviation δ."""
         raise NotImplementedError
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
@@ -104,7 +96,9 @@ class NormEvidence(MeasuredEvidence):
 
     z_i is log‖u_i‖ − a·log n_i less its median over the clients. The tolerance is
     t = max(tolerance, spread·δ) + ½·log k with the lower median deviation δ, since honest clients
-    may differ much, and the window's length k: see `longer_for_a_window`.
+    may differ much, and the window's length k. The average of k updates that are mostly noise is
+    √k times shorter than they are. That of a client whose updates are mostly signal, as where only
+    that client holds a label, is not.
 
     Attributes:
         strength: κ.
@@ -134,7 +128,7 @@ class NormEvidence(MeasuredEvidence):
     def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
         """Return t; see `MeasuredEvidence.threshold`."""
         tolerated = max(self.tolerance, self.spread * deviation)
-        return tolerated + math.log(longer_for_a_window(seen.window))
+        return tolerated + math.log(math.sqrt(seen.window))
 
 
 @dataclass(frozen=True)
@@ -207,7 +201,7 @@ class ConsistencyEvidence(MeasuredEvidence):
 
     def compare(self, averages: Averages) -> Vector:
         """Return c, 0 where an update is zero; see `MeasuredEvidence.compare`."""
-        return _row_cosines(averages.updates, averages.before)
+        return row_cosines(averages.updates, averages.before)
 
     def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
         """Return −t, since x = −c; see `MeasuredEvidence.threshold`."""
@@ -293,7 +287,10 @@ class Opposition(LinearPart):
         counted = votes(seen.cosines, self.vote_power)
         judges = np.flatnonzero(seen.finite & (seen.credit >= 0.5))
         large = large_round_share(seen.finite, self.large_round)
-        conflicts = conflict(seen.cosines, large) * ((1.0 - large) * seen.credit * counted)
+        against = np.where(np.isnan(seen.cosines), 0.0, -seen.cosines)
+        np.fill_diagonal(against, 0.0)
+        conflicts = np.where(against > 0.0, against, large * against)
+        conflicts *= (1.0 - large) * seen.credit * counted
         tolerance: float | Vector = (1.0 - large) * self.tolerance
         if seen.sizes is not None:
             tolerance = tolerance * np.sqrt(np.maximum(1.0, seen.sizes))
@@ -313,69 +310,23 @@ class Opposition(LinearPart):
 
 
 def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:
-    """Return z_i = log‖u_i‖ − a·log n_i less its median: how much longer than examples explain.
+    """Return (m,) z_i = log‖u_i‖ − a·log n_i less its median: how much longer it is than explained.
 
-    Args:
-        norms: (m,) lengths of the updates; 0 is taken for the smallest number above it.
-        num_examples: (m,) examples n_i, or shares of them, above 0.
-        exponent: a.
+    A norm of 0 counts as the smallest number above it; examples, or shares of them, are above 0.
     """
     lengths = np.log(np.maximum(norms, np.finfo(np.float64).tiny))
     excess = lengths - exponent * np.log(num_examples)
     return np.asarray(excess - median(excess))
 
 
-def longer_for_a_window(window: float) -> float:
-    """Return √k, how much longer than others an average over k rounds may honestly be.
-
-    The average of updates that are mostly noise is √k times shorter than they are. The average of a
-    client whose updates are mostly signal, as where only that client holds a label, is not.
-    """
-    return math.sqrt(window)
-
-
-def supported_counts(num_examples: Vector, norms: Vector, exponent: float, slack: float) -> Vector:
-    """Return min(n_i, slack·n'_i), n'_i being as many examples as an update's length supports.
-
-    The lengths of honest updates grow with the examples, as n^a. So n'_i = n_i·exp(z_i/a), with the
-    length excess z_i.
-
-    Args:
-        num_examples: (m,) claimed examples n_i, or shares of them; 0 for a client that does not
-            count.
-        norms: (m,) lengths of the updates.
-        exponent: a > 0.
-        slack: How many times more a client may claim.
-    """
-    supported, known = num_examples.copy(), num_examples > 0
-    if known.any():
-        excess = length_excess(norms[known], num_examples[known], exponent)
-        supported[known] *= np.exp(np.minimum(0.0, excess / exponent + math.log(slack)))
-    return supported
-
-
 def votes(cosines: Matrix, power: float) -> Vector:
-    """Return 1/k_j, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p: copies share one vote.
+    """Return (m,) 1/k_j, k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p: copies share one vote.
 
-    Args:
-        cosines: (m, m) cosines of the updates; NaN for a non-finite one.
-        power: p.
+    Cosines of a non-finite update are NaN, and count as 0.
     """
-    alike = np.fmax(0.0, cosines) ** power  # 0 for NaN
+    alike = np.fmax(0.0, cosines) ** power
     np.fill_diagonal(alike, 0.0)
     return np.asarray(1.0 / (1.0 + alike.sum(axis=0)))
-
-
-def conflict(cosines: Matrix, agreement: float) -> Matrix:
-    """Return max(0, −cos(u_i, u_j)) − agreement · max(0, cos(u_i, u_j)) of all pairs; (m, m).
-
-    Args:
-        cosines: (m, m) cosines of the updates; NaN for a non-finite one, whose conflicts are 0.
-        agreement: How much agreement cancels conflict.
-    """
-    met = np.where(np.isnan(cosines), 0.0, -cosines)
-    np.fill_diagonal(met, 0.0)
-    return np.where(met > 0.0, met, agreement * met)
 
 
 def large_round_share(finite: NDArray[np.bool_], large_round: float) -> float:
@@ -398,31 +349,9 @@ def median_and_lower_mad(values: Vector) -> tuple[float, float]:
 
 
 def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: float) -> Vector:
-    """Return s_i = min(1, longest / ‖u_i‖); NaN for a non-finite update.
-
-    Args:
-        norms: (m,) norms.
-        finite: (m,) bool; whether an update is finite.
-        longest: The norm that updates are clipped to.
-    """
-    longer = finite & (norms > longest)
+    """Return (m,) s_i = min(1, longest / ‖u_i‖); NaN for a non-finite update."""
     factors = np.where(finite, 1.0, np.nan)
-    factors[longer] = longest / norms[longer]
-    return factors
-
-
-def curvature_response(change: Matrix, movement: Matrix) -> Vector:
-    """Return r_i = cos(u_i(t) − u_i(t'), w_t − w_t'), t' being when client i last took part.
-
-    Args:
-        change: (m, k) sketches of u_i(t) − u_i(t'); NaN rows for new clients.
-        movement: (m, k) sketches of w_t − w_t', or (1, k) where t' is the same for all.
-
-    Returns:
-        (m,) cosines; 0 for an update that did not change, NaN where the model did not move or
-        the client is new.
-    """
-    return np.where(movement.any(axis=1), _row_cosines(change, movement), np.nan)
+    return np.divide(longest, norms, out=factors, where=finite & (norms > longest))
 
 
 def goal_distance(update: Matrix, change: Matrix, movement: Matrix) -> Vector:
@@ -433,14 +362,14 @@ def goal_distance(update: Matrix, change: Matrix, movement: Matrix) -> Vector:
     the step of Barzilai and Borwein (1988) times the length of the update.
 
     Args:
-        update: (m, k) sketches of u_i.
-        change: (m, k) sketches of u_i − u'_i; NaN rows for new clients.
-        movement: (m, k) sketches of w − w', or (1, k) where it is the same for all.
+        update: (m, s) sketches of u_i.
+        change: As for `curvature_response`, and so is the next.
+        movement: Of the model.
 
     Returns:
         (m,) logarithms; NaN where the client is new, or where one of the three is zero.
     """
-    lengths = [_row_norms(each) for each in (update, movement, change)]
+    lengths = map(row_norms, (update, movement, change))
     length, moved, changed = np.broadcast_arrays(*lengths)
     known = (length > 0.0) & (moved > 0.0) & (changed > 0.0)  # False for NaN
     distance = np.full(len(update), np.nan)
@@ -448,12 +377,3 @@ def goal_distance(update: Matrix, change: Matrix, movement: Matrix) -> Vector:
     if known.any():
         distance -= median(distance[known])
     return distance
-
-
-def _row_norms(rows: Matrix) -> Vector:
-    return np.asarray(np.sqrt(np.vecdot(rows, rows)))
-
-
-def _row_cosines(left: Matrix, right: Matrix) -> Vector:
-    lengths = _row_norms(left) * _row_norms(right)
-    return np.asarray(np.vecdot(left, right) / np.where(lengths == 0.0, 1.0, lengths))

@@ -17,8 +17,8 @@ from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import label_prior, median
 from fedcrf.crf.weights import base_weights
 from fedcrf.errors import FedcrfError
-from fedcrf.statistics import as_layers, as_numpy
-from fedcrf.statistics.inputs import NO_ARRAY, check_filled, finite_clients, is_floating
+from fedcrf.statistics import as_layers
+from fedcrf.statistics.inputs import check_filled, client_numbers, finite_clients
 
 Evidence = Mapping[str, Any]
 """One number for each client of a round, by name; NaN where a client reports none."""
@@ -156,22 +156,11 @@ def checked_evidence(evidence: Evidence | None, num_clients: int) -> dict[str, N
         )
     checked = {}
     for name, values in evidence.items():
-        check_filled(values, f"evidence '{name}' is", "fill it, with .filled(math.nan)")
-        try:
-            given = as_numpy(values)
-            words = given.dtype.kind == "O" and any(
-                isinstance(each, str | bytes) for each in given.flat
-            )
-            if words or (given.dtype.kind not in "biufO" and not is_floating(given.dtype)):
-                raise TypeError  # NumPy would make numbers of words, and drop imaginary parts
-            checked[str(name)] = given.astype(np.float64)
-        except NO_ARRAY:
-            raise FedcrfError(f"evidence '{name}' is not numbers: give one a client") from None
-        if checked[str(name)].shape != (num_clients,):
-            raise FedcrfError(
-                f"evidence '{name}' has shape {checked[str(name)].shape} for {num_clients} "
-                "clients: give one number for each, NaN where there is none"
-            )
+        what = f"evidence '{name}' is"
+        check_filled(values, what, "fill it, with .filled(math.nan)")
+        checked[str(name)] = client_numbers(
+            values, num_clients, what, "give one number for each client, NaN where there is none"
+        )
     return checked
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Natural, Settings, Share, check_whole, checked_number, checked_share
 from fedcrf.crf.parts import (
@@ -20,6 +19,7 @@ from fedcrf.crf.parts import (
     Observation,
     PairwisePart,
     PriorPart,
+    Vector,
 )
 from fedcrf.crf.potentials import unary_energy
 from fedcrf.errors import FedcrfError
@@ -36,9 +36,9 @@ class Inference:
         causes: What the parts measured, at the last marginals.
     """
 
-    marginals: NDArray[np.float64]
-    expected_label: NDArray[np.float64]
-    unary: NDArray[np.float64]
+    marginals: Matrix
+    expected_label: Vector
+    unary: Matrix
     causes: Causes
 
 
@@ -92,7 +92,15 @@ class Field(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "labels", checked_labels(self.labels))
+        labels: Any = self.labels
+        if not np.iterable(labels) or isinstance(labels, str | bytes):
+            raise FedcrfError(f"labels {labels!r}: give at least two different numbers")
+        numbers = tuple(checked_number("labels", label) for label in labels)
+        if len(numbers) < 2 or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+            raise FedcrfError(
+                f"labels {numbers}: give at least two different numbers, none negative"
+            )
+        object.__setattr__(self, "labels", numbers)
 
     @property
     def linear_parts(self) -> tuple[LinearPart, ...]:
@@ -124,10 +132,8 @@ class Field(Settings):
         return Inference(marginals, marginals @ labels, unary, causes)
 
 
-def _message(part: PairwisePart, seen: Observation, labels: NDArray[np.float64]) -> Message:
+def _message(part: PairwisePart, seen: Observation, labels: Vector) -> Message:
     message = part.message(seen, labels)
-    if seen.window == 1.0:
-        return message
     return lambda marginals: _counted(message(marginals), part, seen.window)
 
 
@@ -158,13 +164,13 @@ def transition(prior: Matrix, before: Matrix, persistence: float, window: float)
 
 
 def mean_field(
-    initial: NDArray[np.float64],
-    unary: NDArray[np.float64],
+    initial: Matrix,
+    unary: Matrix,
     messages: Sequence[Message],
     *,
     iterations: int,
     damping: float = 0.0,
-) -> NDArray[np.float64]:
+) -> Matrix:
     """Run R parallel updates Q_i(q) ← δ·Q_i(q) + (1 − δ)·Q'_i(q), Q'_i(q) ∝ exp(−ψ_u(q) − M_i(q)).
 
     M_i(q) is the energy of the pairwise parts, expected under Q; the paper's is
@@ -200,17 +206,3 @@ def mean_field(
             updated *= 1.0 - damping
         marginals = updated if damping == 0.0 else updated + damping * marginals
     return marginals
-
-
-def checked_labels(labels: Any) -> tuple[float, ...]:
-    """Return reliability labels as numbers: at least two, distinct, finite, not negative.
-
-    Raises:
-        FedcrfError: They are not.
-    """
-    if not np.iterable(labels) or isinstance(labels, str | bytes):
-        raise FedcrfError(f"labels {labels!r}: give at least two different numbers")
-    numbers = tuple(checked_number("labels", label) for label in labels)
-    if len(numbers) < 2 or len(set(numbers)) < len(numbers) or min(numbers) < 0:
-        raise FedcrfError(f"labels {numbers}: give at least two different numbers, none negative")
-    return numbers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import numbers
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +28,7 @@ class Plain(NamedTuple):
     Attributes:
         dtype: Its dtype; as given, any of whole numbers, or any real one.
         axes: A letter or a number for each: k clients, T paths, L labels, sketches of s numbers.
-        attribute: Where an axis is of clients or paths, the attribute of `Row` or `Path` in it.
+        attribute: The attribute of `Row` or `Path` that is stacked; none for other arrays.
     """
 
     dtype: type[np.generic]
@@ -52,13 +51,10 @@ ARRAYS: Mapping[str, Plain] = {
     "expected": Plain(np.float64, "s"),
     "window": Plain(np.float64, "5"),
 }
-"""What they hold is an attribute of `ClientMemory`, `Row` or `Path`."""
+"""What is not stacked is an attribute of `ClientMemory`, or follows from its rows."""
 
 ADDED = ("before", "earlier", "counts", "last", "window")
 """Those that memories of version 0.1 lack, which knows no windows."""
-
-SHARED = ("layout", "labels", "expected", "window")
-"""Those that belong to no single client."""
 
 LARGEST_SKETCHED = 1e30
 """Larger numbers in a sketch count as this one, so that float64 holds their squares."""
@@ -113,14 +109,14 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         labels: (L,) float64, the labels of the beliefs. With others it is of another rule.
         rows: The rows by identity, the longest absent first; of one round the smaller first.
         expected: (s,) float64 sketch of the next global model, if nothing but the rule moves it.
-        window: (5,) float64, `fedcrf.crf.window.Window.numbers`.
+        window: Of the next round.
     """
 
     layout: NDArray[np.int64]
     labels: NDArray[np.float64]
     rows: Mapping[int, Row]
     expected: NDArray[np.float64]
-    window: NDArray[np.float64]
+    window: Window
 
     __eq__ = object.__eq__  # a mapping would compare arrays
     __hash__ = object.__hash__
@@ -144,7 +140,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             labels=np.array(labels, dtype=np.float64),
             rows={},
             expected=np.zeros(layout[1]),
-            window=Window().numbers,
+            window=Window(),
         )
         if memory is not None and not isinstance(memory, Mapping):
             raise FedcrfError(
@@ -156,9 +152,9 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if isinstance(memory, cls):
             memory._check_settings(new)
             return memory
-        memory = _of_today(memory)
-        if set(memory) != set(ARRAYS):
-            odd = sorted(map(str, set(memory) ^ set(ARRAYS)))[0]
+        names = set(memory) - {"longest"}  # earlier versions had the longest norm
+        if names not in (set(ARRAYS), set(ARRAYS) - set(ADDED)):
+            odd = sorted(map(str, names ^ set(ARRAYS)))[0]
             raise FedcrfError(
                 f"the memory is of another rule ('{odd}' is in one of them only): "
                 "give the one this rule handed back, or none to begin anew"
@@ -168,28 +164,32 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             "give the one this rule handed back, or none to begin anew"
         )
         try:
-            arrays = {name: as_numpy(memory[name]) for name in ARRAYS}
+            arrays = _of_today({name: as_numpy(memory[name]) for name in names})
         except NO_ARRAY:
             raise damaged from None
         if arrays["layout"].shape != new.layout.shape:
             raise damaged
-        given = cls(rows={}, **{name: arrays[name] for name in SHARED})
+        given = replace(
+            new, layout=arrays["layout"], labels=arrays["labels"], expected=arrays["expected"]
+        )
         given._check_settings(new)
         if not _fit_together(arrays, new) or not _hold_values(arrays):
             raise damaged
-        return replace(given, rows=_rows(arrays))
+        own = {name: np.asarray(arrays[name], each.dtype) for name, each in ARRAYS.items()}
+        return replace(given, rows=_rows(own), window=Window(*own["window"].tolist()))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a plain array, made anew and for the caller to keep."""
-        if name in SHARED:
+        of_clients = ARRAYS[name].axes[0] == "k"
+        if not of_clients and not ARRAYS[name].attribute:
             return np.array(getattr(self, name))
-        rows = [self.rows[client] for client in sorted(self.rows)]
-        paths = _paths(self.rows.values())
+        clients, paths = sorted(self.rows), _paths(self.rows.values())
         if name == "clients":
-            return np.array(sorted(self.rows), dtype=np.int64)
+            return np.array(clients, dtype=np.int64)
+        rows = [self.rows[client] for client in clients]
         if name == "rounds":
             return _rounds(rows, paths)
-        return self._stacked(name, rows if ARRAYS[name].axes[0] == "k" else paths)
+        return self._stacked(name, rows if of_clients else paths)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the plain arrays."""
@@ -241,7 +241,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         averages: Averages,
         *,
         expected: NDArray[np.float64],
-        window: NDArray[np.float64],
+        window: Window,
         most: int,
     ) -> ClientMemory:
         """Return the memory after a round, with new rows for its clients.
@@ -255,40 +255,30 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             most: Clients to remember, or m where that is more. The longest absent are forgotten
                 first.
         """
-        rows, identities = dict(self.rows), clients.tolist()
+        rows = dict(self.rows)
         number = 1 + (next(reversed(rows.values())).path.last if rows else 0)
-        paths = {
-            path: Path(
-                averages.positions[path].copy(),
-                averages.earlier[path].copy(),
-                int(averages.counts[path]),
-                number,
-            )
-            for path in set(averages.rounds.tolist())
-        }
-        sketches = as_remembered(averages.updates)
-        before = as_remembered(averages.before)
-        for place in np.argsort(clients).tolist():
-            rows.pop(identities[place], None)  # so that it comes last
-            # Copies, since a view would keep the whole round's array in memory.
-            rows[identities[place]] = Row(
-                beliefs[place].copy(),
-                sketches[place].copy(),
-                before[place].copy(),
-                paths[int(averages.rounds[place])],
-            )
+        for client in clients.tolist():
+            rows.pop(client, None)  # so that it comes last
+        rows |= _rows(
+            {
+                "clients": clients,
+                "beliefs": beliefs,
+                "sketches": as_remembered(averages.updates),
+                "before": as_remembered(averages.before),
+                "rounds": averages.rounds,
+                "positions": averages.positions,
+                "earlier": averages.earlier,
+                "counts": averages.counts,
+                "last": np.full_like(averages.counts, number),
+            }
+        )
         surplus = len(rows) - max(most, len(clients))
         if surplus > 0:
             rows = dict(islice(rows.items(), surplus, None))
         return replace(self, rows=rows, expected=expected, window=window)
 
     def trusts_absent(self, clients: NDArray[np.int64], least: float) -> bool:
-        """Return whether a client that is not among these (m,) has an expected label of ``least``.
-
-        Args:
-            clients: (m,) identities of the clients that take part.
-            least: The expected label that is enough.
-        """
+        """Return whether a client not among these has an expected label of at least ``least``."""
         present = set(clients.tolist())
         return any(
             row.belief @ self.labels >= least
@@ -314,10 +304,8 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
 
 def _paths(rows: Iterable[Row]) -> dict[Path, int]:
     """Return the different paths of rows, in the order of the rows, and the place of each."""
-    places: dict[Path, int] = {}
-    for row in rows:
-        places.setdefault(row.path, len(places))
-    return places
+    paths = dict.fromkeys(row.path for row in rows)
+    return {path: place for place, path in enumerate(paths)}
 
 
 def _rounds(rows: Iterable[Row], paths: Mapping[Path, int]) -> NDArray[np.int64]:
@@ -326,52 +314,47 @@ def _rounds(rows: Iterable[Row], paths: Mapping[Path, int]) -> NDArray[np.int64]
 
 
 def _rows(arrays: Arrays) -> dict[int, Row]:
-    """Return the rows of checked plain arrays."""
-    order = np.lexsort((arrays["clients"], arrays["last"][arrays["rounds"]]))
-    own = {name: np.array(arrays[name], each.dtype) for name, each in ARRAYS.items()}
-    paths = [
-        Path(own["positions"][place].copy(), own["earlier"][place].copy(), int(count), int(last))
-        for place, (count, last) in enumerate(zip(own["counts"], own["last"], strict=True))
-    ]
+    """Return the rows of plain arrays in their order: copies, since views keep whole arrays."""
+    rounds, last = arrays["rounds"], arrays["last"]
+    paths = {
+        path: Path(
+            arrays["positions"][path].copy(),
+            arrays["earlier"][path].copy(),
+            int(arrays["counts"][path]),
+            int(last[path]),
+        )
+        for path in set(rounds.tolist())
+    }
     return {
         int(arrays["clients"][place]): Row(
-            own["beliefs"][place].copy(),
-            own["sketches"][place].copy(),
-            own["before"][place].copy(),
-            paths[arrays["rounds"][place]],
+            arrays["beliefs"][place].copy(),
+            arrays["sketches"][place].copy(),
+            arrays["before"][place].copy(),
+            paths[int(rounds[place])],
         )
-        for place in order.tolist()
+        for place in np.lexsort((arrays["clients"], last[rounds])).tolist()
     }
 
 
-def _of_today(memory: Arrays) -> Arrays:
+def _of_today(arrays: dict[str, NDArray[Any]]) -> Arrays:
     """Return a memory of any version with the arrays that it has today.
 
-    Earlier versions had the longest norm. Version 0.1 lacked windows, and rules without windows had
-    no averages before the recent ones.
+    Version 0.1 lacked windows, and rules without windows had no averages before the recent ones.
     """
-    names = set(memory) - {"longest"}
-    lacking = names == set(ARRAYS) - set(ADDED)
-    if not lacking and names != set(ARRAYS):
-        return memory  # of another rule
-    try:
-        given = {name: as_numpy(memory[name]) for name in names}
-    except NO_ARRAY:
-        return memory  # damaged
-    clients, rounds = (len(np.atleast_1d(given[name])) for name in ("clients", "positions"))
-    if lacking:
-        given |= {
-            "before": np.empty((clients, 0), np.float32),
-            "earlier": np.empty((rounds, 0)),
-            "counts": np.ones(rounds, np.int64),
-            "last": np.arange(1, 1 + rounds),
-            "window": Window().numbers,
+    paths = len(np.atleast_1d(arrays["positions"]))
+    if "window" not in arrays:
+        arrays |= {
+            "before": np.full(arrays["sketches"].shape, np.nan),
+            "earlier": np.full(arrays["positions"].shape, np.nan),
+            "counts": np.ones(paths, np.int64),
+            "last": np.arange(1, 1 + paths),
+            "window": np.array(Window()),
         }
     for name, like in (("before", "sketches"), ("earlier", "positions")):
-        empty = given[name].ndim == 2 and not given[name].shape[1]
-        if empty and given["window"].ravel()[:1] == 1.0:  # nothing was averaged
-            given[name] = np.full(given[like].shape, np.nan)
-    return given
+        empty = arrays[name].ndim == 2 and not arrays[name].shape[1]
+        if empty and arrays["window"].ravel()[:1] == 1.0:  # nothing was averaged
+            arrays[name] = np.full(arrays[like].shape, np.nan)
+    return arrays
 
 
 def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
@@ -446,8 +429,7 @@ def identities(clients: Sequence[Any] | None, num_clients: int) -> NDArray[np.in
         )
     given = [_number(each) for each in clients]
     if len(set(given)) < num_clients:
-        counts = Counter(given)
-        twice = next(each for each in clients if counts[_number(each)] > 1)
+        twice = next(each for i, each in enumerate(clients) if given[i] in given[:i])
         raise FedcrfError(f"client {twice} reports twice in one round: give each client once")
     return np.array(given, dtype=np.int64)
 

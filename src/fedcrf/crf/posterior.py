@@ -86,11 +86,7 @@ class Posterior:
     ) -> Self:
         """Return the posterior of a field whose expected labels are the trust; nothing is clipped.
 
-        Args:
-            found: What the field inferred.
-            base_weights: (m,) β.
-            finite: (m,) bool; whether a client is not excluded.
-            overflowed: (m,) bool; see the attribute.
+        Clients that are not ``finite``, (m,) bool, are excluded.
         """
         weights, fell_back = refined_weights(base_weights, found.expected_label)
         causes = dict(found.causes)

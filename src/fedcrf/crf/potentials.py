@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fedcrf.checks import NotNegative, Positive, Settings, Truth
 from fedcrf.crf.parts import Energy, Matrix, Message, Observation, Prior, Vector
 from fedcrf.statistics import EPSILON, Statistics
-from fedcrf.statistics.crowds import pair_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -40,7 +39,7 @@ def relative_distance(distances: Vector, finite: NDArray[np.bool_]) -> Vector:
 
 def norm_anomaly(norms: Vector, finite: NDArray[np.bool_]) -> Vector:
     """Return h_i, how many median absolute deviations ‖u_i‖ lies from the median norm."""
-    deviations = np.abs(norms - median_norm(norms, finite))
+    deviations = np.abs(norms - median(norms[finite]))
     return np.asarray(deviations / (median(deviations[finite]) + EPSILON))
 
 
@@ -106,7 +105,7 @@ def affinity(cosines: Pairs, rho: Vector, bandwidth: float, gate: bool) -> Pairs
     pairs = cosines.copy()
     pairs.data = _closeness(cosines.data, bandwidth)
     if gate:
-        pairs.data *= np.minimum(rho[pair_rows(cosines)], rho[cosines.indices])
+        pairs.data *= np.minimum(rho[cosines.tocoo(copy=False).row], rho[cosines.indices])
     return pairs
 
 
@@ -119,11 +118,6 @@ def _closeness(cosines: Matrix, bandwidth: float) -> Matrix:
 def label_distance(labels: Vector) -> Matrix:
     """Return the label compatibility (q − q')² of the pairwise potential; (L, L)."""
     return np.asarray(np.subtract.outer(labels, labels) ** 2)
-
-
-def median_norm(norms: Vector, finite: NDArray[np.bool_]) -> float:
-    """Return the median of the (m,) norms of finite updates; 0 where none is finite."""
-    return median(norms[finite]) if finite.any() else 0.0
 
 
 def median(values: Vector) -> float:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedcrf.checks import (
-    Count,
-    Finite,
-    Fraction,
-    Natural,
-    Positive,
-    Settings,
-    Share,
-    number,
-)
+from fedcrf.checks import Count, Finite, Fraction, Natural, Positive, Settings, Share, number
 from fedcrf.crf.evidence import (
     NORM_EXPONENT,
     ConsistencyEvidence,
@@ -30,40 +21,36 @@ from fedcrf.crf.evidence import (
     Opposition,
     ResponseEvidence,
     clip_factors,
-    longer_for_a_window,
-    supported_counts,
+    length_excess,
     votes,
 )
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
-from fedcrf.crf.field import Field, Inference, transition
+from fedcrf.crf.field import Field, transition
 from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
-from fedcrf.crf.parts import Observation
+from fedcrf.crf.parts import Matrix, Observation, Vector
 from fedcrf.crf.posterior import Posterior
-from fedcrf.crf.potentials import median, median_norm
+from fedcrf.crf.potentials import median
 from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted_weights
-from fedcrf.crf.window import Averages, Window
+from fedcrf.crf.window import Averages
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, num_numbers
 
 GONE = {
     "it is fixed, leave it out": (
-        *("labels", "iterations", "damping", "copy_power", "vote_power", "count_cap"),
-        *("large_round", "crowd", "norm_strength", "norm_exponent", "opposition_strength"),
-        *("curvature_response_strength", "response_strength"),
-        *("update_consistency_strength", "steadiness_strength"),
+        "labels iterations damping copy_power vote_power count_cap large_round crowd norm_strength "
+        "norm_exponent opposition_strength curvature_response_strength response_strength "
+        "update_consistency_strength steadiness_strength"
     ),
     "give tolerance, on which it depends": (
-        *("spread", "goal_tolerance", "norm_tolerance", "norm_threshold", "opposition_tolerance"),
-        *("curvature_response_share", "response_share"),
-        *("update_consistency_share", "steadiness_share"),
+        "spread goal_tolerance norm_tolerance norm_threshold opposition_tolerance "
+        "curvature_response_share response_share update_consistency_share steadiness_share"
     ),
     "tolerances grow no more, leave it out": (
-        *("norm_tolerance_growth", "norm_memory"),
-        *("opposition_tolerance_growth", "opposition_memory"),
-        *("curvature_response_tolerance_growth", "response_memory"),
+        "norm_tolerance_growth norm_memory opposition_tolerance_growth opposition_memory "
+        "curvature_response_tolerance_growth response_memory"
     ),
-    "EvidenceCRF has it, leave it out": [each.name for each in fields(EvidenceCRF)],
+    "EvidenceCRF has it, leave it out": " ".join(each.name for each in fields(EvidenceCRF)),
 }
 """By what is said of them, the settings of earlier versions, by all their names."""
 
@@ -72,34 +59,6 @@ COPY_POWER = 100.0
 
 Copies have a cosine of 1; honest updates from similar data reach 0.95.
 """
-
-
-@dataclass(frozen=True, eq=False)
-class _Recalled:
-    """What is remembered of a round's m clients, and what the round adds to it.
-
-    Attributes:
-        memory: The memory before the round.
-        clients: (m,) identities.
-        beliefs: (m, L) marginals when the clients last took part; NaN rows for new clients.
-        window: This round's.
-        sketches: (m, s) of the updates; NaN rows for those that are not finite.
-        position: (s,) sketch of the global model.
-        averages: The averages after the round.
-    """
-
-    memory: ClientMemory
-    clients: NDArray[np.int64]
-    beliefs: NDArray[np.float64]
-    window: Window
-    sketches: NDArray[np.float64]
-    position: NDArray[np.float64]
-    averages: Averages
-
-    @cached_property
-    def trust(self) -> NDArray[np.float64]:
-        """(m,) expected labels when the clients last took part; NaN for new clients."""
-        return self.beliefs @ self.memory.labels
 
 
 @dataclass(frozen=True)
@@ -145,8 +104,8 @@ class RobustCRF(Settings):
         clip: The norm to which updates are clipped, in median norms; √k times as many in a window
             of k rounds.
         counts: How counts of examples are believed. "attested": in full. "claimed": of a client
-            that responds, up to three times what the length of its update supports
-            (`supported_counts`); otherwise up to three medians. A client whose count is believed
+            that responds, up to three times what the length of its update supports: honest updates
+            grow as n^0.7. Otherwise up to three medians. A client whose count is believed
             may meet the more opposition.
         trust_floor: The smallest Σβq̄ with which the model moves, as a multiple of the trust in a
             new client; below it all weights are 0. For a known attacker that reports alone it is
@@ -184,7 +143,7 @@ class RobustCRF(Settings):
     behaviour: ClassVar[int] = 4
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
-        name: said for said, names in GONE.items() for name in names
+        name: said for said, names in GONE.items() for name in names.split()
     }
     labels: ClassVar[tuple[float, ...]] = (0.0, 0.25, 1.0)
     reported: ClassVar[EvidenceCRF] = EvidenceCRF()
@@ -225,9 +184,7 @@ class RobustCRF(Settings):
         """The share of the median client's response that is expected of each."""
         return max(0.0, 1.0 - 0.75 * self.tolerance)
 
-    def prior_label(
-        self, remembered: NDArray[np.float64], window: float = 1.0
-    ) -> NDArray[np.float64]:
+    def prior_label(self, remembered: Vector, window: float = 1.0) -> Vector:
         """Return p_i = s·E_Q[q] + (1 − s)·p₀, the expected label before a round's evidence.
 
         Args:
@@ -301,7 +258,7 @@ class RobustCRF(Settings):
             evidence=evidence,
         )
 
-    def sketches(self, clients: Sequence[Layers]) -> NDArray[np.float64]:
+    def sketches(self, clients: Sequence[Layers]) -> Matrix:
         """Return (m, sketch_size) sketches of vectors, of updates or of models."""
         return sketch(clients, self.sketch_size, self.sketch_seed or 0)
 
@@ -309,9 +266,9 @@ class RobustCRF(Settings):
         self,
         statistics: UpdateStatistics,
         num_examples: Any,
-        sketches: NDArray[np.float64],
+        sketches: Matrix,
         *,
-        position: NDArray[np.float64] | None = None,
+        position: Vector | None = None,
         clients: Sequence[int | str] | None = None,
         memory: Arrays | None = None,
         evidence: Evidence | None = None,
@@ -329,23 +286,67 @@ class RobustCRF(Settings):
         """
         finite = statistics.finite
         claimed = base_weights(num_examples, finite)
-        past = self._recalled(statistics, sketches, position, clients, memory)
+        who = identities(clients, len(finite))
+
+        # Recall the clients; this round changes their averages.
+        seed, given = self.sketch_seed or 0, position is not None
+        layout = (statistics.dimension, self.sketch_size, seed, given)
+        past = ClientMemory.of(memory, layout, self.labels)
+        position = past.expected if position is None else position
+        # Rounded, so that a repeated update has not changed.
+        sketches = as_remembered(sketches).astype(np.float64)
+        sketches[~finite] = np.nan
+        window = past.window._replace(length=min(past.window.length, self.longest_window))
+        beliefs, averages = past.gather(who)
+        averages = averages.after(sketches, position, window.length)
+        remembered = beliefs @ past.labels
+
+        # Look at the round, and infer.
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = 1.0 if reported is None else reported.expected_label
+        averaged = statistics
+        if window.length > 1.0:
+            averaged = replace(statistics, gram=averages.updates @ averages.updates.T)
+        measured = self._compared(averages)
+        response = measured[ResponseEvidence.cause]
+        counted, sizes = self._counted(claimed, averaged.norms, response)
+        found = self.field.infer(
+            Observation(
+                averaged,
+                num_examples=counted,
+                measured=measured,
+                before=beliefs,
+                credit=credit,
+                sizes=sizes,
+                window=window.length,
+            )
+        )
 
-        seen = self._observed(statistics, claimed, past, credit)
-        found = self.field.infer(seen)
-
+        # Decide.
         trust = found.expected_label * credit
         copies = np.where(finite, votes(statistics.cosines, COPY_POWER), np.nan)
-        base, _ = refined_weights(seen.num_examples, np.where(finite, copies, 0.0))
+        base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
         decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
-        longest = self.clip * median_norm(statistics.norms, finite)
-        longest *= longer_for_a_window(seen.window)
+        longest = self.clip * median(statistics.norms[finite]) * math.sqrt(window.length)
         clip = clip_factors(statistics.norms, finite, longest)
-        learnt = found.marginals
-        if decided.kept_reason is not None:
-            learnt = self._learnt_while_kept(past, found)
+
+        # Remember.
+        learnt, enough = found.marginals, self.trust_floor * self.unknown_label
+        if decided.kept_reason is not None and past.trusts_absent(who, enough):
+            # While the model stays, nobody is tested: trust may fall, but it does not rise, if
+            # there is anybody else to wait for.
+            risen = found.expected_label > remembered
+            learnt = np.where(risen[:, None], beliefs, learnt)
+        present = slice(None) if finite.all() else finite  # all rows, without a copy
+        moved = (decided.weights * clip)[present] @ sketches[present]
+        kept = past.scatter(
+            who[present],
+            learnt[present],
+            averages.of_clients(present),
+            expected=position + moved,
+            window=window.after(averages.response, self.longest_window),
+            most=self.remember,
+        )
         return Posterior(
             weights=decided.weights,
             base_weights=base,
@@ -355,135 +356,62 @@ class RobustCRF(Settings):
             causes={
                 # A part has a number for an excluded client too, of which it measured nothing.
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
-                "remembered": past.trust,
+                "remembered": remembered,
                 "clip": clip,
                 "copies": copies,
-                "window": np.where(finite, seen.window, np.nan),
-                **self._counted_parts(claimed, seen.num_examples),
+                "window": np.where(finite, window.length, np.nan),
+                **self._counted_parts(claimed, counted),
                 **(reported.causes if reported is not None and evidence else {}),
             },
             clip=clip,
             excluded=~finite,
             overflowed=statistics.overflowed,
             fell_back=decided.fell_back,
-            memory=self._remembered(past, seen, learnt, decided.weights * clip),
+            memory=kept,
             trusted_share=decided.share,
             kept_reason=decided.kept_reason,
         )
 
-    def _recalled(
-        self,
-        statistics: UpdateStatistics,
-        sketches: NDArray[np.float64],
-        position: NDArray[np.float64] | None,
-        clients: Sequence[int | str] | None,
-        memory: Arrays | None,
-    ) -> _Recalled:
-        """Return what is known of the round's clients, and where the round takes their averages."""
-        who = identities(clients, len(statistics.finite))
-        seed, given = self.sketch_seed or 0, position is not None
-        layout = (statistics.dimension, self.sketch_size, seed, given)
-        known = ClientMemory.of(memory, layout, self.labels)
-        position = known.expected if position is None else position
-        # Rounded, so that a repeated update has not changed.
-        sketches = as_remembered(sketches).astype(np.float64)
-        sketches[~statistics.finite] = np.nan
-        beliefs, averages = known.gather(who)
-        window = Window.of(known.window)
-        window = replace(window, length=min(window.length, self.longest_window))
-        averages = averages.after(sketches, position, window.length)
-        return _Recalled(known, who, beliefs, window, sketches, position, averages)
-
-    def _observed(
-        self,
-        statistics: UpdateStatistics,
-        claimed: NDArray[np.float64],
-        past: _Recalled,
-        credit: NDArray[np.float64] | float,
-    ) -> Observation:
-        """Return what the field sees of a round: its updates' averages, and how they compare."""
-        averages = past.averages
-        if past.window.length > 1.0:
-            statistics = replace(statistics, gram=averages.updates @ averages.updates.T)
+    def _compared(self, averages: Averages) -> dict[str, Vector]:
+        """Return by cause what the field's parts measure between rounds."""
+        response = averages.response
+        if not median(response[np.isfinite(response)]) < 0.0:
+            # Nobody responds yet; a longer window will show who does.
+            response = np.full_like(response, np.nan)
         measured = {
             part.cause: compared
             for part in self.field.evidence
             if isinstance(part, MeasuredEvidence)
             and (compared := part.compare(averages)) is not None
         }
-        response = averages.response
-        if not median(response[np.isfinite(response)]) < 0.0:
-            # Nobody responds yet; a longer window will show who does.
-            response = measured[ResponseEvidence.cause] = np.full_like(response, np.nan)
-        counted, sizes = self._counted(claimed, statistics.norms, response)
-        return Observation(
-            statistics,
-            num_examples=counted,
-            measured=measured,
-            before=past.beliefs,
-            credit=credit,
-            sizes=sizes,
-            window=past.window.length,
-        )
-
-    def _learnt_while_kept(self, past: _Recalled, found: Inference) -> NDArray[np.float64]:
-        """Return the marginals to be remembered of a round whose clients do not move the model.
-
-        While the model stays, nobody is tested: trust may fall, but it does not rise, if there is
-        anybody else to wait for.
-        """
-        enough = self.trust_floor * self.unknown_label
-        if not past.memory.trusts_absent(past.clients, enough):
-            return found.marginals
-        risen = found.expected_label > past.trust
-        return np.where(risen[:, None], past.beliefs, found.marginals)
-
-    def _remembered(
-        self,
-        past: _Recalled,
-        seen: Observation,
-        learnt: NDArray[np.float64],
-        coefficients: NDArray[np.float64],
-    ) -> ClientMemory:
-        """Return the memory after a round, in which the updates had these (m,) coefficients."""
-        present = slice(None) if seen.finite.all() else seen.finite  # all rows, without a copy
-        window = past.window.after(past.averages.response, self.longest_window)
-        return past.memory.scatter(
-            past.clients[present],
-            learnt[present],
-            past.averages.of_clients(present),
-            expected=past.position + coefficients[present] @ past.sketches[present],
-            window=window.numbers,
-            most=self.remember,
-        )
+        return {**measured, ResponseEvidence.cause: response}
 
     def _counted(
-        self,
-        claimed: NDArray[np.float64],
-        norms: NDArray[np.float64],
-        response: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """Return the shares of examples that count, and the clients' sizes where they matter."""
-        if not claimed.any():
+        self, claimed: Vector, norms: Vector, response: Vector
+    ) -> tuple[Vector, Vector | None]:
+        """Return the shares of examples that count, and the clients' sizes where they matter.
+
+        An update's length supports n_i·exp(z_i/a) examples, with the length excess z_i.
+        """
+        held = claimed > 0
+        if not held.any():
             return claimed, None
-        typical = median(claimed[claimed > 0])
+        typical = median(claimed[held])
         if self.counts == "attested":
             return claimed, claimed / typical
         known = response[np.isfinite(response)]
         responds = response < self._response_share * (median(known) if len(known) else 0.0)
-        counted, sized = (
-            np.where(
-                responds,
-                supported_counts(claimed, norms, NORM_EXPONENT, most),
-                np.minimum(claimed, most * typical),
-            )
-            for most in (COUNT_CAP, 1.0)
-        )
+        excess = np.zeros(len(claimed))
+        excess[held] = length_excess(norms[held], claimed[held], NORM_EXPONENT) / NORM_EXPONENT
+
+        def believed(most: float) -> Vector:
+            supported = claimed * np.exp(np.minimum(0.0, excess + math.log(most)))
+            return np.where(responds, supported, np.minimum(claimed, most * typical))
+
+        counted, sized = believed(COUNT_CAP), believed(1.0)
         return counted / counted.sum(), sized / median(sized[sized > 0])
 
-    def _counted_parts(
-        self, claimed: NDArray[np.float64], counted: NDArray[np.float64]
-    ) -> dict[str, NDArray[np.float64]]:
+    def _counted_parts(self, claimed: Vector, counted: Vector) -> dict[str, Vector]:
         """Return the cause ``counted``, which part of a claim counts, where some do not in full."""
         if self.counts != "claimed":  # attested counts count in full
             return {}

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.crf.parts import Vector
 from fedcrf.errors import FedcrfError
-from fedcrf.statistics import EPSILON, as_numpy
-from fedcrf.statistics.inputs import NO_ARRAY, check_filled, is_floating
+from fedcrf.statistics import EPSILON
+from fedcrf.statistics.inputs import check_filled, client_numbers
 
 COUNT_CAP = 3.0
 """A count of examples that nothing supports is believed up to so many medians."""
@@ -19,7 +20,7 @@ COUNT_CAP = 3.0
 
 def base_weights(
     num_examples: Any, usable: NDArray[np.bool_], *, by_examples: bool = True
-) -> NDArray[np.float64]:
+) -> Vector:
     """Return β_i = n_i / Σ n_j, or equal weights, over the usable clients.
 
     Args:
@@ -39,9 +40,7 @@ def base_weights(
     return np.asarray(shares / total) if total > 0 else shares
 
 
-def refined_weights(
-    base: NDArray[np.float64], expected_label: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], bool]:
+def refined_weights(base: Vector, expected_label: Vector) -> tuple[Vector, bool]:
     """Return α ∝ β q̄, or β where Σβq̄ is numerically zero, and whether that is so."""
     refined = base * expected_label
     total = refined.sum()
@@ -61,14 +60,14 @@ class TrustedWeights:
         kept_reason: Why all weights are 0 though some β is not; None otherwise.
     """
 
-    weights: NDArray[np.float64]
+    weights: Vector
     fell_back: bool
     share: float
     kept_reason: str | None
 
 
 def trusted_weights(
-    base: NDArray[np.float64], expected_label: NDArray[np.float64], unknown: float, floor: float
+    base: Vector, expected_label: Vector, unknown: float, floor: float
 ) -> TrustedWeights:
     """Return α ∝ β q̄, all 0 in a round whose trusted share is below a floor.
 
@@ -94,20 +93,11 @@ def trusted_weights(
     return TrustedWeights(weights, fell_back, share, None)
 
 
-def _checked(num_examples: Any, num_clients: int) -> NDArray[np.float64]:
+def _checked(num_examples: Any, num_clients: int) -> Vector:
     check_filled(num_examples, "num_examples are")
-    try:
-        given = as_numpy(num_examples)
-    except NO_ARRAY:
-        given = np.array(None)
-    if given.dtype.kind not in "biu" and not is_floating(given.dtype):
-        raise FedcrfError("num_examples are not numbers: give one count for each client")
-    counts = given.astype(np.float64)
-    if counts.shape != (num_clients,):
-        raise FedcrfError(
-            f"num_examples have shape {counts.shape} for {num_clients} updates: "
-            "give one count for each client"
-        )
+    counts = client_numbers(
+        num_examples, num_clients, "num_examples are", "give one count for each client"
+    )
     if not counts.any():
         raise FedcrfError("num_examples are all zero: at least one client must have examples")
     largest = counts.max()

@@ -19,18 +19,15 @@ two averages: the response to the model's steps is that of single updates, witho
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.crf.evidence import curvature_response
+from fedcrf.crf.parts import Matrix, Vector
 from fedcrf.crf.potentials import median
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 LEAST_SIGNAL = 1.5
 """The responses' ratio of mean to scatter at which a window is long enough.
@@ -42,8 +39,7 @@ TO_DEVIATION = 1.4826
 """A normal distribution's standard deviation is so many times its median absolute deviation."""
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """How many rounds are averaged, and the responses from which that was found.
 
     Attributes:
@@ -60,28 +56,16 @@ class Window:
     variance: float = 0.0
     scatter: float = 0.0
 
-    @classmethod
-    def of(cls, numbers: NDArray[np.float64]) -> Self:
-        """Return the window that `numbers` became."""
-        return cls(*numbers.tolist())
-
-    @property
-    def numbers(self) -> NDArray[np.float64]:
-        """(5,) the attributes in their order, as a memory keeps them."""
-        return np.array(astuple(self))
-
     @property
     def signal(self) -> float:
         """−mean / √(variance + scatter), 0 or more: how clearly clients respond."""
         noise = math.sqrt(self.variance + self.scatter)
         return max(0.0, -self.mean) / noise if noise > 0.0 else math.inf
 
-    def after(self, responses: Vector, most: float) -> Self:
-        """Return the next round's window.
+    def after(self, responses: Vector, most: float) -> Window:
+        """Return the next round's window, after (m,) curvature responses, NaN where unknown.
 
-        Args:
-            responses: (m,) curvature responses; NaN where a client's is unknown.
-            most: The longest window, which is also how many rounds the means of responses remember.
+        ``most`` is the longest window, and how many rounds the means of responses remember.
         """
         known = responses[np.isfinite(responses)]
         if len(known) < 3:  # no scatter to speak of
@@ -94,15 +78,13 @@ class Window:
         if self.rounds:
             variance += ((middle - self.mean) ** 2 - variance) / min(most, self.rounds)
         scatter = self.scatter + (deviation**2 - self.scatter) / count
-        seen = replace(
-            self, rounds=self.rounds + 1.0, mean=mean, variance=variance, scatter=scatter
-        )
+        seen = Window(self.length, self.rounds + 1.0, mean, variance, scatter)
         if seen.rounds < 2:
             return seen
         # The noise of an average falls with the root of its length. Halfway, and a factor of two
         # at most, so that a single round does not decide.
         missing = min(2.0, max(0.5, LEAST_SIGNAL / max(seen.signal, 1e-3)))
-        return replace(seen, length=min(most, max(1.0, self.length * math.sqrt(missing))))
+        return seen._replace(length=min(most, max(1.0, self.length * math.sqrt(missing))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +126,7 @@ class Averages:
         return curvature_response(self.change, self.steps)
 
     def after(self, sketches: Matrix, position: Vector, length: float) -> Self:
-        """Return the averages after a round.
+        """Return the averages after a round of a window of k rounds.
 
         Args:
             sketches: (m, s) sketches of the updates.
@@ -152,11 +134,6 @@ class Averages:
             length: k.
         """
         counts = self.counts + 1
-        if length == 1.0:  # U is the update itself, and V the one before
-            positions = np.repeat(position[None], len(counts), axis=0)
-            return type(self)(
-                sketches, self.updates, positions, self.positions, counts, self.rounds
-            )
         share = 1.0 / np.minimum(length, counts)
         before = 1.0 / np.minimum(length, np.maximum(counts - 1, 1))
         return type(self)(
@@ -178,7 +155,34 @@ class Averages:
         )
 
 
+def curvature_response(change: Matrix, movement: Matrix) -> Vector:
+    """Return r_i = cos(u_i(t) − u_i(t'), w_t − w_t'), t' being when client i last took part.
+
+    Args:
+        change: (m, s) sketches of u_i(t) − u_i(t'); NaN rows for new clients.
+        movement: (m, s) sketches of w_t − w_t', or (1, s) where t' is the same for all.
+
+    Returns:
+        (m,) cosines; 0 for an update that did not change, NaN where the model did not move or
+        the client is new.
+    """
+    return np.where(movement.any(axis=1), row_cosines(change, movement), np.nan)
+
+
+def row_norms(rows: Matrix) -> Vector:
+    """Return the length of each row."""
+    return np.asarray(np.sqrt(np.vecdot(rows, rows)))
+
+
+def row_cosines(left: Matrix, right: Matrix) -> Vector:
+    """Return the cosine of each row with the other's; 0 where one of them is 0."""
+    lengths = row_norms(left) * row_norms(right)
+    return np.asarray(np.vecdot(left, right) / np.where(lengths == 0.0, 1.0, lengths))
+
+
 def _towards(mean: Matrix, value: Matrix, share: Vector) -> Matrix:
     """Return mean + share · (value − mean), row by row; the value itself where its share is 1."""
+    if (share == 1.0).all():  # as in all rounds where nothing is averaged
+        return np.broadcast_to(value, mean.shape)
     parts = share[:, None]
     return np.where(parts == 1.0, value, mean + parts * (value - mean))

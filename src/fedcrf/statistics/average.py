@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from fedcrf.checks import check_whole
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
-from fedcrf.statistics.inputs import Layers, blocks, is_floating, is_on_gpu, is_torch_tensor
+from fedcrf.statistics.inputs import Layers, blocks, is_floating, is_on_gpu, library_of
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
 
 
 def weighted_average(
-    arrays: Sequence[NDArray[Any]],
-    weights: NDArray[np.float64],
-    threads: int | None = None,
+    arrays: Sequence[NDArray[Any]], weights: NDArray[np.float64], threads: int | None = None
 ) -> NDArray[Any]:
     """Return Σ α_i w_i; accumulates in float64.
 
@@ -40,9 +38,7 @@ def weighted_average(
     flats, shape = _flat(arrays)
     used = np.flatnonzero(weights).tolist()
     if not used:
-        nothing = _empty(flats[0])
-        nothing[:] = 0
-        return nothing.reshape(shape)  # type: ignore[no-any-return]
+        return library_of(flats[0]).zeros_like(flats[0]).reshape(shape)  # type: ignore[no-any-return]
     chosen, given = [flats[i] for i in used], np.asarray(weights, np.float64)[used]
     fast, plain = partial(compiled.average, weights=given), partial(_sum, weights=given)
     return _by_coordinate(chosen, fast, plain, threads).reshape(shape)
@@ -51,15 +47,7 @@ def weighted_average(
 def median_of(arrays: Sequence[NDArray[Any]], threads: int | None = None) -> NDArray[Any]:
     """Return the coordinate-wise median of arrays; the mean of the middle two for an even number.
 
-    Args:
-        arrays: As for `weighted_average`, all finite.
-        threads: As for `weighted_average`.
-
-    Returns:
-        As `weighted_average`.
-
-    Raises:
-        FedcrfError: No arrays, or others than those.
+    Arguments, result and errors are those of `weighted_average`; all arrays are finite.
     """
     flats, shape = _flat(arrays)
     fast = partial(compiled.trimmed_mean, trim=(len(flats) - 1) // 2)
@@ -71,16 +59,10 @@ def trimmed_mean_of(
 ) -> NDArray[Any]:
     """Return the mean of arrays in every coordinate without its ``trim`` least and greatest.
 
-    Args:
-        arrays: As for `median_of`.
-        trim: Values cut on each side; 2 · trim < m.
-        threads: As for `weighted_average`.
-
-    Returns:
-        As `weighted_average`.
+    Arguments, result and errors are those of `median_of`.
 
     Raises:
-        FedcrfError: No arrays, others than those, or nothing is left after the cut.
+        FedcrfError: Nothing is left after the cut, as 2 · trim ≥ m.
     """
     check_whole("trim", trim, least=0)
     flats, shape = _flat(arrays)
@@ -103,31 +85,25 @@ def _flat(arrays: Sequence[Any]) -> tuple[Layers, tuple[int, ...]]:
     """
     if len(arrays) == 0:
         raise FedcrfError("there are no arrays: give one for each client")
+    first, of_tensors = arrays[0], is_on_gpu(arrays[0])
     for client, array in enumerate(arrays):
-        _check_alike(client, array, arrays[0])
-    return [array.reshape(-1) for array in arrays], tuple(arrays[0].shape)
-
-
-def _check_alike(client: int, array: Any, first: Any) -> None:
-    """Raise a `FedcrfError` where an array is none, or not as client 0's."""
-    of_numpy = type(array) is np.ndarray and type(first) is np.ndarray
-    if of_numpy and array.shape == first.shape and array.dtype == first.dtype:
-        return
-    if not (isinstance(array, np.ndarray | np.generic) or is_on_gpu(array)):
-        raise FedcrfError(
-            f"the array of client {client} is a {type(array).__name__}: give NumPy arrays, "
-            "which as_numpy makes, or tensors on a CUDA device"
-        )
-    if type(array) is not type(first) and is_on_gpu(array) != is_on_gpu(first):
-        raise FedcrfError(
-            f"the array of client {client} lies elsewhere than client 0's: "
-            "give NumPy arrays alone, or tensors on a CUDA device alone"
-        )
-    if (array.shape, array.dtype) != (first.shape, first.dtype):
-        raise FedcrfError(
-            f"the array of client {client} is {array.dtype} {tuple(array.shape)}, client 0's "
-            f"{first.dtype} {tuple(first.shape)}: all must have one shape and dtype"
-        )
+        on_gpu = is_on_gpu(array)
+        if not (on_gpu or isinstance(array, (np.ndarray, np.generic))):
+            raise FedcrfError(
+                f"the array of client {client} is a {type(array).__name__}: give NumPy arrays, "
+                "which as_numpy makes, or tensors on a CUDA device"
+            )
+        if on_gpu != of_tensors:
+            raise FedcrfError(
+                f"the array of client {client} lies elsewhere than client 0's: "
+                "give NumPy arrays alone, or tensors on a CUDA device alone"
+            )
+        if (array.shape, array.dtype) != (first.shape, first.dtype):
+            raise FedcrfError(
+                f"the array of client {client} is {array.dtype} {tuple(array.shape)}, client 0's "
+                f"{first.dtype} {tuple(first.shape)}: all must have one shape and dtype"
+            )
+    return [array.reshape(-1) for array in arrays], tuple(first.shape)
 
 
 def _by_coordinate(
@@ -138,28 +114,17 @@ def _by_coordinate(
 ) -> NDArray[Any]:
     """Return what becomes of every coordinate, (d,).
 
-    Args:
-        flats: The clients' numbers.
-        fast: The compiled code; it gives None where it cannot.
-        plain: The same of an (m, b) block.
-        threads: Of the compiled code.
+    Compiled code finds it of all flat layers, or gives None; then the plain way does of blocks.
     """
     clients = [[flat] for flat in flats]
     found = fast(clients, threads=threads)
     if found is not None:
         return found
-    result: NDArray[Any] = _empty(flats[0])
+    result: NDArray[Any] = library_of(flats[0]).empty_like(flats[0])
     for where, block in blocks(clients):
         columns = plain(block)
         result[where] = columns if is_floating(result.dtype) else columns.round()
     return result
-
-
-def _empty(flat: Any) -> Any:
-    """Return an array, or a tensor where the flat one is, of its length and dtype."""
-    if is_torch_tensor(flat):
-        return flat.new_empty(len(flat))
-    return np.empty(len(flat), flat.dtype)
 
 
 def _sum(block: Any, weights: NDArray[np.float64]) -> Any:

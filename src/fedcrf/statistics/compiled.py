@@ -29,13 +29,14 @@ from numpy.typing import NDArray
 from fedcrf.files import CACHE_VARIABLE, cache_folder, write_text
 from fedcrf.statistics.inputs import (
     Layers,
+    Origin,
     bring_columns,
     finite_clients,
     is_floating,
     num_numbers,
 )
 from fedcrf.statistics.median import sorting_network
-from fedcrf.statistics.sums import AboutMean, AboutMedian
+from fedcrf.statistics.sums import AboutMedian
 from fedcrf.statistics.threads import default_threads, in_order
 
 if TYPE_CHECKING:
@@ -77,10 +78,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class NoKernelsError(Exception):
-    """There is no compiled code, by reason of this error's cause; the message is what helps."""
-
-
 def _where_it_can(
     work: Callable[Concatenate[ModuleType, Sequence[Layers], P], R | None],
 ) -> Callable[Concatenate[Sequence[Layers], P], R | None]:
@@ -96,10 +93,8 @@ def _where_it_can(
         try:
             return work(_kernels(), clients, *args, **kwargs)
         except Exception as error:  # an aid that fails in whatever way must not stop a round
-            mend, cause = "the plain pass does the same", error
-            if isinstance(error, NoKernelsError) and isinstance(error.__cause__, Exception):
-                mend, cause = str(error), error.__cause__
-            reason = ": ".join([type(cause).__name__, *str(cause).strip().splitlines()[:1]])
+            mend = getattr(error, "__notes__", ["the plain pass does the same"])[-1]
+            reason = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
             if not GIVEN_UP:
                 LOGGER.warning(
                     "rounds are aggregated by the slower, plain pass (%s): %s", reason, mend
@@ -126,22 +121,13 @@ def _suits(clients: Sequence[Layers]) -> bool:
 def about_median(
     kernels: ModuleType,
     clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
+    origin: Origin,
     threads: int | None,
     products: bool = True,
 ) -> AboutMedian | None:
-    """Sum up the updates, their products and their distances to the median, over all columns.
+    """Do what `AboutMedian.plain` does; the number of threads changes no bit.
 
-    Args:
-        kernels: The compiled functions.
-        clients: m lists of flat layers.
-        origin: Flat layers of the global model to take away; none where the layers are updates.
-        threads: Tasks carried out at once, all cores by default; no part of the result.
-        products: Whether the Gram matrix is summed up; otherwise the median is kept.
-
-    Returns:
-        The sums. None where float32 would not do: a product or a distance overflows, or squares
-        vanish.
+    None where float32 would not do: a product or a distance overflows, or squares vanish.
     """
     m, joined = len(clients), Joined(clients, origin)
     gram, median = np.zeros((0, 0)), np.empty(0 if products else joined.size, joined.dtype)
@@ -181,12 +167,9 @@ def about_median(
 
 @_where_it_can
 def about_mean(
-    kernels: ModuleType,
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    threads: int | None,
-) -> AboutMean | None:
-    """Sum up the Gram matrix of the updates about their mean, in float64; see `about_median`."""
+    kernels: ModuleType, clients: Sequence[Layers], origin: Origin, threads: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Do what `fedcrf.statistics.sums.about_mean` does, in float64; see `about_median`."""
     m, joined = len(clients), Joined(clients, origin)
     side = m + kernels.TILE_ROWS
     squares, gram = _add_up(
@@ -197,26 +180,21 @@ def about_mean(
         sums=(m, (side, side)),
         room=partial(kernels.room, m, np.float64, joined.dtype),
     )
-    sums = AboutMean(squares, _symmetric(gram[:m, :m]))
-    return sums if _are_not_numbers(clients, sums.finite) else None
+    whole = _are_not_numbers(clients, np.isfinite(squares))
+    return (squares, _symmetric(gram[:m, :m])) if whole else None
 
 
 @_where_it_can
 def sketches(
     kernels: ModuleType,
     clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
+    origin: Origin,
     draws: CountSketch,
     threads: int | None,
 ) -> NDArray[np.float64]:
     """Return the (m, size) count sketches of vectors, to the bit those of the plain way.
 
-    Args:
-        kernels: The compiled functions.
-        clients: m lists of flat layers.
-        origin: As for `about_median`.
-        draws: What is drawn of the sketch.
-        threads: As for `about_median`; each takes some of the clients.
+    Each thread takes some of the clients.
     """
     sums = np.zeros((len(clients), draws.size))
 
@@ -267,13 +245,8 @@ def _width(m: int) -> int:
 def _network(m: int, ranks: range, top: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return a sorting network as compiled code takes it: steps, and the rows of the ranks wanted.
 
-    A step (a, b, lesser, greater) compares two rows and writes to two others, which were compared
-    in the step before.
-
-    Args:
-        m: Rows to sort.
-        ranks: Those that are wanted.
-        top: The first of the rows; two more follow the last.
+    It sorts m rows from ``top`` on, with two more after the last: a step (a, b, lesser, greater)
+    compares two rows and writes to two others, which were compared in the step before.
     """
     rows, steps = [*range(top, top + m)], []
     spare = top + m, top + m + 1
@@ -301,49 +274,41 @@ class Joined:
         dtype: What is computed in: float64 where a layer of the clients is, else float32.
     """
 
-    def __init__(
-        self, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None = None
-    ) -> None:
-        self._clients, self._origin = clients, origin  # known by addresses alone, and so held here
-        layers = [layer for row in clients for layer in row]
+    def __init__(self, clients: Sequence[Layers], origin: Origin = None) -> None:
+        self._has_origin = origin is not None
+        # Compiled code knows them by addresses alone, so they are held here.
+        self._rows = [*clients] if origin is None else [*clients, origin]
         self.size = num_numbers(clients[0])
         self.numbers = len(clients) * self.size
         self.dtype = np.dtype(f"f{max(4, *(layer.dtype.itemsize for layer in clients[0]))}")
         ready = all(
             layer.dtype == self.dtype and layer.flags.c_contiguous and layer.flags.aligned
-            for layer in [*layers, *(origin or ())]
+            for row in self._rows
+            for layer in row
         )
-        self._layers = self._of(clients, origin) if ready else None
+        self._layers = self._of(self._rows) if ready else None
 
-    def _of(
-        self, clients: Sequence[Sequence[NDArray[Any]]], origin: Sequence[NDArray[Any]] | None
-    ) -> tuple[NDArray[Any], ...]:
+    def _of(self, rows: Sequence[Sequence[NDArray[Any]]]) -> tuple[NDArray[Any], ...]:
         """Return layers as compiled code takes them; see `fedcrf.statistics.kernels`."""
-        rows = [*clients, [None] * len(clients[0]) if origin is None else origin]
-        addresses = [[0 if each is None else each.ctypes.data for each in row] for row in rows]
+        addresses = [[layer.ctypes.data for layer in row] for row in rows]
+        if not self._has_origin:
+            addresses.append([0] * len(rows[0]))
         return (
             np.array(addresses, np.int64).T.copy(),
-            np.cumsum([layer.size for layer in clients[0]]),
+            np.cumsum([layer.size for layer in rows[0]]),
             np.empty(0, self.dtype),
         )
-
-    def tasks(self, width: int) -> list[slice]:
-        """Cut the columns into tasks of so many."""
-        return [slice(start, min(start + width, self.size)) for start in range(0, self.size, width)]
 
     def columns(self, task: slice) -> Iterator[tuple[slice, Columns]]:
         """Yield a task's columns as compiled code takes them, and which they are."""
         if self._layers is not None:
             yield task, (self._layers, task.start, task.stop)
             return
-        everyone = [*self._clients] if self._origin is None else [*self._clients, self._origin]
         for start in range(task.start, task.stop, CONVERTED):
             stop = min(start + CONVERTED, task.stop)
-            rows = np.empty((len(everyone), stop - start), self.dtype)
-            bring_columns(everyone, start, rows)
-            clients = [[row] for row in rows[: len(self._clients)]]
-            origin = None if self._origin is None else [rows[-1]]
-            yield slice(start, stop), (self._of(clients, origin), 0, stop - start)
+            block = np.empty((len(self._rows), stop - start), self.dtype)
+            bring_columns(self._rows, start, block)
+            yield slice(start, stop), (self._of([[row] for row in block]), 0, stop - start)
 
 
 def _worthwhile(threads: int | None, numbers: int) -> int:
@@ -362,14 +327,8 @@ def _add_up(
 ) -> list[NDArray[np.float64]]:
     """Carry out a compiled function over all columns; add up what tasks find, in their order.
 
-    Args:
-        function: It takes columns, adds to sums, works in a room, and takes what is given.
-        joined: The columns.
-        width: In a task.
-        threads: Tasks at once.
-        sums: Shapes of the sums.
-        room: Makes what a task works in.
-        given: Returns what else belongs to some columns.
+    The function takes columns, sums of these shapes to add to, the room that its task works in, and
+    what else is given of the columns. A task has columns of this width.
     """
 
     def carry_out(task: slice) -> list[NDArray[np.float64]]:
@@ -379,8 +338,8 @@ def _add_up(
         return found
 
     totals: list[NDArray[np.float64]] = []
-    threads = _worthwhile(threads, joined.numbers)
-    for found in in_order(carry_out, joined.tasks(width), threads):
+    tasks = [slice(i, min(i + width, joined.size)) for i in range(0, joined.size, width)]
+    for found in in_order(carry_out, tasks, _worthwhile(threads, joined.numbers)):
         if not totals:
             totals = found
             continue
@@ -421,9 +380,7 @@ def _are_not_numbers(clients: Sequence[Layers], finite: NDArray[np.bool_]) -> bo
     return not finite_clients([clients[i] for i in np.flatnonzero(~finite).tolist()]).any()
 
 
-def _nothing_is_lost(
-    sums: AboutMedian, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None
-) -> bool:
+def _nothing_is_lost(sums: AboutMedian, clients: Sequence[Layers], origin: Origin) -> bool:
     """Tell whether nothing overflowed in the updates' own precision, and no square vanished."""
     all_products = sums.gram, sums.inner, sums.squared_distance, sums.median_square
     if not all(np.isfinite(products).all() for products in all_products):
@@ -434,7 +391,7 @@ def _nothing_is_lost(
     return all(sums.squares[i] == 0.0 and _is_zero(clients[i], origin) for i in small.tolist())
 
 
-def _is_zero(layers: Layers, origin: Sequence[NDArray[Any]] | None) -> bool:
+def _is_zero(layers: Layers, origin: Origin) -> bool:
     """Tell whether an update's numbers are all 0 themselves, and not only what is computed of them.
 
     Squares of float64 may vanish, and differences to a global model of another precision.
@@ -451,15 +408,14 @@ def _kernels() -> ModuleType:
     Source and machine code both lie in the cache folder, by what the source is: another version of
     it does not load this one's.
 
-    Raises:
-        NoKernelsError: There is no Numba, or no place to keep them.
+    Where there is no Numba, or no place to keep them, an error's note says what helps.
     """
     try:
         import numba  # noqa: F401
     except Exception as error:  # a Numba that does not go with this NumPy may raise anything
         missing = isinstance(error, ModuleNotFoundError) and error.name == "numba"
-        mend = "pip install 'fedcrf[fast]'" if missing else "mend or remove Numba"
-        raise NoKernelsError(mend) from error
+        error.add_note("pip install 'fedcrf[fast]'" if missing else "mend or remove Numba")
+        raise
     source = Path(__file__).with_name("kernels.py").read_bytes()
     name = f"kernels_{hashlib.sha256(source).hexdigest()[:12]}"
     try:
@@ -475,7 +431,8 @@ def _kernels() -> ModuleType:
         sys.modules[name] = module  # where Numba looks for it when it loads what it has kept
         spec.loader.exec_module(module)
     except Exception as error:
-        raise NoKernelsError(f"name a folder that can be written in {CACHE_VARIABLE}") from error
+        error.add_note(f"name a folder that can be written in {CACHE_VARIABLE}")
+        raise
     return module
 
 

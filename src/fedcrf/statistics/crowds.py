@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Settings, check_whole
+from fedcrf.checks import Count, Natural, Settings
 from fedcrf.extras import check_installed
-from fedcrf.statistics.inputs import Layers, as_numpy, blocks
+from fedcrf.statistics.inputs import Layers, Origin, as_numpy, blocks
 from fedcrf.statistics.one_pass import (
     EPSILON,
     UpdateStatistics,
     checked_dimension,
     finite_sums,
-    overflowing,
+    of_all,
     scatter,
     update_statistics,
 )
@@ -79,15 +79,9 @@ class NeighbourSearch(Settings):
         FedcrfError: A setting outside its range.
     """
 
-    neighbours: int
-    sketch_size: int | None = None
-    sketch_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_whole("neighbours", self.neighbours, least=1)
-        if self.sketch_size is not None:
-            check_whole("sketch_size", self.sketch_size, least=1)
-        check_whole("sketch_seed", self.sketch_seed, least=0)
+    neighbours: Count
+    sketch_size: Count | None = None
+    sketch_seed: Natural = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,21 +123,13 @@ Statistics = UpdateStatistics | CrowdStatistics
 def crowd_statistics(
     clients: Sequence[Layers],
     search: NeighbourSearch,
-    origin: Sequence[NDArray[Any]] | None = None,
+    origin: Origin = None,
     threads: int | None = None,
 ) -> CrowdStatistics:
     """Gather the statistics of very many updates; no (m, m) matrix is made for more than 4096.
 
-    Everything but the neighbours takes time and memory O(md).
-
-    Args:
-        clients: As for `update_statistics`.
-        search: Which pairs are wanted.
-        origin: As for `update_statistics`.
-        threads: As for `update_statistics`.
-
-    Returns:
-        The statistics.
+    Everything but the neighbours takes time and memory O(md). Other arguments than the search are
+    those of `update_statistics`.
 
     Raises:
         FedcrfError: The updates hold no numbers (d = 0), or a package is not installed.
@@ -152,9 +138,8 @@ def crowd_statistics(
         check_installed(package, wanted_by="neighbours: ")
     from threadpoolctl import threadpool_limits
 
-    dimension = checked_dimension(clients)
     size, seed = search.sketch_size, search.sketch_seed
-    if size is not None and size >= dimension:
+    if size is not None and size >= checked_dimension(clients):
         size = None
     if size is None and len(clients) <= MOST_WITH_ALL_PAIRS:
         return with_nearest(update_statistics(clients, origin, threads), search.neighbours)
@@ -175,18 +160,9 @@ def crowd_statistics(
                 np.vstack([theirs, own]), sums.inner, norms[finite], float(middle), generator
             )
             cosines = nearest(estimated.rows, finite, search.neighbours, threads=threads)
-        lengths = norms[pair_rows(cosines)] * norms[cosines.indices]
+        lengths = norms[cosines.tocoo(copy=False).row] * norms[cosines.indices]
         cosines.data *= lengths / (lengths + EPSILON)
-    return CrowdStatistics(
-        dimension=dimension,
-        finite=finite,
-        overflowed=overflowing(clients, origin, finite),
-        norms=norms,
-        cosines=cosines,
-        median_inner=scatter(sums.inner, finite, np.nan),
-        median_distance=scatter(np.sqrt(sums.squared_distance), finite, np.nan),
-        median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
-    )
+    return CrowdStatistics(norms=norms, cosines=cosines, **of_all(clients, origin, finite, sums))
 
 
 def with_nearest(statistics: UpdateStatistics, neighbours: int) -> CrowdStatistics:
@@ -261,16 +237,7 @@ def _greatest(near: NDArray[Any], k: int) -> NDArray[np.int64]:
     return np.nonzero(chosen)[1].reshape(len(near), k)
 
 
-def pair_rows(pairs: csr_array[np.float64]) -> NDArray[np.intp]:
-    """Return the row of each stored number of a sparse matrix."""
-    return np.repeat(np.arange(len(pairs.indptr) - 1), np.diff(pairs.indptr))
-
-
-def _exact(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    norms: NDArray[np.float64],
-) -> Rows:
+def _exact(clients: Sequence[Layers], origin: Origin, norms: NDArray[np.float64]) -> Rows:
     """Return cosines by products of the updates themselves, some clients' at a time."""
 
     def rows(start: int, stop: int) -> NDArray[np.float64]:
@@ -301,7 +268,7 @@ class EstimatedCosines:
     @classmethod
     def of(
         cls,
-        sketches: NDArray[Any],
+        sketches: NDArray[np.float64],
         inner: NDArray[np.float64],
         norms: NDArray[np.float64],
         median_norm: float,
@@ -331,15 +298,15 @@ class EstimatedCosines:
         along = np.divide(inner, lengths, out=np.zeros_like(inner), where=lengths > 0)
         along = np.clip(along, -1.0, 1.0)
         share = inner / median_norm**2 if median_norm > 0 else np.zeros_like(inner)
-        rest = sketches[:-1] - np.outer(share, sketches[-1]).astype(sketches.dtype)
+        rest = sketches[:-1] - np.outer(share, sketches[-1])
         size = np.sqrt(np.einsum("ij,ij->i", rest, rest))
         scale = np.sqrt(1.0 - along**2)
         scale = np.divide(scale, size, out=np.zeros_like(size), where=size > 0)
-        rest = (rest * scale[:, None].astype(rest.dtype)).astype(np.float32, copy=False)
-        directions = principal_directions(rest, generator)
-        coordinates = rest @ directions
-        rest -= coordinates @ directions.T
-        return cls(np.column_stack([along.astype(np.float32), coordinates]), rest)
+        apart = (rest * scale[:, None]).astype(np.float32)
+        directions = principal_directions(apart, generator)
+        coordinates = apart @ directions
+        apart -= coordinates @ directions.T
+        return cls(np.column_stack([along.astype(np.float32), coordinates]), apart)
 
     def rows(self, start: int, stop: int) -> Matrix:
         """Return the (stop − start, n) cosines of some vectors with all."""

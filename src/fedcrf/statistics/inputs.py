@@ -15,6 +15,9 @@ from fedcrf.errors import FedcrfError
 Layers = list[NDArray[Any]]
 """One client's update: flat real-valued arrays, one a layer; tensors where it lies on a GPU."""
 
+Origin = Sequence[NDArray[Any]] | None
+"""Flat layers of the global model, to be taken away from clients' models; None from updates."""
+
 BLOCK_NUMBERS = 1 << 16
 """Numbers in a block over all clients: 512 KiB in float64, which stays in a second-level cache."""
 
@@ -40,6 +43,11 @@ def is_on_gpu(value: object) -> bool:
     return is_torch_tensor(value) and getattr(value, "is_cuda", False) is True
 
 
+def library_of(value: object) -> Any:
+    """Return torch for a tensor, else NumPy."""
+    return sys.modules["torch"] if is_torch_tensor(value) else np
+
+
 def num_numbers(layers: Sequence[Any]) -> int:
     """Return d, the numbers in all layers."""
     return sum(math.prod(layer.shape) for layer in layers)
@@ -48,10 +56,7 @@ def num_numbers(layers: Sequence[Any]) -> int:
 def bring_columns(clients: Sequence[Sequence[Any]], start: int, block: Any) -> None:
     """Fill an (m, b) block with columns of the clients' flat layers joined, from ``start`` on.
 
-    Args:
-        clients: m lists of layers; arrays, or tensors where the block is one.
-        start: The first column.
-        block: Where they go; they are converted to its dtype.
+    They are converted to its dtype; layers are tensors where it is one.
     """
     first, stop = 0, start + block.shape[1]
     for number, layer in enumerate(clients[0]):
@@ -71,9 +76,7 @@ def zeros(shape: tuple[int, ...], like: Any) -> Any:
 
 
 def blocks(
-    clients: Sequence[Sequence[Any]],
-    origin: Sequence[Any] | None = None,
-    numbers: int | None = None,
+    clients: Sequence[Sequence[Any]], origin: Origin = None, numbers: int | None = None
 ) -> Iterator[tuple[slice, Any]]:
     """Yield which columns of the updates come, and themselves: fresh (m, b) float64 blocks.
 
@@ -150,10 +153,9 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
 
     That form is one array, or a list of layers; of NumPy, or of torch on the updates' device.
     """
-    layered = False
     if isinstance(updates, memoryview):
         updates = np.asarray(updates)
-    if isinstance(updates, np.ndarray) or is_torch_tensor(updates) or _is_array_like(updates):
+    if _is_array_like(updates):
         if not is_torch_tensor(updates):
             check_filled(updates, "updates are")
             updates = np.asarray(updates)
@@ -163,10 +165,8 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
                 "or a sequence of m vectors"
             )
         rows: Sequence[Any] = [[row] for row in _floats(updates, 0)]
-        given: Sequence[Any] = [updates[0]] if len(updates) else []
     elif isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
         rows = [_layers_of(update, client) for client, update in enumerate(updates)]
-        given, layered = (rows[0], _is_layered(updates[0])) if rows else ([], False)
     else:
         raise FedcrfError(
             f"updates are a {type(updates).__name__}: give an (m, d) array, "
@@ -176,6 +176,8 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
         raise FedcrfError("there are no updates: give one vector for each client")
     shaped = [[_floats(layer, client) for layer in row] for client, row in enumerate(rows)]
     _check_alike(shaped)
+    layered = _is_layered(updates[0])
+    given = updates[0] if layered else [updates[0]]
 
     def in_form(flat: Layers) -> Any:
         layers = [in_form_of(layer, each) for layer, each in zip(flat, given, strict=True)]
@@ -206,7 +208,7 @@ def _layers_of(update: Any, client: int) -> list[Any]:
         if any(isinstance(part, np.ndarray) or is_torch_tensor(part) for part in update):
             return [np.stack([as_numpy(part) for part in update])]
         return [update]
-    if isinstance(update, np.ndarray) or is_torch_tensor(update) or _is_array_like(update):
+    if _is_array_like(update):
         if np.ndim(update) == 0:
             raise FedcrfError(
                 f"the update of client {client} is a single number: give a sequence of m vectors"
@@ -237,7 +239,7 @@ def in_form_of(layer: Any, given: Any) -> Any:
 
 
 def _is_array_like(value: object) -> bool:
-    """Tell whether a library offers its value as an array, as data frames do."""
+    """Tell whether a value is an array or a tensor, or offers itself as one, as data frames do."""
     return hasattr(value, "__array__") and not isinstance(value, type)
 
 
@@ -249,10 +251,33 @@ def check_filled(
         raise FedcrfError(f"{what} masked: {mend}")
 
 
+def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArray[np.float64]:
+    """Return one number for each client, (m,) float64; NaN for None.
+
+    Raises:
+        FedcrfError: They are not numbers, or not m. It begins with what they are called and a verb,
+            and ends with the mend.
+    """
+    try:
+        given = as_numpy(values)
+        words = given.dtype.kind == "O" and any(
+            isinstance(each, str | bytes) for each in given.flat
+        )
+        if words or (given.dtype.kind not in "biufO" and not is_floating(given.dtype)):
+            raise TypeError  # NumPy would make numbers of words, and drop imaginary parts
+        found = given.astype(np.float64)
+    except NO_ARRAY:
+        raise FedcrfError(f"{what} not numbers: {mend}") from None
+    if found.shape != (num_clients,):
+        raise FedcrfError(f"{what} of shape {found.shape} for {num_clients} clients: {mend}")
+    return found
+
+
 def _floats(layer: Any, client: int) -> NDArray[Any]:
     check_filled(layer, f"the update of client {client} is")
     if is_on_gpu(layer):
-        return _detached(layer)  # type: ignore[no-any-return]
+        detached = layer.detach()
+        return detached if is_floating(layer.dtype) else detached.double()  # type: ignore[no-any-return]
     try:
         array = as_numpy(layer)
     except NO_ARRAY as error:
@@ -264,11 +289,6 @@ def _floats(layer: Any, client: int) -> NDArray[Any]:
             f"the update of client {client} has dtype {array.dtype}: give real numbers"
         )
     return array
-
-
-def _detached(tensor: Any) -> Any:
-    """Return a tensor without its history, integers as float64."""
-    return tensor.detach() if is_floating(tensor.dtype) else tensor.detach().double()
 
 
 def _device(layer: Any) -> str:

@@ -74,15 +74,9 @@ summing = njit(**within, fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 
 def room(rows, dtype, like):
-    """Return what a task works in: a block for so many rows, and constants.
+    """Return what a task works in: a block of so many rows, and constants of the layers' dtype.
 
-    Args:
-        rows: The clients', and those beside them.
-        dtype: Of the block.
-        like: The layers' dtype.
-
-    Returns:
-        (rows + `TILE_ROWS`, columns + `PADDING`), and (3, `BLOCK`): 0, −∞ and ∞.
+    They are (rows + `TILE_ROWS`, columns + `PADDING`), and (3, `BLOCK`): 0, −∞ and ∞.
     """
     rows = max(rows, FEW + 1)
     width = max(STRIP, min(BLOCK, CACHED // rows // STRIP * STRIP))
@@ -130,15 +124,7 @@ def _piece(ends, layer, start, stop):
 
 @loops
 def _read(layers, start, stop, block, constants):
-    """Bring columns into the block, less the origin's; zeros follow up to a multiple of `STRIP`.
-
-    Args:
-        layers: The clients'.
-        start: The first column.
-        stop: One past the last.
-        block: The rows.
-        constants: See `room`.
-    """
+    """Bring columns into the block, less the origin's; zeros follow up to a multiple of `STRIP`."""
     addresses, ends, like = layers
     columns, layer, done, m = stop - start, 0, 0, addresses.shape[1] - 1
     while done < columns:
@@ -302,18 +288,11 @@ def _add_tile(block, top, i, j, columns, gram):
 
 @loops
 def _add_products(block, top, rows, apart, columns, gram):
-    """Add the products of rows above the diagonal; what lies below it is not defined.
+    """Add the products of rows, from ``top`` on, above the diagonal; what lies below is undefined.
 
-    Four rows stay in the first-level cache while those they are multiplied with come from the
-    second. The block and the matrix have `TILE_ROWS` rows more, which tiles reach into.
-
-    Args:
-        block: The rows.
-        top: The first of them.
-        rows: How many.
-        apart: 0 where the diagonal is wanted, 1 where it is not.
-        columns: In the block.
-        gram: (rows + 4, rows + 4) float64; added to.
+    ``apart`` is 0 where the diagonal is wanted, else 1. Four rows stay in the first-level cache
+    while those they are multiplied with come from the second. The block and the matrix have
+    `TILE_ROWS` rows more, which tiles reach into.
     """
     for i in range(0, rows, TILE_ROWS):
         for j in range(i + apart, rows, TILE_COLUMNS):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from fedcrf.statistics.inputs import is_torch_tensor
+from fedcrf.statistics.inputs import is_torch_tensor, library_of
 
 NETWORK_LIMIT = 32
 """Most rows for which the network's m·log²m min/max passes beat a selection per column."""
@@ -51,13 +50,9 @@ def sorting_network(
 
 
 def coordinate_median(block: Any) -> Any:
-    """Return the median of every column; for an even number of rows the mean of the middle two.
+    """Return (b,) medians of columns; for an even number of rows the mean of the middle two.
 
-    Args:
-        block: (m, b) finite numbers, an array or a tensor; not changed.
-
-    Returns:
-        (b,) medians.
+    The (m, b) finite numbers are an array or a tensor, which is not changed.
     """
     num_rows = len(block)
     ranked = _ranks(block, (num_rows - 1) // 2, num_rows // 2 + 1)
@@ -65,14 +60,9 @@ def coordinate_median(block: Any) -> Any:
 
 
 def coordinate_trimmed_mean(block: Any, trim: int) -> Any:
-    """Return the mean of every column without its ``trim`` smallest and largest values.
+    """Return (b,) means of columns without their ``trim`` smallest and largest values.
 
-    Args:
-        block: (m, b) finite numbers, an array or a tensor; not changed.
-        trim: Values cut on each side; 2 · trim < m.
-
-    Returns:
-        (b,) means.
+    As for `coordinate_median`; 2 · trim < m.
     """
     kept = _ranks(block, trim, len(block) - trim)
     return sum(kept) / len(kept)
@@ -80,13 +70,11 @@ def coordinate_trimmed_mean(block: Any, trim: int) -> Any:
 
 def _ranks(block: Any, first: int, last: int) -> list[Any]:
     """Return every column's values of ranks ``first`` to ``last``; the outer two in their place."""
-    of_torch = is_torch_tensor(block)
     if len(block) > NETWORK_LIMIT:
-        if of_torch:
+        if is_torch_tensor(block):
             return list(block.sort(dim=0).values[first:last])
         return list(np.partition(block, (first, last - 1), axis=0)[first:last])
-    library: Any = sys.modules["torch"] if of_torch else np
-    rows = list(block)
+    library, rows = library_of(block), list(block)
     for i, j in sorting_network(len(block), first, last):
         rows[i], rows[j] = library.minimum(rows[i], rows[j]), library.maximum(rows[i], rows[j])
     return rows[first:last]

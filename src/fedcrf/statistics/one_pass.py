@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
-from fedcrf.statistics.inputs import Layers, finite_clients, num_numbers
-from fedcrf.statistics.sums import AboutMean, AboutMedian
+from fedcrf.statistics.inputs import Layers, Origin, finite_clients, num_numbers
+from fedcrf.statistics.sums import AboutMedian, about_mean
 
 LOGGER = logging.getLogger("fedcrf")
 
@@ -101,9 +101,7 @@ class UpdateStatistics(UpdateGeometry):
 
 
 def update_statistics(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None = None,
-    threads: int | None = None,
+    clients: Sequence[Layers], origin: Origin = None, threads: int | None = None
 ) -> UpdateStatistics:
     """Gather the statistics of the updates block by block; accumulates in float64.
 
@@ -124,33 +122,21 @@ def update_statistics(
     Raises:
         FedcrfError: The updates hold no numbers (d = 0).
     """
-    dimension = checked_dimension(clients)
     finite, sums = finite_sums(clients, origin, threads)
     return UpdateStatistics(
-        dimension=dimension,
-        finite=finite,
-        overflowed=overflowing(clients, origin, finite),
-        gram=scatter(sums.gram, finite, np.nan),
-        median_inner=scatter(sums.inner, finite, np.nan),
-        median_distance=scatter(np.sqrt(sums.squared_distance), finite, np.nan),
-        median_norm=float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
+        gram=scatter(sums.gram, finite, np.nan), **of_all(clients, origin, finite, sums)
     )
 
 
 def finite_sums(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None,
-    threads: int | None,
-    products: bool = True,
+    clients: Sequence[Layers], origin: Origin, threads: int | None, products: bool = True
 ) -> tuple[NDArray[np.bool_], AboutMedian]:
     """Return (m,) bool, whether each update is finite, and the sums over those that are.
 
-    Args:
-        clients: As for `update_statistics`, and the next two.
-        origin: The global model.
-        threads: Of the compiled code.
-        products: Whether the Gram matrix is summed up; otherwise the median is kept.
+    Arguments are those of `update_statistics`; without ``products``, the median is kept in place of
+    the Gram matrix.
     """
+    checked_dimension(clients)
 
     def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], AboutMedian]:
         used = [clients[i] for i in candidates]
@@ -161,16 +147,24 @@ def finite_sums(
     return excluding(len(clients), gather)
 
 
-def overflowing(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, finite: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Return (m,) bool, who is not finite though all numbers are; and warn of it.
+def of_all(
+    clients: Sequence[Layers], origin: Origin, finite: NDArray[np.bool_], sums: AboutMedian
+) -> dict[str, Any]:
+    """Return what statistics of all pairs and of near ones have in common, by attribute."""
+    return {
+        "dimension": num_numbers(clients[0]),
+        "finite": finite,
+        "overflowed": overflowing(clients, origin, finite),
+        "median_inner": scatter(sums.inner, finite, np.nan),
+        "median_distance": scatter(np.sqrt(sums.squared_distance), finite, np.nan),
+        "median_norm": float(np.sqrt(sums.median_square)) if finite.any() else float("nan"),
+    }
 
-    Args:
-        clients: As for `update_statistics`.
-        origin: As there.
-        finite: (m,) bool, as the pass found it.
-    """
+
+def overflowing(
+    clients: Sequence[Layers], origin: Origin, finite: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return (m,) bool, who is not finite in the pass though all numbers are; and warn of it."""
     found = np.zeros(len(finite), dtype=np.bool_)
     if not finite.all() and (origin is None or finite_clients([list(origin)])[0]):
         left_out = np.flatnonzero(~finite)
@@ -193,9 +187,7 @@ def checked_dimension(clients: Sequence[Layers]) -> int:
 
 
 def centred_geometry(
-    clients: Sequence[Layers],
-    origin: Sequence[NDArray[Any]] | None = None,
-    threads: int | None = None,
+    clients: Sequence[Layers], origin: Origin = None, threads: int | None = None
 ) -> UpdateGeometry:
     """Gather the geometry of the updates about their mean, which is all that distances need.
 
@@ -205,8 +197,8 @@ def centred_geometry(
     dimension = checked_dimension(clients)
 
     def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        sums = _about_mean([clients[i] for i in candidates], origin, threads)
-        return sums.finite, sums.gram
+        squares, gram = _about_mean([clients[i] for i in candidates], origin, threads)
+        return np.isfinite(squares), gram
 
     finite, gram = excluding(len(clients), gather)
     return UpdateGeometry(
@@ -239,8 +231,9 @@ def model_geometry(
 
     def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         points = [origin, *(clients[i] for i in candidates), zeros]
-        sums = _about_mean(points, None, threads)
-        return sums.finite[1:-1] & sums.finite[0], sums.gram
+        squares, gram = _about_mean(points, None, threads)
+        finite = np.isfinite(squares)
+        return finite[1:-1] & finite[0], gram
 
     finite, gram = excluding(len(clients), gather)
     about = gram - gram[0] - gram[:, :1] + gram[0, 0]  # of the differences from the global model
@@ -261,11 +254,9 @@ T = TypeVar("T")
 def excluding(
     num_clients: int, gather: Callable[[list[int]], tuple[NDArray[np.bool_], T]]
 ) -> tuple[NDArray[np.bool_], T]:
-    """Return which clients are finite and what was gathered of them: one pass where all are.
+    """Return which of m clients are finite and what was gathered of them: one pass where all are.
 
-    Args:
-        num_clients: m.
-        gather: Takes clients to whether each is finite, and to the sums over them.
+    ``gather`` takes the places of clients to whether each is finite, and to the sums over them.
     """
     finite = np.ones(num_clients, dtype=np.bool_)
     while True:
@@ -277,24 +268,18 @@ def excluding(
 
 
 def _about_mean(
-    clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None, threads: int | None
-) -> AboutMean:
+    clients: Sequence[Layers], origin: Origin, threads: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the sums about the mean, by compiled code where it can."""
-    return compiled.about_mean(clients, origin, threads) or AboutMean.plain(clients, origin)
+    return compiled.about_mean(clients, origin, threads) or about_mean(clients, origin)
 
 
 def scatter(
     values: NDArray[np.float64], chosen: NDArray[np.bool_], fill: float
 ) -> NDArray[np.float64]:
-    """Place some clients' values among those of all.
+    """Place some clients' values among those of all; these are the values where all are chosen.
 
-    Args:
-        values: (n,) a value for each of them, or (n, n) for each pair.
-        chosen: (m,) bool; n of them are True.
-        fill: What the others have.
-
-    Returns:
-        (m,) or (m, m) float64; the values themselves where they are of all.
+    (n,) values of the n chosen of m become (m,), and (n, n) become (m, m); others have ``fill``.
     """
     if chosen.all():
         return values

@@ -12,14 +12,22 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import check_whole
 from fedcrf.statistics import compiled
-from fedcrf.statistics.inputs import Layers, as_numpy, blocks, is_torch_tensor, num_numbers, zeros
+from fedcrf.statistics.inputs import (
+    Layers,
+    Origin,
+    as_numpy,
+    blocks,
+    is_torch_tensor,
+    num_numbers,
+    zeros,
+)
 
 
 def sketch(
     clients: Sequence[Layers],
     size: int,
     seed: int,
-    origin: Sequence[NDArray[Any]] | None = None,
+    origin: Origin = None,
     threads: int | None = None,
 ) -> NDArray[np.float64]:
     """Return the count sketch S u of every client's vector, from one pass over its numbers.
@@ -49,7 +57,7 @@ def sketch(
     """
     check_whole("size", size, least=1)
     check_whole("seed", seed, least=0)
-    draws = CountSketch.of(num_numbers(clients[0]) if clients else 0, size, seed)
+    draws = _drawn(num_numbers(clients[0]) if clients else 0, size, seed)
     fast = compiled.sketches(clients, origin, draws, threads)
     if fast is not None:
         return fast
@@ -74,11 +82,6 @@ class CountSketch:
     bits: NDArray[np.uint8]
     size: int
 
-    @classmethod
-    def of(cls, dimension: int, size: int, seed: int) -> CountSketch:
-        """Return that of vectors of so many numbers; the last ones drawn are kept."""
-        return _drawn(dimension, size, seed)
-
     def signs(self, start: int, stop: int) -> NDArray[np.int8]:
         """Return the signs of the coordinates from start to stop."""
         first, last = start // self.size, -(-stop // self.size)
@@ -87,13 +90,7 @@ class CountSketch:
         return np.asarray(1 - 2 * chosen, dtype=np.int8)
 
     def add(self, block: Any, where: slice, total: Any) -> None:
-        """Add columns of (m, b) vectors to (m, k) buckets: arrays, or tensors.
-
-        Args:
-            block: The columns; they are written to.
-            where: Which columns they are.
-            total: What is added to.
-        """
+        """Add (m, b) columns of vectors to (m, k) buckets; both are written to."""
         signs = self.signs(where.start, where.stop)
         block *= block.new_tensor(signs) if is_torch_tensor(block) else signs
         start = where.start
@@ -108,6 +105,7 @@ class CountSketch:
 
 @lru_cache(maxsize=2)  # drawn row by row, and the same in every round
 def _drawn(dimension: int, size: int, seed: int) -> CountSketch:
+    """Return the draws for vectors of so many numbers."""
     draw, width = np.random.default_rng(seed), -(-size // 8)
     rows = [(int(draw.integers(size)), draw.bytes(width)) for _ in range(0, dimension, size)]
     bits = np.frombuffer(b"".join(each for _, each in rows), dtype=np.uint8)

@@ -6,7 +6,6 @@ host. Compiled code, where there is some, sums up the same.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 from fedcrf.statistics.inputs import (
     MANY_NUMBERS,
     Layers,
+    Origin,
     as_numpy,
     blocks,
     bring_columns,
-    is_torch_tensor,
+    library_of,
     zeros,
 )
 from fedcrf.statistics.median import coordinate_median
@@ -54,12 +54,7 @@ class AboutMedian:
         return np.isfinite(self.squares)
 
     @classmethod
-    def plain(
-        cls,
-        clients: Sequence[Layers],
-        origin: Sequence[NDArray[Any]] | None,
-        products: bool = True,
-    ) -> AboutMedian:
+    def plain(cls, clients: Sequence[Layers], origin: Origin, products: bool = True) -> AboutMedian:
         """Sum up block by block.
 
         Args:
@@ -67,7 +62,8 @@ class AboutMedian:
             origin: Flat layers of the global model to take away; none where the layers are updates.
             products: Whether the Gram matrix is summed up; otherwise the median is kept.
         """
-        m, library, like = len(clients), *_library(clients)
+        m, like = len(clients), clients[0][0] if clients else None
+        library = library_of(like)
         gram = zeros((m if products else 0,) * 2, like)
         squares, inner, squared_distance = zeros((3, m), like)
         square, medians = zeros((), like), [np.zeros(0)]
@@ -99,44 +95,26 @@ class AboutMedian:
         return sums
 
 
-@dataclass(frozen=True, eq=False)
-class AboutMean:
-    """Sums over the columns of m updates about their mean; they count where all are finite.
+def about_mean(
+    clients: Sequence[Layers], origin: Origin
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (m,) ⟨u_i, u_i⟩ and (m, m) ⟨u_i − ū, u_j − ū⟩ of the columns of m updates.
 
-    Attributes:
-        squares: (m,) ⟨u_i, u_i⟩ of the updates themselves.
-        gram: (m, m) ⟨u_i − ū, u_j − ū⟩.
+    They count where all squares are finite; arguments are those of `AboutMedian.plain`.
     """
-
-    squares: NDArray[np.float64]
-    gram: NDArray[np.float64]
-
-    @property
-    def finite(self) -> NDArray[np.bool_]:
-        """(m,) bool; whether an update is finite, and its square."""
-        return np.isfinite(self.squares)
-
-    @classmethod
-    def plain(cls, clients: Sequence[Layers], origin: Sequence[NDArray[Any]] | None) -> AboutMean:
-        """Sum up block by block; see `AboutMedian.plain`."""
-        m, library, like = len(clients), *_library(clients)
-        squares, gram = zeros((m,), like), zeros((m, m), like)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for _, block in blocks(clients, origin):
-                squares += library.einsum("ij,ij->i", block, block)
-                if not library.isfinite(squares).all():
-                    break
-                # Exact for equal updates, as their mean alone is not.
-                apart = block - block[0]
-                apart -= apart.mean(axis=0)
-                gram += apart @ apart.T
-        return cls(as_numpy(squares), as_numpy(gram))
-
-
-def _library(clients: Sequence[Layers]) -> tuple[Any, Any]:
-    """Return NumPy, or torch for tensors, and a layer of the clients."""
-    like = clients[0][0] if clients else None
-    return (sys.modules["torch"] if is_torch_tensor(like) else np), like
+    m, like = len(clients), clients[0][0] if clients else None
+    library = library_of(like)
+    squares, gram = zeros((m,), like), zeros((m, m), like)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _, block in blocks(clients, origin):
+            squares += library.einsum("ij,ij->i", block, block)
+            if not library.isfinite(squares).all():
+                break
+            # Exact for equal updates, as their mean alone is not.
+            apart = block - block[0]
+            apart -= apart.mean(axis=0)
+            gram += apart @ apart.T
+    return as_numpy(squares), as_numpy(gram)
 
 
 def update_norms(
@@ -144,9 +122,7 @@ def update_norms(
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Return (m,) whether each update is finite, its square too, and (m,) lengths, NaN if not.
 
-    Args:
-        clients: For each of m clients the flat layers of its model.
-        origin: Those of the global model, which are taken away.
+    Arguments are those of `projections`.
     """
     squares, _ = projections(clients, origin, numbers=MANY_NUMBERS)
     finite = np.isfinite(squares)

@@ -29,12 +29,8 @@ def in_order(task: Callable[[T], R], items: Sequence[T], threads: int | None) ->
     """Yield the results in the order of the items, whatever the number of threads.
 
     A task begins only when no more than `AHEAD` for each thread are begun and not yet asked for, so
-    that results, which may be large, do not pile up behind one that takes long.
-
-    Args:
-        task: What is done with each item.
-        items: In their order.
-        threads: Tasks at once; by default `default_threads`.
+    that results, which may be large, do not pile up behind one that takes long. By default threads
+    are `default_threads`.
     """
     threads = min(threads or default_threads(), len(items))
     if threads <= 1:
