@@ -299,12 +299,11 @@ def run(given: SimpleNamespace) -> SimulationResult:
         whole = _whole_model(network, state.model)
         if folder is not None:
             save_model(folder.path / "model.pt", whole)
-    names = simulation.federation.called(range(len(held.examples)))
     personal = {
-        name: {tensor: torch.from_numpy(rows[i].copy()) for tensor, rows in state.personal.items()}
-        for i, name in enumerate(names)
+        site: {name: torch.from_numpy(rows[i].copy()) for name, rows in state.personal.items()}
+        for i, site in enumerate(held.identities)
     }
-    return SimulationResult(whole, tuple(names), tuple(records), description, personal)
+    return SimulationResult(whole, tuple(held.identities), tuple(records), description, personal)
 
 
 def _unknown_argument(name: str, given: SimpleNamespace) -> KeywordError:
@@ -332,7 +331,7 @@ def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
             raise FedcrfError(f"{what} {given}: give a share in [0, 1), or inputs and targets")
         return float(given)
     held = read_examples(given, f"the server's {what}")
-    check_same_form({sites.called[0]: sites.examples[0], f"the server's {what}": held})
+    check_same_form({**sites.called, f"the server's {what}": held})
     return held
 
 

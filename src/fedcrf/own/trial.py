@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from fedcrf.errors import FedcrfError, failing, listed
 from fedcrf.models import made_by
 from fedcrf.objectives import ACCURACY, Metric, Outputs, Task
-from fedcrf.own.sites import Sites
+from fedcrf.own.sites import Sites, kind_of
 from fedcrf.simulation.federation import Examples
 
 NOT = "!"
@@ -102,9 +102,8 @@ def task_of(
             )
     measured = _metrics(metrics)
     if loss is None and not _are_classes(sites):
-        kind = sites.examples[0].labels.dtype
         raise FedcrfError(
-            f"targets are {str(kind).removeprefix('torch.')}, and cross-entropy takes labels from "
+            f"targets are {kind_of(sites.examples[0].labels)}, and cross-entropy takes labels from "
             "0 on: give loss=, such as torch.nn.functional.mse_loss"
         )
     if loss is None and (measured or not sites.have_labels):
@@ -208,10 +207,9 @@ def _few(sites: Sites, count: int) -> Examples:
 
 
 def _outputs(network: nn.Module, few: Examples) -> Outputs:
-    kind = str(few.images.dtype).removeprefix("torch.")
     wrong = (
-        f"the model cannot take inputs of shape {tuple(few.images.shape)} and {kind} ({{}}): give "
-        "inputs or a model that fits"
+        f"the model cannot take inputs of shape {tuple(few.images.shape)} and "
+        f"{kind_of(few.images)} ({{}}): give inputs or a model that fits"
     )
     with torch.random.fork_rng(devices=[]), failing(wrong):
         return network(few.images)
@@ -254,10 +252,9 @@ def _num_classes(
     if not sites.have_labels:
         return 0
     held = {f"the server's {what}": each for what, each in held_by_server.items()}
-    named = {**dict(zip(sites.called, sites.examples, strict=True)), **held}
     largest = {
         called: int(each.labels.max())
-        for called, each in named.items()
+        for called, each in {**sites.called, **held}.items()
         if isinstance(each, Examples)
     }
     where = max(largest, key=largest.__getitem__)
