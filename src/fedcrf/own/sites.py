@@ -128,7 +128,7 @@ def federation_of(
     shares = dict.fromkeys(held_by_server, 0.0) | shares
     parts: dict[str, list[Examples]] = {"train": [], "validation": [], "test": []}
     for site, (called, each) in enumerate(sites.called.items()):
-        labels = each.labels.cpu().numpy() if num_classes else np.zeros(len(each))
+        labels = each.labels.cpu().numpy() if num_classes else np.zeros(len(each), np.int64)
         draw = generator(seed, Stream.SPLIT, site)
         split = split_client(np.arange(len(each)), labels, draw, **shares)
         if not len(split.train):
