@@ -78,14 +78,14 @@ class LabelledImages:
             block = self.images[chosen[start : start + _BLOCK]]
             for channel in range(channels):
                 occurrences[channel] += np.bincount(block[:, channel].ravel(), minlength=256)
-        values = np.arange(256)
+        pixels = np.arange(256)
         # Python's integers do not overflow, and the subtraction of whole ones cancels nothing.
-        totals, squares = (occurrences @ values).tolist(), (occurrences @ values**2).tolist()
-        std = [
+        sums, squares = (occurrences @ pixels).tolist(), (occurrences @ pixels**2).tolist()
+        deviations = [
             math.sqrt(count * square - total * total) / count or 1.0
-            for total, square in zip(totals, squares, strict=True)
+            for total, square in zip(sums, squares, strict=True)
         ]
-        return Normalisation(np.array([total / count for total in totals]), np.array(std))
+        return Normalisation(np.array([total / count for total in sums]), np.array(deviations))
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,10 +123,9 @@ def description_of(
         ("Local training", training.in_words(optimizer)),
         ("Seed", str(simulation.seed)),
     ]
-    rule = simulation.rule
-    if isinstance(rule, Judged):
-        about.append(("Judged by", ", ".join(sorted(rule.judged))))
-        rule = rule.rule
+    judged, rule = _unwrapped(simulation.rule)
+    if judged is not None:
+        about.append(("Judged by", ", ".join(judged)))
     if task.personal:
         about.append(("Kept by each site", ", ".join(sorted(task.personal))))
     if simulation.adversary is not None:
@@ -154,10 +153,8 @@ def made_of(
 
     ``numbers`` are what its functions make of a few examples, which tells them from others.
     """
-    task, federation, rule = simulation.task, simulation.federation, simulation.rule
-    judged, inner = None, rule
-    if isinstance(rule, Judged):
-        judged, inner = sorted(rule.judged), rule.rule
+    task, federation = simulation.task, simulation.federation
+    judged, rule = _unwrapped(simulation.rule)
     objective, adversary = simulation.objective, simulation.adversary
     attack = adversary and (adversary.threat, adversary.clients, adversary.threat.attack.behaviour)
     parts = {
@@ -165,7 +162,7 @@ def made_of(
         "seed": str(simulation.seed),
         "model": _fingerprint(network),
         "rule": json.dumps(
-            [inner.name, inner.behaviour, rule_settings(inner), objective], default=repr
+            [rule.name, rule.behaviour, rule_settings(rule), objective], default=repr
         ),
         "training": repr(simulation.training),
         "attack": repr(attack),
@@ -175,6 +172,11 @@ def made_of(
     if simulation.clients_per_round is not None:
         parts["clients_per_round"] = str(simulation.clients_per_round)
     return parts
+
+
+def _unwrapped(rule: Rule) -> tuple[list[str] | None, Rule]:
+    """Return the names of the tensors that a rule sees, None for all, and the rule itself."""
+    return (sorted(rule.judged), rule.rule) if isinstance(rule, Judged) else (None, rule)
 
 
 def _fingerprint(network: nn.Module) -> str:

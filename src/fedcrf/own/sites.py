@@ -137,7 +137,7 @@ def federation_of(
                 "or smaller shares (validation=, test=)"
             )
         for name, of_sites in parts.items():
-            of_sites.append(each.at(getattr(split, name)))
+            of_sites.append(each[getattr(split, name)])
     for name, held in held_by_server.items():
         if isinstance(held, Examples):
             parts[name].append(held)  # its owner is behind the last client

@@ -203,7 +203,7 @@ def _accuracy(outputs: Tensor, targets: Tensor) -> float:
 def _few(sites: Sites, count: int) -> Examples:
     """Return the first examples of the sites, about as many of each."""
     each = -(-count // len(sites.examples))
-    return Examples.joined([held.part(0, each) for held in sites.examples]).part(0, count)
+    return Examples.joined([held[:each] for held in sites.examples])[:count]
 
 
 def _outputs(network: nn.Module, few: Examples) -> Outputs:

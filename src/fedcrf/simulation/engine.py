@@ -53,11 +53,6 @@ class Scores(dict[str, Tensor]):
 
     behaviour: ClassVar[int] = 1
 
-    def fill(self, where: slice, found: Scores) -> None:
-        """Copy the scores of some of the examples to their place."""
-        for name, values in found.items():
-            self[name][where] = values
-
 
 def joined(one: Scores, other: Scores) -> Scores:
     """Return the scores of the examples of both, one's first."""
@@ -196,15 +191,11 @@ class RoundMemory:
             },
         )
 
-    def restore(self, personal: State) -> None:
-        """Put what clients kept to themselves back, where a run goes on."""
-        for name, rows in personal.items():
-            self.personal[name].copy_(torch.from_numpy(rows))
-
-    def publish(self, model: State) -> None:
-        """Make this the global model."""
-        for name, array in model.items():
-            self.model[name].copy_(torch.from_numpy(array))
+    def publish(self, model: State, personal: State | None = None) -> None:
+        """Make this the global model, and give clients what they kept where a run goes on."""
+        for tensors, arrays in ((self.model, model), (self.personal, personal or {})):
+            for name, array in arrays.items():
+                tensors[name].copy_(torch.from_numpy(array))
 
     def state(self, slot: int) -> State:
         """Return the model of one client of the round; nothing is copied."""
@@ -251,14 +242,15 @@ class Worker:
 
     def score(self, name: str, start: int, stop: int) -> None:
         """Score the published model on some of the examples of a set, into the memory."""
-        part = self._simulation.evaluated()[name].part(start, stop)
+        part = self._simulation.evaluated()[name][start:stop]
         owned: Iterable[tuple[int | None, slice]] = [(None, slice(0, len(part)))]
         if self._simulation.task.by_client and isinstance(part, PooledExamples):
             owned = part.by_owner()
+        places = {of: scores[start:stop] for of, scores in self.memory.scores[name].items()}
         for owner, where in owned:
             self._load(owner)
-            found = self._scores(part.part(where.start, where.stop))
-            self.memory.scores[name].fill(slice(start + where.start, start + where.stop), found)
+            for of, values in self._scores(part[where]).items():
+                places[of][where] = values
 
     def _scores(self, examples: Examples) -> Scores:
         simulation = self._simulation

@@ -76,16 +76,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, start: int, stop: int) -> Self:
-        """Return some of the examples."""
-        return self._of(slice(start, stop))
-
-    def at(self, places: NDArray[Any]) -> Self:
-        """Return the examples at some places, or those of a mask; copies."""
-        return self._of(torch.from_numpy(places).to(self.labels.device))
-
-    def _of(self, chosen: slice | Tensor) -> Self:
-        return replace(self, **{name: tensor[chosen] for name, tensor in vars(self).items()})
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> Self:
+        """Return some of the examples: a part, or those at some places or of a mask, as copies."""
+        device = self.labels.device
+        where = chosen if isinstance(chosen, slice) else torch.from_numpy(chosen).to(device)
+        return replace(self, **{name: tensor[where] for name, tensor in vars(self).items()})
 
     @staticmethod
     def joined(parts: Sequence[Examples]) -> Examples:
@@ -110,7 +105,7 @@ class PooledExamples(Examples):
 
     def owned_by(self, clients: Sequence[int], *, owned: bool = True) -> Self:
         """Return the examples of some clients, or of the others."""
-        return self.at(np.isin(self.owners.cpu().numpy(), clients, invert=not owned))
+        return self[np.isin(self.owners.cpu().numpy(), clients, invert=not owned)]
 
     def by_owner(self) -> Iterator[tuple[int, slice]]:
         """Yield each owner of examples that lie together, and where they lie."""
@@ -170,7 +165,7 @@ class Federation:
         samples = []
         for number in range(attackers):
             draw = generator(seed, Stream.ATTACKERS, number + 1)
-            samples.append(pool.at(draw.choice(len(pool), size, replace=False)))
+            samples.append(pool[draw.choice(len(pool), size, replace=False)])
         return replace(self, clients=(*self.clients, *samples))
 
     def judged_without(self, clients: Sequence[int]) -> Federation:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -284,7 +284,7 @@ class Simulation(Settings):
         self._check_training()
         self._check_converging(state)
         with engine_for(self, workers) as engine:
-            engine.memory.restore(state.personal)
+            engine.memory.publish(state.model, state.personal)
             while not self.finished(state):
                 state, record = self._round(engine, state)
                 yield state, record
@@ -372,7 +372,7 @@ class Simulation(Settings):
         drawn = np.sort(draw.choice(ends[-1], self.rule.server_examples, replace=False))
         by_client = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
         chosen = zip(parts, by_client, ends - sizes, strict=True)
-        return Examples.joined([part.at(places - start) for part, places, start in chosen])
+        return Examples.joined([part[places - start] for part, places, start in chosen])
 
     def examples(self, client: int, number: int) -> Examples:
         """Return what a client trains on in a round, or the server."""
@@ -518,8 +518,7 @@ ARRAYS = frozenset({"model", "best_model", "memory", "attack_memory", "personal"
 def save_checkpoint(path: Path, state: RunState) -> None:
     """Write the state of a run, atomically, and a digest behind it."""
     content = io.BytesIO()
-    values = {each.name: getattr(state, each.name) for each in fields(state)}
-    values["stopping"] = asdict(state.stopping)
+    values = {**vars(state), "stopping": vars(state.stopping)}
     values["totals"] = None if state.totals is None else state.totals.model_dump()
     torch.save({**values, **{name: _tensors(values[name]) for name in ARRAYS}}, content)
     with atomic_write(path) as file:
