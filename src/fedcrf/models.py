@@ -10,9 +10,9 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
-from fedcrf.checks import Count, Settings, check_whole
+from fedcrf.checks import Checked, Count, Settings, check_whole
 from fedcrf.errors import FedcrfError, failing
 from fedcrf.extensions import check_settings, find
 from fedcrf.extras import naming_extras
@@ -115,6 +115,15 @@ def check_size(model: str, image_shape: ImageShape, smallest: int) -> None:
         )
 
 
+def _check_widths(plan: object, name: str) -> None:
+    for units in getattr(plan, name):
+        check_whole(name, units, least=1)
+
+
+Widths = Annotated[tuple[int, ...], Checked(_check_widths)]
+"""Units or channels of layer after layer."""
+
+
 @dataclass(frozen=True)
 class MLP(Settings):
     """Multilayer perceptron with ReLU; one hidden layer of 200 by default (the paper's MNIST).
@@ -123,11 +132,7 @@ class MLP(Settings):
         hidden: Units of each hidden layer; empty for a linear classifier.
     """
 
-    hidden: tuple[int, ...] = (200,)
-
-    def __post_init__(self) -> None:
-        for units in self.hidden:
-            check_whole("hidden", units, least=1)
+    hidden: Widths = (200,)
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
@@ -197,14 +202,9 @@ class SmallCNN(Settings):
         batch_norm: Whether batch norm follows each convolution.
     """
 
-    channels: tuple[int, ...] = (32, 64, 128)
+    channels: Widths = (32, 64, 128)
     hidden: Count = 128
     batch_norm: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for channels in self.channels:
-            check_whole("channels", channels, least=1)
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

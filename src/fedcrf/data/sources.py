@@ -10,8 +10,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,8 +116,7 @@ class HubSource:
         if self.files is not None:
             tables = {split: [*map(_read_parquet, paths)] for split, paths in self.files.items()}
         else:
-            with _quiet():
-                tables = self._fetched(name)
+            tables = self._fetched(name)
         if "train" not in tables:
             raise FedcrfError(
                 f"data set '{name}' has no train split on the hub, only "
@@ -130,6 +128,8 @@ class HubSource:
     def _fetched(self, name: str) -> dict[str, list[RawTable]]:
         import datasets
 
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # the libraries' log of a failure: their error says it
         try:
             splits = datasets.load_dataset(self.hub_name)
         except Exception as error:  # Network, hub and library each raise errors of their own.
@@ -138,6 +138,8 @@ class HubSource:
                 f"'{self.hub_name}' ({_reason(error)}); check the network and the name, or give a "
                 f"folder with its Parquet files by --data-dir or {DATA_VARIABLE}."
             ) from error
+        finally:
+            logging.disable(before)
         mend = "choose another data set, or remove it from the Hugging Face cache to fetch it anew"
         return {
             split: [RawTable(f"split '{split}' of '{self.hub_name}'", mend, rows)]
@@ -333,17 +335,6 @@ def _reason(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the Hugging Face libraries' log of failures off stderr: their error says the same."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _decoded(
     name: str,
     train: Sequence[RawTable],
@@ -494,17 +485,23 @@ def _pixels(image: Image.Image, size: int | None) -> Pixels:
 
 def _images(name: str, tables: Sequence[RawTable], column: str, size: int | None) -> list[Pixels]:
     """Decode every image of some tables, in order."""
-    # One thread on purpose: for images this small Pillow spends its time under the lock, and a
-    # pool of threads made CIFAR-10 slower.
-    return [
-        _decode(cell, size, row, table)
-        for table in tables
-        for row, cell in enumerate(
-            cell
-            for batch in _encoded(name, table, column).iter(_READ_AT_ONCE)
-            for cell in batch[column]
-        )
-    ]
+    from datasets import Image as ImageFeature
+
+    encoded = ImageFeature(decode=False)
+    images = []
+    for table in tables:
+        try:
+            rows = table.rows.select_columns([column]).cast_column(column, encoded)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise FedcrfError(
+                f"column '{column}' of data set '{name}' does not hold images; name another one "
+                "with --image-column."
+            ) from error
+        # One thread on purpose: for images this small Pillow spends its time under the lock, and a
+        # pool of threads made CIFAR-10 slower.
+        cells = (cell for batch in rows.iter(_READ_AT_ONCE) for cell in batch[column])
+        images += [_decode(cell, size, row, table) for row, cell in enumerate(cells)]
+    return images
 
 
 def _joined(
@@ -532,18 +529,6 @@ def _joined(
         for of_part, labels in parts
     ]
     return ImageDataset(name, read[0], read[1] if len(read) > 1 else None, class_names)
-
-
-def _encoded(name: str, table: RawTable, column: str) -> Any:
-    from datasets import Image as ImageFeature
-
-    try:
-        return table.rows.select_columns([column]).cast_column(column, ImageFeature(decode=False))
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise FedcrfError(
-            f"column '{column}' of data set '{name}' does not hold images; name another one with "
-            "--image-column."
-        ) from error
 
 
 def _decode(cell: dict[str, Any] | None, size: int | None, row: int, table: RawTable) -> Pixels:
