@@ -108,15 +108,15 @@ def description_of(
     clients' optimizer, None for SGD with momentum.
     """
     federation, training, task = simulation.federation, simulation.training, simulation.task
-    names = [str(name) for name in sites.identities]
-    counts = [f"{name} ({len(each)})" for name, each in zip(names, sites.examples, strict=True)]
+    held = zip(sites.identities, sites.examples, strict=True)
+    counts = [f"{name} ({len(each)})" for name, each in held]
     whole = sum(each.numel() for each in network.parameters())
     sent = sum(each.numel() for each in task.shared_tensors(network).values())
     drawn = simulation.clients_per_round
     of_them = "" if drawn is None else f"; {drawn} in each round"
     parts = f"{len(federation.validation):,} and {len(federation.test):,} examples"
     about = [
-        ("Sites", f"{len(names)}: {listed(counts, MOST_NAMED)} examples{of_them}"),
+        ("Sites", f"{len(counts)}: {listed(counts, MOST_NAMED)} examples{of_them}"),
         ("Validation, test", parts),
         ("Model", f"{type(network).__name__}, {whole:,} parameters; {sent:,} numbers are sent"),
         ("Loss", "cross-entropy" if task.loss is None else _called(task.loss)),

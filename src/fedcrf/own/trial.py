@@ -39,21 +39,17 @@ def chosen(names: Sequence[str], patterns: Patterns, what: str) -> frozenset[str
     given = [patterns] if isinstance(patterns, str) else list(patterns)
     if not given:
         raise FedcrfError(f"{what} has no pattern: give one, or leave it out: there are {there}")
+    wanted, unwanted = set[str](), set[str]()
     for each in given:
         if not isinstance(each, str):
             raise FedcrfError(
                 f"{what}: {each!r} is no pattern of names: give text such as '*.weight'"
             )
-        if not any(fnmatchcase(name, each.removeprefix(NOT)) for name in names):
+        found = {name for name in names if fnmatchcase(name, each.removeprefix(NOT))}
+        if not found:
             raise FedcrfError(f"{what}: no tensor is named like '{each}': there are {there}")
-    wanted = [each for each in given if not each.startswith(NOT)]
-    unwanted = [each.removeprefix(NOT) for each in given if each.startswith(NOT)]
-    left = frozenset(
-        name
-        for name in names
-        if (not wanted or any(fnmatchcase(name, each) for each in wanted))
-        and not any(fnmatchcase(name, each) for each in unwanted)
-    )
+        (unwanted if each.startswith(NOT) else wanted).update(found)
+    left = frozenset(wanted or names) - unwanted
     if not left:
         raise FedcrfError(f"{what} leaves no tensor: there are {there}")
     return left

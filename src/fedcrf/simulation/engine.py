@@ -164,10 +164,8 @@ class RoundMemory:
         layout = Layout.of(state)
         of_floats = next((tensors[name].dtype for name in layout.places), torch.float32)
         server = int(simulation.rule.server_examples > 0)
-        count, kept = (
-            simulation.most_participants + server,
-            len(simulation.federation.clients) + server,
-        )
+        count = simulation.most_participants + server
+        kept = len(simulation.federation.clients) + server
         personal = task.personal_tensors(network)
         if simulation.training.worker_momentum:  # of a client that has not trained yet
             size = sum(each.numel() for each in trained(network))

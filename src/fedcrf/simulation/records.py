@@ -256,9 +256,8 @@ class RoundRecord(Record):
         ]  # fmt: skip
         reasons = self.reasons
         if reasons is not None:
-            papers = (reasons.reliability, reasons.cosine, reasons.distance, reasons.norm_anomaly)
-            lists += [*(papers if any(papers) else ()), reasons.trust]
-            lists += reasons.causes.values()
+            papers = [getattr(reasons, name) for name in SCORED]
+            lists += [*(papers if any(papers) else ()), reasons.trust, *reasons.causes.values()]
             if not _are_affinities(reasons.affinity, reasons.affinity_columns, m):
                 raise ValueError("affinity is not of the round's clients")
         if any(len(values) != m for values in lists):
