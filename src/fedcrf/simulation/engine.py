@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -136,22 +135,21 @@ MOMENTUM = "worker momentum"
 """The name of the clients' momenta among what they keep; a row is what `momentum_of` reads."""
 
 
-@dataclass(frozen=True)
 class RoundMemory:
-    """The global model, the models of a round's clients and the scores, used again every round."""
+    """The global model, the models of a round's clients and the scores, used again every round.
 
-    model: Mapping[str, Tensor]
-    layout: Layout  # where a client's tensors lie in its row
-    clients: Tensor  # one row for each client of a round, the numbers of its floating-point tensors
-    others: Mapping[str, Tensor]  # by name of any other tensor, one row for each client of a round
-    scores: Mapping[str, Scores]  # by name of a set, every example's score
-    # By name of a tensor that clients keep to themselves, and for `MOMENTUM`, one row for each
-    # client of the federation
-    personal: Mapping[str, Tensor] = field(default_factory=dict)
+    Attributes:
+        model: The global model's tensors by name.
+        layout: Where a client's floating-point tensors lie in its row.
+        clients: One row for each client of a round, the numbers of these tensors.
+        others: By name of any other tensor, one row for each client of a round.
+        scores: By name of a set, every example's score.
+        personal: By name of a tensor that clients keep to themselves, and for `MOMENTUM`, one row
+            for each client of the federation.
+    """
 
-    @classmethod
-    def of(cls, simulation: Simulation, shared: bool = False) -> RoundMemory:
-        """Return the memory for a simulation; other processes see it where it is shared."""
+    def __init__(self, simulation: Simulation, shared: bool = False) -> None:
+        """Reserve the memory for a simulation; other processes see it where it is shared."""
 
         def place(tensor: Tensor) -> Tensor:
             if shared:  # it is freed with the last process that sees it
@@ -160,34 +158,30 @@ class RoundMemory:
 
         network, task = simulation.network(), simulation.task
         state = state_of(task.shared_tensors(network))
-        tensors = {name: torch.from_numpy(array) for name, array in state.items()}
-        layout = Layout.of(state)
-        of_floats = next((tensors[name].dtype for name in layout.places), torch.float32)
+        self.layout = Layout.of(state)
+        self.model = {name: place(torch.from_numpy(array)) for name, array in state.items()}
         server = int(simulation.rule.server_examples > 0)
         count = simulation.most_participants + server
-        kept = len(simulation.federation.clients) + server
+        of_floats = next((self.model[name].dtype for name in self.layout.places), torch.float32)
+        self.clients = place(torch.empty((count, self.layout.size), dtype=of_floats))
+        self.others = {
+            name: place(torch.empty((count, *tensor.shape), dtype=tensor.dtype))
+            for name, tensor in self.model.items()
+            if name not in self.layout.places
+        }
+        self.scores = {
+            name: Scores((of, place(torch.empty(len(each)))) for of in task.measured)
+            for name, each in simulation.evaluated().items()
+        }
         personal = task.personal_tensors(network)
         if simulation.training.worker_momentum:  # of a client that has not trained yet
             size = sum(each.numel() for each in trained(network))
             personal = {**personal, MOMENTUM: torch.zeros(size)}
-        return cls(
-            model={name: place(tensor) for name, tensor in tensors.items()},
-            layout=layout,
-            clients=place(torch.empty((count, layout.size), dtype=of_floats)),
-            others={
-                name: place(torch.empty((count, *tensor.shape), dtype=tensor.dtype))
-                for name, tensor in tensors.items()
-                if name not in layout.places
-            },
-            scores={
-                name: Scores((of, place(torch.empty(len(each)))) for of in task.measured)
-                for name, each in simulation.evaluated().items()
-            },
-            personal={
-                name: place(tensor.cpu().repeat(kept, *[1] * tensor.dim()))
-                for name, tensor in personal.items()
-            },
-        )
+        kept = len(simulation.federation.clients) + server
+        self.personal = {
+            name: place(tensor.cpu().repeat(kept, *[1] * tensor.dim()))
+            for name, tensor in personal.items()
+        }
 
     def publish(self, model: State, personal: State | None = None) -> None:
         """Make this the global model, and give clients what they kept where a run goes on."""
@@ -313,7 +307,7 @@ class Engine:
 
     def __init__(self, simulation: Simulation, processes: int = 0) -> None:
         self._simulation, self.processes = simulation, processes
-        self.memory = RoundMemory.of(simulation, shared=processes > 0)
+        self.memory = RoundMemory(simulation, shared=processes > 0)
         self._worker = None if processes else Worker(simulation, self.memory)
         children = [Child(_serve, simulation, self.memory, daemon=True) for _ in range(processes)]
         self._children = {child.connection: child for child in children}
