@@ -61,8 +61,12 @@ class FromFactory:
                 f"model '{self.name}' is no model: give a class or a function that returns a "
                 "torch.nn.Module, or a dataclass with a build method"
             )
-        taken = _taken(factory, (image_shape, num_classes))
-        return made_by(factory, f"model '{self.name}'", *taken)
+        arguments: tuple[object, ...] = (image_shape, num_classes)
+        try:
+            inspect.signature(factory).bind(*arguments)
+        except (TypeError, ValueError):  # it takes none
+            arguments = ()
+        return made_by(factory, f"model '{self.name}'", *arguments)
 
 
 def made_by(factory: Callable[..., Any], called: str, *arguments: object) -> nn.Module:
@@ -74,15 +78,6 @@ def made_by(factory: Callable[..., Any], called: str, *arguments: object) -> nn.
             f"{called} makes a {type(network).__name__}: give what returns a torch.nn.Module"
         )
     return network
-
-
-def _taken(factory: object, arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the arguments if a factory takes them, else none."""
-    try:
-        inspect.signature(factory).bind(*arguments)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return ()
-    return arguments
 
 
 def check_outputs(name: str, network: nn.Module, image_shape: ImageShape, num_classes: int) -> None:

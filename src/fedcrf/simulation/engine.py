@@ -77,11 +77,10 @@ def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
     counts = torch.bincount(owners)
     right = torch.bincount(owners, weights=scores[ACCURACY].double(), minlength=len(counts))
     accuracies = (right / counts)[counts > 0]
-    some = len(accuracies) > 0
     return ClientMetrics(
         **evaluation_of(scores).model_dump(),
-        client_mean=float(accuracies.mean()) if some else math.nan,
-        worst_client=float(accuracies.min()) if some else math.nan,
+        client_mean=_mean(accuracies),
+        worst_client=float(accuracies.min()) if len(accuracies) else math.nan,
     )
 
 

@@ -158,7 +158,7 @@ class Federation:
         """Return the federation with so many more clients, whose examples are others' too.
 
         Each holds a random sample of all training examples, as large as the mean client's part, and
-        nothing to validate or test on.
+        nothing to validate or test on. Its name is its number, beside any names of others.
         """
         pool = Examples.joined(self.clients)
         size = max(1, round(len(pool) / len(self.clients)))
@@ -166,7 +166,9 @@ class Federation:
         for number in range(attackers):
             draw = generator(seed, Stream.ATTACKERS, number + 1)
             samples.append(pool[draw.choice(len(pool), size, replace=False)])
-        return replace(self, clients=(*self.clients, *samples))
+        clients = (*self.clients, *samples)
+        numbers = range(len(self.clients), len(clients))
+        return replace(self, clients=clients, names=self.names and (*self.names, *numbers))
 
     def judged_without(self, clients: Sequence[int]) -> Federation:
         """Return the same clients, with some excluded from validation and test.
