@@ -29,10 +29,10 @@ from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.experiments.settings import find_method, method_title
 from fedcrf.experiments.store import CellStore, check_free, folder_lock
-from fedcrf.objectives import Objective, Task, find_objective
+from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
-from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
+from fedcrf.own.trial import Factory, Tried, chosen, task_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
 from fedcrf.rules.wrappers import Judged
@@ -259,11 +259,14 @@ def run(given: SimpleNamespace) -> SimulationResult:
     threat, named = _threat(given.attack, given.attackers, held, tried.num_classes)
     check_participation(given.clients_per_round, len(held.examples))
     rule, objective = _rule(given, len(held.examples), threat)
+    title = method_title(given.rule) if isinstance(given.rule, str) else rule.name
+    if given.judge is not None:
+        rule = Judged(rule, chosen(task.shared_tensors(network), given.judge, "judge"))
     simulation = Simulation(
         federation=federation_of(held, servers, given.seed, tried.num_classes),
         model=plan,
         objective=objective,
-        rule=rule if given.judge is None else _judged(rule, given.judge, network, task),
+        rule=rule,
         training=training,
         stopping=EarlyStopping(patience=NEVER),
         max_rounds=given.rounds,
@@ -275,7 +278,6 @@ def run(given: SimpleNamespace) -> SimulationResult:
     )
     start = simulation.start()
     _check_seeded(network, start)
-    title = method_title(given.rule) if isinstance(given.rule, str) else rule.name
     description = description_of(simulation, held, title, network, tried.optimizer)
     with contextlib.ExitStack() as stack:
         if held.examples[0].labels.device.type == "cpu":
@@ -403,14 +405,6 @@ def _rule(given: SimpleNamespace, num_sites: int, threat: Threat | None) -> tupl
     drawn = given.clients_per_round or num_sites
     count = 0 if threat is None else threat.schedule.count_among(drawn, num_sites)
     return made.informed(count, drawn, given.seed), objective
-
-
-def _judged(rule: Rule, judge: Patterns, network: nn.Module, task: Task) -> Rule:
-    state = task.shared_tensors(network)
-    judged = chosen(list(state), judge, "judge")
-    if not any(state[name].is_floating_point() for name in judged):
-        raise FedcrfError(f"judge={judge!r} leaves no tensor of floats: give one that has some")
-    return Judged(rule, judged)
 
 
 def _whole_model(network: nn.Module, state: Mapping[str, Any]) -> dict[str, Tensor]:

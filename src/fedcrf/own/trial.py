@@ -27,13 +27,13 @@ Patterns = str | Sequence[str]
 """Such as ``"*lora*"``, or ``["!head.*", "!*running*"]`` for all but those."""
 
 
-def chosen(names: Sequence[str], patterns: Patterns, what: str) -> frozenset[str]:
+def chosen(tensors: Mapping[str, Tensor], patterns: Patterns, what: str) -> frozenset[str]:
     """Return the names of tensors that match a pattern, and none that is left out.
 
     Patterns are those of `fnmatch`; with ``!`` before it for what is left out. Where all have it,
     every other name is chosen. ``what`` is the argument that gives them, as errors call it.
     """
-    there = listed(names, 8)
+    there = listed(list(tensors), 8)
     if not isinstance(patterns, Iterable):
         raise FedcrfError(f"{what} is {patterns!r}: give patterns of names: there are {there}")
     given = [patterns] if isinstance(patterns, str) else list(patterns)
@@ -45,13 +45,15 @@ def chosen(names: Sequence[str], patterns: Patterns, what: str) -> frozenset[str
             raise FedcrfError(
                 f"{what}: {each!r} is no pattern of names: give text such as '*.weight'"
             )
-        found = {name for name in names if fnmatchcase(name, each.removeprefix(NOT))}
+        found = {name for name in tensors if fnmatchcase(name, each.removeprefix(NOT))}
         if not found:
             raise FedcrfError(f"{what}: no tensor is named like '{each}': there are {there}")
         (unwanted if each.startswith(NOT) else wanted).update(found)
-    left = frozenset(wanted or names) - unwanted
+    left = frozenset(wanted or tensors) - unwanted
     if not left:
         raise FedcrfError(f"{what} leaves no tensor: there are {there}")
+    if not any(tensors[name].is_floating_point() for name in left):
+        raise FedcrfError(f"{what}={patterns!r} leaves no tensor of floats: give one that has some")
     return left
 
 
@@ -106,16 +108,17 @@ def task_of(
         loss, measured = functional.cross_entropy, measured or {ACCURACY: _accuracy}
     if not any(each.requires_grad for each in network.parameters()):
         raise FedcrfError("the model has no parameter to train: give one with requires_grad")
-    state = network.state_dict()
     frozen = {
         name
         for name, each in network.named_parameters(remove_duplicate=False)
         if not each.requires_grad
     }
-    tensors = [name for name in state if isinstance(state[name], Tensor) and name not in frozen]
+    tensors = {
+        name: each
+        for name, each in network.state_dict().items()
+        if isinstance(each, Tensor) and name not in frozen
+    }
     shared = frozenset(tensors) if share is None else chosen(tensors, share, "share")
-    if not any(state[name].is_floating_point() for name in shared):
-        raise FedcrfError(f"share={share!r} leaves no tensor of floats: give one that has some")
     return Task(loss, measured, optimizer, shared, frozenset(tensors) - shared)
 
 
