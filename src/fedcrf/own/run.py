@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -49,9 +50,6 @@ from fedcrf.simulation.rounds import (
 )
 
 OTHER = "name another folder as record_to"
-
-MOST_NAMED = 12
-"""Sites that are listed."""
 
 ABOUT = "≈ "
 """Stands before a number that is compared with a tolerance."""
@@ -116,7 +114,7 @@ def description_of(
     of_them = "" if drawn is None else f"; {drawn} in each round"
     parts = f"{len(federation.validation):,} and {len(federation.test):,} examples"
     about = [
-        ("Sites", f"{len(counts)}: {listed(counts, MOST_NAMED)} examples{of_them}"),
+        ("Sites", f"{len(counts)}: {listed(counts, 12)} examples{of_them}"),
         ("Validation, test", parts),
         ("Model", f"{type(network).__name__}, {whole:,} parameters; {sent:,} numbers are sent"),
         ("Loss", "cross-entropy" if task.loss is None else _called(task.loss)),
@@ -198,9 +196,6 @@ def _called(function: Any) -> str:
     return "a function without a name" if name == "<lambda>" else name
 
 
-NEVER = 2**31
-"""Rounds without improvement before it stops early."""
-
 ARGUMENTS = {
     "--learning-rate": "learning_rate=",
     "--batch-size": "batch_size=",
@@ -268,7 +263,7 @@ def run(given: SimpleNamespace) -> SimulationResult:
         objective=objective,
         rule=rule,
         training=training,
-        stopping=EarlyStopping(patience=NEVER),
+        stopping=EarlyStopping(patience=sys.maxsize),  # never
         max_rounds=given.rounds,
         seed=given.seed,
         clients_per_round=given.clients_per_round,

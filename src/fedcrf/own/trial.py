@@ -57,10 +57,6 @@ def chosen(tensors: Mapping[str, Tensor], patterns: Patterns, what: str) -> froz
     return left
 
 
-MOST_TRIED = 32
-"""Examples that everything is tried on, and no more than a batch; of each site about as many."""
-
-
 @dataclass(frozen=True)
 class Factory:
     """The plan of a network that a user's function makes; see `fedcrf.models.ModelPlan`."""
@@ -141,12 +137,14 @@ class Tried:
         task: Task,
         batch_size: int,
     ) -> Tried:
-        """Try everything on the sites' first examples; the network is left as it is.
+        """Try everything on few examples, some of each site; the network is left as it is.
 
         ``held_by_server`` has by ``validation`` and ``test`` what the server holds for it, if it
         does.
         """
-        few = _few(sites, min(batch_size, MOST_TRIED))
+        count = min(batch_size, 32)
+        each = -(-count // len(sites.examples))
+        few = Examples.joined([held[:each] for held in sites.examples])[:count]
         trained = copy.deepcopy(network).eval()
         outputs = _outputs(trained, few)
         num_classes = _num_classes(outputs, few, sites, held_by_server, task)
@@ -197,12 +195,6 @@ def _are_classes(sites: Sites) -> bool:
 
 def _accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(dim=1) == targets).double().mean())
-
-
-def _few(sites: Sites, count: int) -> Examples:
-    """Return the first examples of the sites, about as many of each."""
-    each = -(-count // len(sites.examples))
-    return Examples.joined([held[:each] for held in sites.examples])[:count]
 
 
 def _outputs(network: nn.Module, few: Examples) -> Outputs:

@@ -68,9 +68,8 @@ class LocalTraining(Settings):
 
     def in_words(self, optimizer: str | None = None) -> str:
         """Return how a client trains, in a line; by SGD if no other optimizer is named."""
-        count, unit = self.local_epochs or self.local_steps or 1, "epoch"
-        if self.local_steps is not None:
-            unit = "step"
+        count = self.local_epochs or self.local_steps or 1
+        unit = "epoch" if self.local_steps is None else "step"
         kept = "" if self.worker_momentum is None else "worker "
         sgd = f"SGD, learning rate {self.learning_rate:g}, {kept}momentum {self.beta:g}"
         if self.weight_decay is not None:
