@@ -511,16 +511,14 @@ def seeded_network(
 
 DIGEST_SIZE = 32
 
-ARRAYS = frozenset({"model", "best_model", "memory", "attack_memory", "personal"})
-"""The fields of a `RunState` that are arrays by name."""
-
 
 def save_checkpoint(path: Path, state: RunState) -> None:
     """Write the state of a run, atomically, and a digest behind it."""
     content = io.BytesIO()
-    values = {**vars(state), "stopping": vars(state.stopping)}
-    values["totals"] = None if state.totals is None else state.totals.model_dump()
-    torch.save({**values, **{name: _tensors(values[name]) for name in ARRAYS}}, content)
+    values = vars(state)
+    arrays = {name: _tensors(each) for name, each in values.items() if isinstance(each, Mapping)}
+    totals = None if state.totals is None else state.totals.model_dump()
+    torch.save({**values, **arrays, "stopping": vars(state.stopping), "totals": totals}, content)
     with atomic_write(path) as file:
         file.write(content.getbuffer())
         file.write(_digest(content.getbuffer()))
@@ -538,10 +536,10 @@ def load_checkpoint(path: Path) -> RunState:
         raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
     content = torch.load(io.BytesIO(saved), weights_only=True)  # older ones lack the last fields
     stopping, totals = EarlyStopping(**content.pop("stopping")), content.pop("totals", None)
-    for name in ARRAYS & content.keys():
-        content[name] = {each: tensor.numpy() for each, tensor in content[name].items()}
-    if totals is not None:
-        totals = Totals(**totals)
+    for name, value in content.items():
+        if isinstance(value, Mapping):  # arrays by name
+            content[name] = {each: tensor.numpy() for each, tensor in value.items()}
+    totals = None if totals is None else Totals(**totals)
     return RunState(**content, stopping=stopping, totals=totals)
 
 
