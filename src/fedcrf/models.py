@@ -10,9 +10,9 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
-from fedcrf.checks import Count, Settings, check_whole
+from fedcrf.checks import Checked, Count, Settings, check_whole
 from fedcrf.errors import FedcrfError, failing
 from fedcrf.extensions import check_settings, find
 from fedcrf.extras import naming_extras
@@ -61,8 +61,12 @@ class FromFactory:
                 f"model '{self.name}' is no model: give a class or a function that returns a "
                 "torch.nn.Module, or a dataclass with a build method"
             )
-        taken = _taken(factory, (image_shape, num_classes))
-        return made_by(factory, f"model '{self.name}'", *taken)
+        arguments: tuple[object, ...] = (image_shape, num_classes)
+        try:
+            inspect.signature(factory).bind(*arguments)
+        except (TypeError, ValueError):  # it takes none
+            arguments = ()
+        return made_by(factory, f"model '{self.name}'", *arguments)
 
 
 def made_by(factory: Callable[..., Any], called: str, *arguments: object) -> nn.Module:
@@ -74,15 +78,6 @@ def made_by(factory: Callable[..., Any], called: str, *arguments: object) -> nn.
             f"{called} makes a {type(network).__name__}: give what returns a torch.nn.Module"
         )
     return network
-
-
-def _taken(factory: object, arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the arguments if a factory takes them, else none."""
-    try:
-        inspect.signature(factory).bind(*arguments)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return ()
-    return arguments
 
 
 def check_outputs(name: str, network: nn.Module, image_shape: ImageShape, num_classes: int) -> None:
@@ -115,6 +110,15 @@ def check_size(model: str, image_shape: ImageShape, smallest: int) -> None:
         )
 
 
+def _check_widths(plan: object, name: str) -> None:
+    for units in getattr(plan, name):
+        check_whole(name, units, least=1)
+
+
+Widths = Annotated[tuple[int, ...], Checked(_check_widths)]
+"""Units or channels of layer after layer."""
+
+
 @dataclass(frozen=True)
 class MLP(Settings):
     """Multilayer perceptron with ReLU; one hidden layer of 200 by default (the paper's MNIST).
@@ -123,11 +127,7 @@ class MLP(Settings):
         hidden: Units of each hidden layer; empty for a linear classifier.
     """
 
-    hidden: tuple[int, ...] = (200,)
-
-    def __post_init__(self) -> None:
-        for units in self.hidden:
-            check_whole("hidden", units, least=1)
+    hidden: Widths = (200,)
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
@@ -197,14 +197,9 @@ class SmallCNN(Settings):
         batch_norm: Whether batch norm follows each convolution.
     """
 
-    channels: tuple[int, ...] = (32, 64, 128)
+    channels: Widths = (32, 64, 128)
     hidden: Count = 128
     batch_norm: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for channels in self.channels:
-            check_whole("channels", channels, least=1)
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

@@ -143,17 +143,13 @@ class Task:
 
     def shared_tensors(self, network: nn.Module) -> dict[str, Tensor]:
         """Return the tensors that clients send, by name in the network's order."""
-        state = network.state_dict()
-        return {name: each for name, each in state.items() if self.shares(name)}
+        state, shared = network.state_dict(), self.shared
+        return {name: each for name, each in state.items() if shared is None or name in shared}
 
     def personal_tensors(self, network: nn.Module) -> dict[str, Tensor]:
         """Return the tensors that a client keeps, by name in the network's order."""
         state = network.state_dict() if self.personal else {}
-        return {name: state[name] for name in state if name in self.personal}
-
-    def shares(self, name: str) -> bool:
-        """Return whether clients send a tensor of this name."""
-        return self.shared is None or name in self.shared
+        return {name: each for name, each in state.items() if name in self.personal}
 
 
 CLASSIFICATION = Task()

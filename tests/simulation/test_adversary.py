@@ -91,6 +91,9 @@ def test_additional_attackers_hold_others_examples_and_are_the_last() -> None:
     joined = of.joined_by(2, seed=5)
     assert joined.clients[:6] == of.clients
     assert joined.validation is of.validation
+    assert joined.names is None
+    named = replace(of, names=tuple("abcdef")).joined_by(2, seed=5)
+    assert named.called([0, 5, 6, 7]) == ["a", "f", 6, 7]
     pool = {(image.numpy().tobytes(), int(y)) for c in of.clients for image, y in _pairs(c)}
     for sample in joined.clients[6:]:
         held = {(image.numpy().tobytes(), int(y)) for image, y in _pairs(sample)}

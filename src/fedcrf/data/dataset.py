@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -74,18 +74,18 @@ class LabelledImages:
             return Normalisation(mean=values.mean(axis=(0, 2, 3)), std=std)
         channels = self.images.shape[1]
         occurrences = np.zeros((channels, 256), dtype=np.int64)  # of each value, by channel
-        for rows in _blocks(len(chosen)):
-            block = self.images[chosen[rows]]
+        for start in range(0, len(chosen), _BLOCK):
+            block = self.images[chosen[start : start + _BLOCK]]
             for channel in range(channels):
                 occurrences[channel] += np.bincount(block[:, channel].ravel(), minlength=256)
-        means, deviations = [], []
-        for row in occurrences.tolist():
-            # Python's integers do not overflow, and the subtraction of whole ones cancels nothing.
-            total = sum(value * times for value, times in enumerate(row))
-            squares = sum(value * value * times for value, times in enumerate(row))
-            means.append(total / count)
-            deviations.append(math.sqrt(count * squares - total * total) / count or 1.0)
-        return Normalisation(np.array(means), np.array(deviations))
+        pixels = np.arange(256)
+        # Python's integers do not overflow, and the subtraction of whole ones cancels nothing.
+        sums, squares = (occurrences @ pixels).tolist(), (occurrences @ pixels**2).tolist()
+        deviations = [
+            math.sqrt(count * square - total * total) / count or 1.0
+            for total, square in zip(sums, squares, strict=True)
+        ]
+        return Normalisation(np.array([total / count for total in sums]), np.array(deviations))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,11 +148,6 @@ def _thinned(images: LabelledImages, count: int) -> LabelledImages:
     return LabelledImages(images.images[kept], images.labels[kept])
 
 
-def _blocks(length: int) -> Iterator[slice]:
-    for start in range(0, length, _BLOCK):
-        yield slice(start, start + _BLOCK)
-
-
 def _fingerprint(train: LabelledImages, held_out: LabelledImages | None) -> str:
     digest = hashlib.sha256()
     for part in (train, held_out):
@@ -160,8 +155,8 @@ def _fingerprint(train: LabelledImages, held_out: LabelledImages | None) -> str:
             continue
         # Shapes keep two different sets of arrays with the same bytes apart.
         digest.update(repr(part.images.shape).encode())
-        for rows in _blocks(len(part)):
-            digest.update(np.ascontiguousarray(part.images[rows]).tobytes())
+        for start in range(0, len(part), _BLOCK):
+            digest.update(np.ascontiguousarray(part.images[start : start + _BLOCK]).tobytes())
         digest.update(part.labels.astype("<i8").tobytes())
     return digest.hexdigest()[:16]
 

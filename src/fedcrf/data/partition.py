@@ -103,9 +103,9 @@ class PartitionScheme:
     """One way to cut a training set."""
 
     description: str  # one line for a list of schemes
-    assign: Assign  # returns each client's indices, in any order
+    assign: Assign
     ignores: frozenset[str] = frozenset()  # the settings that it does not use
-    behaviour: int | None = 1  # its behaviour number; None for a scheme that no longer exists
+    behaviour: int | None = 1  # None for a scheme that no longer exists
 
 
 _GIVEN = frozenset({"gamma", "sizes"})
@@ -215,7 +215,7 @@ def _dirichlet_counts(
     counts = np.zeros((len(class_sizes), settings.num_clients), dtype=np.int64)
     held = np.zeros(settings.num_clients, dtype=np.int64)
     for row, size in zip(counts, class_sizes, strict=True):
-        shares = _dirichlet(settings.num_clients, settings, generator)
+        shares = generator.dirichlet([settings.alpha] * settings.num_clients)
         # Not all can be closed: they would hold all N examples, but this class is not dealt out.
         is_open = (held * settings.num_clients < class_sizes.sum()) | (not closing)
         row[is_open] = _cut(size, shares[is_open], generator)
@@ -309,9 +309,10 @@ def _mixed(
     remaining = _class_sizes(labels)
     counts = np.zeros((len(remaining), settings.num_clients), dtype=np.int64)
     for client, size in enumerate(sizes):
-        mix = _dirichlet(len(remaining), settings, generator) if size else None
-        counts[:, client] = 0 if mix is None else _fill(size, mix, remaining, generator)
-        remaining = remaining - counts[:, client]
+        if size:
+            mix = generator.dirichlet([settings.alpha] * len(remaining))
+            counts[:, client] = _fill(size, mix, remaining, generator)
+            remaining = remaining - counts[:, client]
     return _deal(labels, counts, generator)
 
 
@@ -330,10 +331,6 @@ def _fill(size: int, mix: Shares, remaining: Counts, generator: Generator) -> Co
 def _class_sizes(labels: Labels) -> Counts:
     """Count the examples of each class that occurs, in the order of the labels."""
     return np.unique(labels, return_counts=True)[1].astype(np.int64)
-
-
-def _dirichlet(length: int, settings: PartitionSettings, generator: Generator) -> Shares:
-    return generator.dirichlet(np.full(length, settings.alpha))
 
 
 def _normalised(shares: Shares, generator: Generator) -> Shares:
@@ -449,28 +446,19 @@ def split_client(
             f"{validation:g} and {test:g}."
         )
     indices = np.asarray(indices, dtype=np.int64)
-    pieces = [
-        _parts_of(generator.permutation(group), validation, test)
-        for group in _strata(indices, labels)
-    ]
-    return ClientSplit(*(np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)))
-
-
-def _strata(indices: Indices, labels: Labels) -> list[Indices]:
-    """Return the classes that are large enough, then all other examples as the last group."""
     own = labels[indices]
     present, sizes = np.unique(own, return_counts=True)
     large = present[sizes >= _MIN_STRATIFIED]
-    return [*(indices[own == label] for label in large), indices[~np.isin(own, large)]]
-
-
-def _parts_of(group: Indices, validation: float, test: float) -> tuple[Indices, Indices, Indices]:
-    num_validation = _round_half_up(validation * len(group))
-    num_test = min(_round_half_up(test * len(group)), len(group) - num_validation)
-    validation_part, test_part, train_part = np.split(
-        group, [num_validation, num_validation + num_test]
+    groups = [*(indices[own == label] for label in large), indices[~np.isin(own, large)]]
+    pieces = []
+    for group in groups:
+        first = _round_half_up(validation * len(group))
+        second = first + min(_round_half_up(test * len(group)), len(group) - first)
+        pieces.append(np.split(generator.permutation(group), [first, second]))
+    of_validation, of_test, train = (
+        np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)
     )
-    return train_part, validation_part, test_part
+    return ClientSplit(train, of_validation, of_test)
 
 
 def _round_half_up(value: float) -> int:

@@ -139,13 +139,8 @@ def check_alike(what: str, forms: Mapping[str, object]) -> None:
 def _all_sites(path: Path) -> dict[str, Pair]:
     arrays = _arrays(path)
     names = sorted({name.rpartition("_")[0] for name in arrays}, key=_natural)
-    odd = [name for name in arrays if name.rpartition("_")[::2][1] not in (INPUTS, TARGET)]
-    lacking = [
-        f"{name}_{part}"
-        for name in names
-        for part in (INPUTS, TARGET)
-        if f"{name}_{part}" not in arrays
-    ]
+    wanted = {f"{name}_{part}" for name in names for part in (INPUTS, TARGET)}
+    odd, lacking = sorted(arrays.keys() - wanted), sorted(wanted - arrays.keys())
     if odd or lacking:
         what = f"holds '{odd[0]}'" if odd else f"lacks '{lacking[0]}'"
         raise FedcrfError(f"{path} {what}: give two arrays for each site, NAME_x and NAME_y")
@@ -196,8 +191,8 @@ def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: l
         raise FedcrfError(
             f"{path}: column '{odd[0]}' is not in all sites' files: give all the same columns"
         )
-    for name in columns:
-        if table[name].dtype.kind not in "biuf":
+    for name in [*columns, label_column]:
+        if name in columns and table[name].dtype.kind not in "biuf":
             raise FedcrfError(
                 f"{path}: column '{name}' is no numbers: make it some, or leave it out"
             )
@@ -207,36 +202,31 @@ def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: l
                 f"{path}: column '{name}' is empty in row {int(missing.argmax()) + 1}: fill it in, "
                 "or leave the row out"
             )
-    targets = table[label_column]
-    if targets.isna().any():
-        row = int(targets.isna().to_numpy().argmax()) + 1
-        raise FedcrfError(f"{path}: column '{label_column}' is empty in row {row}: fill it in")
-    values = targets.to_numpy()
-    return table[columns].to_numpy(np.float64), values.astype(
-        str
-    ) if values.dtype == object else values
+    targets = table[label_column].to_numpy()
+    if targets.dtype == object:
+        targets = targets.astype(str)
+    return table[columns].to_numpy(np.float64), targets
 
 
 def _numbered(held: Mapping[str, Pair]) -> SiteFiles:
     """Number targets that are words, alike at all sites."""
-    words = {name: targets.dtype.kind in "US" for name, (_, targets) in held.items()}
-    if not any(words.values()):
+    words = [name for name, (_, targets) in held.items() if targets.dtype.kind in "US"]
+    if not words:
         return SiteFiles(held)
-    if not all(words.values()):
-        others = [name for name, each in words.items() if not each]
-        first = next(name for name, each in words.items() if each)
+    others = [name for name in held if name not in words]
+    if others:
         raise FedcrfError(
-            f"targets of site '{first}' are words, those of site '{others[0]}' numbers: give all "
-            "sites the same"
+            f"targets of site '{words[0]}' are words, those of site '{others[0]}' numbers: give "
+            "all sites the same"
         )
-    names = sorted({str(each) for _, targets in held.values() for each in targets.ravel()})
-    numbers = {name: number for number, name in enumerate(names)}
+    targets = {name: each.astype(str).ravel() for name, (_, each) in held.items()}
+    names = np.unique(np.concatenate(list(targets.values())))
     return SiteFiles(
         {
-            name: (inputs, np.array([numbers[str(each)] for each in targets.ravel()], np.int64))
-            for name, (inputs, targets) in held.items()
+            name: (inputs, np.searchsorted(names, targets[name]).astype(np.int64))
+            for name, (inputs, _) in held.items()
         },
-        tuple(names),
+        tuple(names.tolist()),
     )
 
 

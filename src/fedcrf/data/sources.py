@@ -10,14 +10,13 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from fedcrf.data.dataset import ImageDataset, LabelledImages, cached_dataset
@@ -104,32 +103,33 @@ class HubSource:
     files: Mapping[str, Sequence[Path]] | None = None
 
     def identity(self, name: str) -> Mapping[str, object]:
-        """Return the name on the hub, which needs no network; or paths, sizes and times of change.
-
-        They are all that the data depend on.
-        """
+        """Return the name on the hub, or paths, sizes and times of change of the local files."""
         if self.files is None:
             return {"hub": self.hub_name}
-        return {split: _stamps(paths) for split, paths in self.files.items()}
+        return {
+            split: [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+            for split, paths in self.files.items()
+        }
 
     def decode(self, name: str, options: ReadOptions) -> ImageDataset:
         """Read files, or fetch the data set, or read the hub library's own cache; and decode it."""
         if self.files is not None:
             tables = {split: [*map(_read_parquet, paths)] for split, paths in self.files.items()}
         else:
-            with _quiet():
-                tables = self._fetched(name)
+            tables = self._fetched(name)
         if "train" not in tables:
             raise FedcrfError(
                 f"data set '{name}' has no train split on the hub, only "
                 f"{', '.join(tables)}; choose another data set."
             )
         held_out = next((tables[split] for split in _HELD_OUT_SPLITS if split in tables), [])
-        return decode_splits(name, tables["train"], held_out, options, self.label_column)
+        return _decoded(name, tables["train"], held_out, options, self.label_column)
 
     def _fetched(self, name: str) -> dict[str, list[RawTable]]:
         import datasets
 
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # the libraries' log of a failure: their error says it
         try:
             splits = datasets.load_dataset(self.hub_name)
         except Exception as error:  # Network, hub and library each raise errors of their own.
@@ -138,6 +138,8 @@ class HubSource:
                 f"'{self.hub_name}' ({_reason(error)}); check the network and the name, or give a "
                 f"folder with its Parquet files by --data-dir or {DATA_VARIABLE}."
             ) from error
+        finally:
+            logging.disable(before)
         mend = "choose another data set, or remove it from the Hugging Face cache to fetch it anew"
         return {
             split: [RawTable(f"split '{split}' of '{self.hub_name}'", mend, rows)]
@@ -300,16 +302,9 @@ def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset
         if pixels.min() < 0 or pixels.max() > 255 or classes.min() < 0:
             raise FedcrfError(f"data set '{name}' has pixels or labels out of range: {mend}")
         each = map(Image.fromarray, pixels.astype(np.uint8))
-        blocks = [image_block(image, options.image_size) for image in each]
-        parts.append(LabelledImages(join_blocks(name, blocks), classes.astype(np.int64)))
-    most = max(int(part.labels.max()) for part in parts)
-    names = tuple(str(label) for label in range(most + 1))
-    return ImageDataset(name, parts[0], parts[1] if len(parts) > 1 else None, names)
-
-
-def _stamps(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
-    stats = [(path, path.stat()) for path in paths]
-    return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+        parts.append(([_pixels(image, options.image_size) for image in each], classes))
+    most = max(int(classes.max()) for _, classes in parts)
+    return _joined(name, parts, tuple(map(str, range(most + 1))))
 
 
 def _read_parquet(path: Path) -> RawTable:
@@ -340,18 +335,7 @@ def _reason(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the Hugging Face libraries' log of failures off stderr: their error says the same."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-def decode_splits(
+def _decoded(
     name: str,
     train: Sequence[RawTable],
     held_out: Sequence[RawTable],
@@ -364,8 +348,11 @@ def decode_splits(
     as absent if none of its labels is published (all are -1 or empty). ``preferred_label`` is the
     label column where there are several.
     """
+    from datasets import Image as ImageFeature
+
     features = train[0].rows.features
-    image = _image_column(name, features, options.image_column)
+    found = [column for column, feature in features.items() if isinstance(feature, ImageFeature)]
+    image = _column(name, "image", options.image_column, found, features)
     label = _label_column(name, features, options.label_column, preferred_label)
     _check_same_columns(image, label, [*train, *held_out])
 
@@ -376,29 +363,20 @@ def decode_splits(
         parts.append((held_out, held_out_values))
 
     names, numbers = _classes(features[label], [v for _, values in parts for v in values])
-    images = match_channels(
-        name, [decode_images(name, tables, image, options.image_size) for tables, _ in parts]
+    beyond = next((v for _, values in parts for v in values if v not in numbers), None)
+    if beyond is not None:
+        raise FedcrfError(
+            f"data set '{name}' has the label {beyond} but only {len(names)} class names; "
+            "mend its files, or name another column with --label-column."
+        )
+    return _joined(
+        name,
+        [
+            (_images(name, tables, image, options.image_size), [numbers[v] for v in values])
+            for tables, values in parts
+        ],
+        names,
     )
-    labelled: list[LabelledImages | None] = []
-    for block, (_, values) in zip(images, parts, strict=True):
-        try:
-            labels = np.array([numbers[value] for value in values], dtype=np.int64)
-        except KeyError as error:
-            raise FedcrfError(
-                f"data set '{name}' has the label {error} but only {len(names)} class names; "
-                "mend its files, or name another column with --label-column."
-            ) from None
-        labelled.append(LabelledImages(block, labels))
-    first, second = [*labelled, None][:2]
-    assert first is not None
-    return ImageDataset(name, first, second, names)
-
-
-def _image_column(name: str, features: Features, wanted: str | None) -> str:
-    from datasets import Image
-
-    found = [column for column, feature in features.items() if isinstance(feature, Image)]
-    return _column(name, "image", wanted, found, features)
 
 
 def _label_column(name: str, features: Features, wanted: str | None, preferred: str | None) -> str:
@@ -445,19 +423,16 @@ def _can_be_label(feature: Any) -> bool:
 
 def _check_same_columns(image: str, label: str, tables: Sequence[RawTable]) -> None:
     """Refuse files that lack a column, or whose labels have another type or other class names."""
-    first = tables[0]
-    for table in tables[1:]:
+    first, *others = tables
+    for table in others:
         features = table.rows.features
-        if image not in features:
-            differing = image
-        elif features.get(label) != first.rows.features[label]:
-            differing = label
-        else:
-            continue
-        raise FedcrfError(
-            f"column '{differing}' of {table.origin} is missing or is not what it is in "
-            f"{first.origin}; all files of a data set need the same columns and classes."
-        )
+        alike = features.get(label) == first.rows.features[label]
+        if image not in features or not alike:
+            raise FedcrfError(
+                f"column '{label if image in features else image}' of {table.origin} is missing or "
+                f"is not what it is in {first.origin}; all files of a data set need the same "
+                "columns and classes."
+            )
 
 
 def _label_values(tables: Sequence[RawTable], column: str) -> list[int | str]:
@@ -492,8 +467,8 @@ def _classes(
     return tuple(map(str, ordered)), {value: n for n, value in enumerate(ordered)}
 
 
-def image_block(image: Image.Image, size: int | None) -> Pixels:
-    """Convert one image to ``(1, C, H, W)`` uint8, grey (C = 1) or colour (C = 3).
+def _pixels(image: Image.Image, size: int | None) -> Pixels:
+    """Convert one image to ``(C, H, W)`` uint8, grey (C = 1) or colour (C = 3).
 
     Black-and-white and grey images (8 or 16 bits, the latter by their upper byte) become one
     channel, all others the three of RGB. ``size`` is height and width to resize to, bilinearly.
@@ -505,53 +480,55 @@ def image_block(image: Image.Image, size: int | None) -> Pixels:
     if size is not None:
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
-    return (pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))[np.newaxis]
+    return pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
-def decode_images(name: str, tables: Iterable[RawTable], column: str, size: int | None) -> Pixels:
-    """Decode every image of some tables, in order: ``(n, C, H, W)`` uint8, C = 3 with colours."""
-    # One thread on purpose: for images this small Pillow spends its time under the lock, and a
-    # pool of threads made CIFAR-10 slower.
-    blocks = []
-    for table in tables:
-        encoded = _encoded(name, table, column)
-        for start in range(0, len(encoded), _READ_AT_ONCE):
-            rows = enumerate(encoded[start : start + _READ_AT_ONCE][column], start=start)
-            blocks.append(join_blocks(name, [_decode(cell, size, n, table) for n, cell in rows]))
-    return join_blocks(name, blocks)
-
-
-def join_blocks(name: str, blocks: Sequence[Pixels]) -> Pixels:
-    """Concatenate images ``(n_i, C_i, H, W)`` along the first axis, all as RGB if some are."""
-    return np.concatenate(match_channels(name, blocks))
-
-
-def match_channels(name: str, blocks: Sequence[Pixels]) -> list[Pixels]:
-    """Give all blocks ``(n_i, C_i, H, W)`` as many channels as one has; grey becomes R = G = B."""
-    sizes = [f"{width}x{height}" for *_, height, width in (block.shape for block in blocks)]
-    for size in sizes:
-        if size != sizes[0]:
-            raise FedcrfError(
-                f"the images of data set '{name}' are not of one size: {sizes[0]} and "
-                f"{size} pixels (width x height); resize them all with --image-size N."
-            )
-    channels = max(block.shape[1] for block in blocks)
-    return [
-        block if block.shape[1] == channels else np.repeat(block, channels, axis=1)
-        for block in blocks
-    ]
-
-
-def _encoded(name: str, table: RawTable, column: str) -> Any:
+def _images(name: str, tables: Sequence[RawTable], column: str, size: int | None) -> list[Pixels]:
+    """Decode every image of some tables, in order."""
     from datasets import Image as ImageFeature
 
-    try:
-        return table.rows.select_columns([column]).cast_column(column, ImageFeature(decode=False))
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise FedcrfError(
-            f"column '{column}' of data set '{name}' does not hold images; name another one with "
-            "--image-column."
-        ) from error
+    encoded = ImageFeature(decode=False)
+    images = []
+    for table in tables:
+        try:
+            rows = table.rows.select_columns([column]).cast_column(column, encoded)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise FedcrfError(
+                f"column '{column}' of data set '{name}' does not hold images; name another one "
+                "with --image-column."
+            ) from error
+        # One thread on purpose: for images this small Pillow spends its time under the lock, and a
+        # pool of threads made CIFAR-10 slower.
+        cells = (cell for batch in rows.iter(_READ_AT_ONCE) for cell in batch[column])
+        images += [_decode(cell, size, row, table) for row, cell in enumerate(cells)]
+    return images
+
+
+def _joined(
+    name: str, parts: Sequence[tuple[Sequence[Pixels], ArrayLike]], class_names: tuple[str, ...]
+) -> ImageDataset:
+    """Return the data set of the training images and their labels, perhaps with a held-out part.
+
+    The images are all of one size, and become R = G = B where some are colour.
+    """
+    images = [image for of_part, _ in parts for image in of_part]
+    _, height, width = images[0].shape
+    for image in images:
+        if image.shape[1:] != (height, width):
+            raise FedcrfError(
+                f"the images of data set '{name}' are not of one size: {width}x{height} and "
+                f"{image.shape[2]}x{image.shape[1]} pixels (width x height); resize them all with "
+                "--image-size N."
+            )
+    channels = max(len(image) for image in images)
+    read = [
+        LabelledImages(
+            np.stack([np.broadcast_to(image, (channels, height, width)) for image in of_part]),
+            np.asarray(labels, np.int64),
+        )
+        for of_part, labels in parts
+    ]
+    return ImageDataset(name, read[0], read[1] if len(read) > 1 else None, class_names)
 
 
 def _decode(cell: dict[str, Any] | None, size: int | None, row: int, table: RawTable) -> Pixels:
@@ -560,7 +537,7 @@ def _decode(cell: dict[str, Any] | None, size: int | None, row: int, table: RawT
             raise ValueError("the cell is empty")
         encoded = None if cell["bytes"] is None else io.BytesIO(cell["bytes"])
         with Image.open(encoded or cell["path"]) as image:
-            return image_block(image, size)
+            return _pixels(image, size)
     except Exception as error:  # Pillow's readers raise almost anything on damaged bytes.
         raise FedcrfError(
             f"image {row} of {table.origin} does not decode ({error}); {table.mend}."

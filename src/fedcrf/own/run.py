@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -29,10 +30,10 @@ from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.experiments.settings import find_method, method_title
 from fedcrf.experiments.store import CellStore, check_free, folder_lock
-from fedcrf.objectives import Objective, Task, find_objective
+from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
-from fedcrf.own.trial import Factory, Patterns, Tried, chosen, task_of
+from fedcrf.own.trial import Factory, Tried, chosen, task_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
 from fedcrf.rules.wrappers import Judged
@@ -49,9 +50,6 @@ from fedcrf.simulation.rounds import (
 )
 
 OTHER = "name another folder as record_to"
-
-MOST_NAMED = 12
-"""Sites that are listed."""
 
 ABOUT = "≈ "
 """Stands before a number that is compared with a tolerance."""
@@ -108,25 +106,24 @@ def description_of(
     clients' optimizer, None for SGD with momentum.
     """
     federation, training, task = simulation.federation, simulation.training, simulation.task
-    names = [str(name) for name in sites.identities]
-    counts = [f"{name} ({len(each)})" for name, each in zip(names, sites.examples, strict=True)]
+    held = zip(sites.identities, sites.examples, strict=True)
+    counts = [f"{name} ({len(each)})" for name, each in held]
     whole = sum(each.numel() for each in network.parameters())
     sent = sum(each.numel() for each in task.shared_tensors(network).values())
     drawn = simulation.clients_per_round
     of_them = "" if drawn is None else f"; {drawn} in each round"
     parts = f"{len(federation.validation):,} and {len(federation.test):,} examples"
     about = [
-        ("Sites", f"{len(names)}: {listed(counts, MOST_NAMED)} examples{of_them}"),
+        ("Sites", f"{len(counts)}: {listed(counts, 12)} examples{of_them}"),
         ("Validation, test", parts),
         ("Model", f"{type(network).__name__}, {whole:,} parameters; {sent:,} numbers are sent"),
         ("Loss", "cross-entropy" if task.loss is None else _called(task.loss)),
         ("Local training", training.in_words(optimizer)),
         ("Seed", str(simulation.seed)),
     ]
-    rule = simulation.rule
-    if isinstance(rule, Judged):
-        about.append(("Judged by", ", ".join(sorted(rule.judged))))
-        rule = rule.rule
+    judged, rule = _unwrapped(simulation.rule)
+    if judged is not None:
+        about.append(("Judged by", ", ".join(judged)))
     if task.personal:
         about.append(("Kept by each site", ", ".join(sorted(task.personal))))
     if simulation.adversary is not None:
@@ -154,10 +151,8 @@ def made_of(
 
     ``numbers`` are what its functions make of a few examples, which tells them from others.
     """
-    task, federation, rule = simulation.task, simulation.federation, simulation.rule
-    judged, inner = None, rule
-    if isinstance(rule, Judged):
-        judged, inner = sorted(rule.judged), rule.rule
+    task, federation = simulation.task, simulation.federation
+    judged, rule = _unwrapped(simulation.rule)
     objective, adversary = simulation.objective, simulation.adversary
     attack = adversary and (adversary.threat, adversary.clients, adversary.threat.attack.behaviour)
     parts = {
@@ -165,7 +160,7 @@ def made_of(
         "seed": str(simulation.seed),
         "model": _fingerprint(network),
         "rule": json.dumps(
-            [inner.name, inner.behaviour, rule_settings(inner), objective], default=repr
+            [rule.name, rule.behaviour, rule_settings(rule), objective], default=repr
         ),
         "training": repr(simulation.training),
         "attack": repr(attack),
@@ -175,6 +170,11 @@ def made_of(
     if simulation.clients_per_round is not None:
         parts["clients_per_round"] = str(simulation.clients_per_round)
     return parts
+
+
+def _unwrapped(rule: Rule) -> tuple[list[str] | None, Rule]:
+    """Return the names of the tensors that a rule sees, None for all, and the rule itself."""
+    return (sorted(rule.judged), rule.rule) if isinstance(rule, Judged) else (None, rule)
 
 
 def _fingerprint(network: nn.Module) -> str:
@@ -195,9 +195,6 @@ def _called(function: Any) -> str:
     name = str(getattr(function, "__name__", type(function).__name__))
     return "a function without a name" if name == "<lambda>" else name
 
-
-NEVER = 2**31
-"""Rounds without improvement before it stops early."""
 
 ARGUMENTS = {
     "--learning-rate": "learning_rate=",
@@ -257,13 +254,16 @@ def run(given: SimpleNamespace) -> SimulationResult:
     threat, named = _threat(given.attack, given.attackers, held, tried.num_classes)
     check_participation(given.clients_per_round, len(held.examples))
     rule, objective = _rule(given, len(held.examples), threat)
+    title = method_title(given.rule) if isinstance(given.rule, str) else rule.name
+    if given.judge is not None:
+        rule = Judged(rule, chosen(task.shared_tensors(network), given.judge, "judge"))
     simulation = Simulation(
         federation=federation_of(held, servers, given.seed, tried.num_classes),
         model=plan,
         objective=objective,
-        rule=rule if given.judge is None else _judged(rule, given.judge, network, task),
+        rule=rule,
         training=training,
-        stopping=EarlyStopping(patience=NEVER),
+        stopping=EarlyStopping(patience=sys.maxsize),  # never
         max_rounds=given.rounds,
         seed=given.seed,
         clients_per_round=given.clients_per_round,
@@ -273,7 +273,6 @@ def run(given: SimpleNamespace) -> SimulationResult:
     )
     start = simulation.start()
     _check_seeded(network, start)
-    title = method_title(given.rule) if isinstance(given.rule, str) else rule.name
     description = description_of(simulation, held, title, network, tried.optimizer)
     with contextlib.ExitStack() as stack:
         if held.examples[0].labels.device.type == "cpu":
@@ -299,12 +298,11 @@ def run(given: SimpleNamespace) -> SimulationResult:
         whole = _whole_model(network, state.model)
         if folder is not None:
             save_model(folder.path / "model.pt", whole)
-    names = simulation.federation.called(range(len(held.examples)))
     personal = {
-        name: {tensor: torch.from_numpy(rows[i].copy()) for tensor, rows in state.personal.items()}
-        for i, name in enumerate(names)
+        site: {name: torch.from_numpy(rows[i].copy()) for name, rows in state.personal.items()}
+        for i, site in enumerate(held.identities)
     }
-    return SimulationResult(whole, tuple(names), tuple(records), description, personal)
+    return SimulationResult(whole, tuple(held.identities), tuple(records), description, personal)
 
 
 def _unknown_argument(name: str, given: SimpleNamespace) -> KeywordError:
@@ -332,7 +330,7 @@ def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
             raise FedcrfError(f"{what} {given}: give a share in [0, 1), or inputs and targets")
         return float(given)
     held = read_examples(given, f"the server's {what}")
-    check_same_form({sites.called[0]: sites.examples[0], f"the server's {what}": held})
+    check_same_form({**sites.called, f"the server's {what}": held})
     return held
 
 
@@ -402,14 +400,6 @@ def _rule(given: SimpleNamespace, num_sites: int, threat: Threat | None) -> tupl
     drawn = given.clients_per_round or num_sites
     count = 0 if threat is None else threat.schedule.count_among(drawn, num_sites)
     return made.informed(count, drawn, given.seed), objective
-
-
-def _judged(rule: Rule, judge: Patterns, network: nn.Module, task: Task) -> Rule:
-    state = task.shared_tensors(network)
-    judged = chosen(list(state), judge, "judge")
-    if not any(state[name].is_floating_point() for name in judged):
-        raise FedcrfError(f"judge={judge!r} leaves no tensor of floats: give one that has some")
-    return Judged(rule, judged)
 
 
 def _whole_model(network: nn.Module, state: Mapping[str, Any]) -> dict[str, Tensor]:

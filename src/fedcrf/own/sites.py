@@ -12,9 +12,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedcrf.data import split_client
 from fedcrf.data.site_files import check_alike, check_pair
 from fedcrf.errors import FedcrfError, failing
-from fedcrf.simulation.federation import Examples, Federation, PooledExamples, cut, dealt
+from fedcrf.simulation.federation import (
+    Examples,
+    Federation,
+    PooledExamples,
+    Stream,
+    generator,
+)
 
 SHARE = 0.1
 """Of a site's examples, for validation and for test each, where the server holds none."""
@@ -22,20 +29,16 @@ SHARE = 0.1
 
 @dataclass(frozen=True)
 class Sites:
-    """What every site holds, alike in shape and kind; without names they go by their places."""
+    """What every site holds, alike in shape and kind, and the sites' names or places."""
 
-    names: tuple[str, ...] | None
-    examples: tuple[Examples, ...]
-
-    @property
-    def called(self) -> list[str]:
-        """What errors call the sites."""
-        return [_called(name) for name in self.identities]
+    identities: Sequence[int | str]
+    examples: Sequence[Examples]
 
     @property
-    def identities(self) -> list[int | str]:
-        """The sites' names, or their places."""
-        return list(range(len(self.examples))) if self.names is None else list(self.names)
+    def called(self) -> dict[str, Examples]:
+        """What each holds, by what errors call it."""
+        called = map(_called, self.identities)
+        return dict(zip(called, self.examples, strict=True))
 
     @property
     def have_labels(self) -> bool:
@@ -57,19 +60,17 @@ class Sites:
 
 
 def read_sites(sites: object) -> Sites:
-    """Return what the sites hold as tensors.
+    """Return what the sites hold as tensors: by their names, or one after the other.
 
-    Sites have names, or stand one after the other. Each is a pair of inputs and targets, arrays or
-    tensors, or a data set of torch whose items are such pairs. NumPy's floats become torch's
-    default dtype, whole numbers int64; tensors stay as they are. All are finite, and alike in shape
-    and kind.
+    Each is a pair of inputs and targets, arrays or tensors, or a data set of torch whose items are
+    such pairs. NumPy's floats become torch's default dtype, whole numbers int64; tensors stay as
+    they are. All are finite, and alike in shape and kind.
     """
+    identities: list[int | str]
     if isinstance(sites, Mapping):
-        names, held = [str(name) for name in sites], list(sites.values())
-    elif isinstance(sites, Sequence) and sites and all(map(_is_named, sites)):
-        names, held = [str(name) for name, _ in sites], [each for _, each in sites]
+        identities, held = [str(name) for name in sites], list(sites.values())
     elif isinstance(sites, Sequence) and not isinstance(sites, str):
-        names, held = None, list(sites)
+        identities, held = list(range(len(sites))), list(sites)
     else:
         raise FedcrfError(
             f"the sites are a {type(sites).__name__}: give a dictionary such as "
@@ -77,13 +78,12 @@ def read_sites(sites: object) -> Sites:
         )
     if not held:
         raise FedcrfError("there are no sites: give each one's inputs and targets by its name")
-    twice = {name for name in names or () if (names or ()).count(name) > 1}
+    twice = [name for name in identities if identities.count(name) > 1]
     if twice:
-        raise FedcrfError(f"site '{min(twice)}' is there twice: give each site a name of its own")
-    called = [_called(name) for name in names or range(len(held))]
-    examples = tuple(map(read_examples, held, called))
-    check_same_form(dict(zip(called, examples, strict=True)))
-    return Sites(None if names is None else tuple(names), examples)
+        raise FedcrfError(f"site '{twice[0]}' is there twice: give each site a name of its own")
+    read = Sites(identities, list(map(read_examples, held, map(_called, identities))))
+    check_same_form(read.called)
+    return read
 
 
 def read_examples(held: object, called: str) -> Examples:
@@ -113,7 +113,7 @@ def check_same_form(examples: Mapping[str, Examples]) -> None:
     for what, name in (("inputs", "images"), ("targets", "labels")):
         tensors = {called: getattr(each, name) for called, each in examples.items()}
         check_alike(what, {called: tuple(each.shape[1:]) for called, each in tensors.items()})
-        check_alike(what, {called: _kind(each) for called, each in tensors.items()})
+        check_alike(what, {called: kind_of(each) for called, each in tensors.items()})
 
 
 def federation_of(
@@ -125,51 +125,45 @@ def federation_of(
     of each site's examples; ``num_classes`` is 0 where targets are no labels.
     """
     shares = {name: held for name, held in held_by_server.items() if isinstance(held, float)}
-    nothing = [each.part(0, 0) for each in sites.examples]
-    of_server = {
-        name: PooledExamples.of([*nothing, held])  # its owner is behind the last client
-        for name, held in held_by_server.items()
-        if isinstance(held, Examples)
-    }
-    whole = Examples.joined(sites.examples)
-    labels = np.zeros(len(whole), np.int64)
-    if num_classes:
-        labels = whole.labels.cpu().numpy().astype(np.int64)
-    ends = np.cumsum([len(each) for each in sites.examples])
-    parts = np.split(np.arange(len(whole)), ends[:-1])
-    splits = cut(parts, labels, seed, **dict.fromkeys(of_server, 0.0), **shares)
-    for each, split, called in zip(sites.examples, splits, sites.called, strict=True):
+    shares = dict.fromkeys(held_by_server, 0.0) | shares
+    parts: dict[str, list[Examples]] = {"train": [], "validation": [], "test": []}
+    for site, (called, each) in enumerate(sites.called.items()):
+        labels = each.labels.cpu().numpy() if num_classes else np.zeros(len(each), np.int64)
+        draw = generator(seed, Stream.SPLIT, site)
+        split = split_client(np.arange(len(each)), labels, draw, **shares)
         if not len(split.train):
             raise FedcrfError(
                 f"{called} has {len(each)} examples, and none is left to train on: give it more, "
                 "or smaller shares (validation=, test=)"
             )
-    federation = dealt(
-        whole.at,
-        splits,
-        **of_server,
-        held_out=None,
-        image_shape=tuple(whole.images.shape[1:]),
-        num_classes=num_classes,
-        names=sites.names,
-    )
-    if not len(federation.validation):
+        for name, of_sites in parts.items():
+            of_sites.append(each[getattr(split, name)])
+    for name, held in held_by_server.items():
+        if isinstance(held, Examples):
+            parts[name].append(held)  # its owner is behind the last client
+    validation = PooledExamples.of(parts["validation"])
+    if not len(validation):
         raise FedcrfError(
             "the sites hold too few examples to validate on: give validation=(inputs, targets), "
             "or a larger share"
         )
-    return federation
+    return Federation(
+        clients=tuple(parts["train"]),
+        validation=validation,
+        test=PooledExamples.of(parts["test"]),
+        held_out=None,
+        image_shape=tuple(sites.examples[0].images.shape[1:]),
+        num_classes=num_classes,
+        names=tuple(sites.identities),
+    )
 
 
-def _is_named(site: object) -> bool:
-    return isinstance(site, tuple) and len(site) == 2 and isinstance(site[0], str)
+def _called(identity: int | str) -> str:
+    return f"site {identity!r}"
 
 
-def _called(name: int | str) -> str:
-    return f"site '{name}'" if isinstance(name, str) else f"site {name}"
-
-
-def _kind(tensor: Tensor) -> str:
+def kind_of(tensor: Tensor) -> str:
+    """Return the name of a tensor's dtype, such as float32."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from fedcrf.errors import FedcrfError, failing, listed
 from fedcrf.models import made_by
 from fedcrf.objectives import ACCURACY, Metric, Outputs, Task
-from fedcrf.own.sites import Sites
+from fedcrf.own.sites import Sites, kind_of
 from fedcrf.simulation.federation import Examples
 
 NOT = "!"
@@ -27,40 +27,34 @@ Patterns = str | Sequence[str]
 """Such as ``"*lora*"``, or ``["!head.*", "!*running*"]`` for all but those."""
 
 
-def chosen(names: Sequence[str], patterns: Patterns, what: str) -> frozenset[str]:
+def chosen(tensors: Mapping[str, Tensor], patterns: Patterns, what: str) -> frozenset[str]:
     """Return the names of tensors that match a pattern, and none that is left out.
 
     Patterns are those of `fnmatch`; with ``!`` before it for what is left out. Where all have it,
     every other name is chosen. ``what`` is the argument that gives them, as errors call it.
     """
-    there = listed(names, 8)
+    there = listed(list(tensors), 8)
     if not isinstance(patterns, Iterable):
         raise FedcrfError(f"{what} is {patterns!r}: give patterns of names: there are {there}")
     given = [patterns] if isinstance(patterns, str) else list(patterns)
     if not given:
         raise FedcrfError(f"{what} has no pattern: give one, or leave it out: there are {there}")
+    wanted, unwanted = set[str](), set[str]()
     for each in given:
         if not isinstance(each, str):
             raise FedcrfError(
                 f"{what}: {each!r} is no pattern of names: give text such as '*.weight'"
             )
-        if not any(fnmatchcase(name, each.removeprefix(NOT)) for name in names):
+        found = {name for name in tensors if fnmatchcase(name, each.removeprefix(NOT))}
+        if not found:
             raise FedcrfError(f"{what}: no tensor is named like '{each}': there are {there}")
-    wanted = [each for each in given if not each.startswith(NOT)]
-    unwanted = [each.removeprefix(NOT) for each in given if each.startswith(NOT)]
-    left = frozenset(
-        name
-        for name in names
-        if (not wanted or any(fnmatchcase(name, each) for each in wanted))
-        and not any(fnmatchcase(name, each) for each in unwanted)
-    )
+        (unwanted if each.startswith(NOT) else wanted).update(found)
+    left = frozenset(wanted or tensors) - unwanted
     if not left:
         raise FedcrfError(f"{what} leaves no tensor: there are {there}")
+    if not any(tensors[name].is_floating_point() for name in left):
+        raise FedcrfError(f"{what}={patterns!r} leaves no tensor of floats: give one that has some")
     return left
-
-
-MOST_TRIED = 32
-"""Examples that everything is tried on, and no more than a batch; of each site about as many."""
 
 
 @dataclass(frozen=True)
@@ -102,25 +96,25 @@ def task_of(
             )
     measured = _metrics(metrics)
     if loss is None and not _are_classes(sites):
-        kind = sites.examples[0].labels.dtype
         raise FedcrfError(
-            f"targets are {str(kind).removeprefix('torch.')}, and cross-entropy takes labels from "
+            f"targets are {kind_of(sites.examples[0].labels)}, and cross-entropy takes labels from "
             "0 on: give loss=, such as torch.nn.functional.mse_loss"
         )
     if loss is None and (measured or not sites.have_labels):
         loss, measured = functional.cross_entropy, measured or {ACCURACY: _accuracy}
     if not any(each.requires_grad for each in network.parameters()):
         raise FedcrfError("the model has no parameter to train: give one with requires_grad")
-    state = network.state_dict()
     frozen = {
         name
         for name, each in network.named_parameters(remove_duplicate=False)
         if not each.requires_grad
     }
-    tensors = [name for name in state if isinstance(state[name], Tensor) and name not in frozen]
+    tensors = {
+        name: each
+        for name, each in network.state_dict().items()
+        if isinstance(each, Tensor) and name not in frozen
+    }
     shared = frozenset(tensors) if share is None else chosen(tensors, share, "share")
-    if not any(state[name].is_floating_point() for name in shared):
-        raise FedcrfError(f"share={share!r} leaves no tensor of floats: give one that has some")
     return Task(loss, measured, optimizer, shared, frozenset(tensors) - shared)
 
 
@@ -143,12 +137,14 @@ class Tried:
         task: Task,
         batch_size: int,
     ) -> Tried:
-        """Try everything on the sites' first examples; the network is left as it is.
+        """Try everything on few examples, some of each site; the network is left as it is.
 
         ``held_by_server`` has by ``validation`` and ``test`` what the server holds for it, if it
         does.
         """
-        few = _few(sites, min(batch_size, MOST_TRIED))
+        count = min(batch_size, 32)
+        each = -(-count // len(sites.examples))
+        few = Examples.joined([held[:each] for held in sites.examples])[:count]
         trained = copy.deepcopy(network).eval()
         outputs = _outputs(trained, few)
         num_classes = _num_classes(outputs, few, sites, held_by_server, task)
@@ -201,17 +197,10 @@ def _accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(dim=1) == targets).double().mean())
 
 
-def _few(sites: Sites, count: int) -> Examples:
-    """Return the first examples of the sites, about as many of each."""
-    each = -(-count // len(sites.examples))
-    return Examples.joined([held.part(0, each) for held in sites.examples]).part(0, count)
-
-
 def _outputs(network: nn.Module, few: Examples) -> Outputs:
-    kind = str(few.images.dtype).removeprefix("torch.")
     wrong = (
-        f"the model cannot take inputs of shape {tuple(few.images.shape)} and {kind} ({{}}): give "
-        "inputs or a model that fits"
+        f"the model cannot take inputs of shape {tuple(few.images.shape)} and "
+        f"{kind_of(few.images)} ({{}}): give inputs or a model that fits"
     )
     with torch.random.fork_rng(devices=[]), failing(wrong):
         return network(few.images)
@@ -254,10 +243,9 @@ def _num_classes(
     if not sites.have_labels:
         return 0
     held = {f"the server's {what}": each for what, each in held_by_server.items()}
-    named = {**dict(zip(sites.called, sites.examples, strict=True)), **held}
     largest = {
         called: int(each.labels.max())
-        for called, each in named.items()
+        for called, each in {**sites.called, **held}.items()
         if isinstance(each, Examples)
     }
     where = max(largest, key=largest.__getitem__)

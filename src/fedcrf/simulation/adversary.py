@@ -37,10 +37,17 @@ class Adversary:
         clients = tuple(sorted(drawn.tolist() if named is None else named))
         poisoned = {}
         if isinstance(threat.attack, DataAttack):
-            poisoned = {
-                client: _poisoned(threat.attack.of_attacker(number), federation, client, seed)
-                for number, client in enumerate(clients)
-            }
+            for number, client in enumerate(clients):
+                clean, device = federation.clients[client], federation.device
+                images, labels = threat.attack.of_attacker(number).poison(
+                    clean.images.cpu().numpy(),
+                    clean.labels.cpu().numpy(),
+                    federation.num_classes,
+                    generator(seed, Stream.POISON, client),
+                )
+                # Copies: an unchanged array is a view of memory that torch moves when it is shared.
+                tensors = (torch.tensor(each, device=device) for each in (images, labels))
+                poisoned[client] = Examples(*tensors)
         return cls(threat, clients, poisoned, seed)
 
     def poisons(self, client: int, number: int) -> bool:
@@ -96,16 +103,3 @@ class Adversary:
             sent = forgery.reports if active else sent
         attackers = [report.client for report in scene.own] if active else []
         return scene.round_with(sent), attackers, memory
-
-
-def _poisoned(attack: DataAttack, federation: Federation, client: int, seed: int) -> Examples:
-    clean = federation.clients[client]
-    images, labels = attack.poison(
-        clean.images.cpu().numpy(),
-        clean.labels.cpu().numpy(),
-        federation.num_classes,
-        generator(seed, Stream.POISON, client),
-    )
-    device = clean.labels.device
-    # Copies: an unchanged array is a view of memory that torch moves when it is shared.
-    return Examples(torch.tensor(images, device=device), torch.tensor(labels, device=device))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,11 +52,6 @@ class Scores(dict[str, Tensor]):
 
     behaviour: ClassVar[int] = 1
 
-    def fill(self, where: slice, found: Scores) -> None:
-        """Copy the scores of some of the examples to their place."""
-        for name, values in found.items():
-            self[name][where] = values
-
 
 def joined(one: Scores, other: Scores) -> Scores:
     """Return the scores of the examples of both, one's first."""
@@ -83,11 +77,10 @@ def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
     counts = torch.bincount(owners)
     right = torch.bincount(owners, weights=scores[ACCURACY].double(), minlength=len(counts))
     accuracies = (right / counts)[counts > 0]
-    some = len(accuracies) > 0
     return ClientMetrics(
         **evaluation_of(scores).model_dump(),
-        client_mean=float(accuracies.mean()) if some else math.nan,
-        worst_client=float(accuracies.min()) if some else math.nan,
+        client_mean=_mean(accuracies),
+        worst_client=float(accuracies.min()) if len(accuracies) else math.nan,
     )
 
 
@@ -141,22 +134,21 @@ MOMENTUM = "worker momentum"
 """The name of the clients' momenta among what they keep; a row is what `momentum_of` reads."""
 
 
-@dataclass(frozen=True)
 class RoundMemory:
-    """The global model, the models of a round's clients and the scores, used again every round."""
+    """The global model, the models of a round's clients and the scores, used again every round.
 
-    model: Mapping[str, Tensor]
-    layout: Layout  # where a client's tensors lie in its row
-    clients: Tensor  # one row for each client of a round, the numbers of its floating-point tensors
-    others: Mapping[str, Tensor]  # by name of any other tensor, one row for each client of a round
-    scores: Mapping[str, Scores]  # by name of a set, every example's score
-    # By name of a tensor that clients keep to themselves, and for `MOMENTUM`, one row for each
-    # client of the federation
-    personal: Mapping[str, Tensor] = field(default_factory=dict)
+    Attributes:
+        model: The global model's tensors by name.
+        layout: Where a client's floating-point tensors lie in its row.
+        clients: One row for each client of a round, the numbers of these tensors.
+        others: By name of any other tensor, one row for each client of a round.
+        scores: By name of a set, every example's score.
+        personal: By name of a tensor that clients keep to themselves, and for `MOMENTUM`, one row
+            for each client of the federation.
+    """
 
-    @classmethod
-    def of(cls, simulation: Simulation, shared: bool = False) -> RoundMemory:
-        """Return the memory for a simulation; other processes see it where it is shared."""
+    def __init__(self, simulation: Simulation, shared: bool = False) -> None:
+        """Reserve the memory for a simulation; other processes see it where it is shared."""
 
         def place(tensor: Tensor) -> Tensor:
             if shared:  # it is freed with the last process that sees it
@@ -165,46 +157,36 @@ class RoundMemory:
 
         network, task = simulation.network(), simulation.task
         state = state_of(task.shared_tensors(network))
-        tensors = {name: torch.from_numpy(array) for name, array in state.items()}
-        layout = Layout.of(state)
-        of_floats = next((tensors[name].dtype for name in layout.places), torch.float32)
+        self.layout = Layout.of(state)
+        self.model = {name: place(torch.from_numpy(array)) for name, array in state.items()}
         server = int(simulation.rule.server_examples > 0)
-        count, kept = (
-            simulation.most_participants + server,
-            len(simulation.federation.clients) + server,
-        )
+        count = simulation.most_participants + server
+        of_floats = next((self.model[name].dtype for name in self.layout.places), torch.float32)
+        self.clients = place(torch.empty((count, self.layout.size), dtype=of_floats))
+        self.others = {
+            name: place(torch.empty((count, *tensor.shape), dtype=tensor.dtype))
+            for name, tensor in self.model.items()
+            if name not in self.layout.places
+        }
+        self.scores = {
+            name: Scores((of, place(torch.empty(len(each)))) for of in task.measured)
+            for name, each in simulation.evaluated().items()
+        }
         personal = task.personal_tensors(network)
         if simulation.training.worker_momentum:  # of a client that has not trained yet
             size = sum(each.numel() for each in trained(network))
             personal = {**personal, MOMENTUM: torch.zeros(size)}
-        return cls(
-            model={name: place(tensor) for name, tensor in tensors.items()},
-            layout=layout,
-            clients=place(torch.empty((count, layout.size), dtype=of_floats)),
-            others={
-                name: place(torch.empty((count, *tensor.shape), dtype=tensor.dtype))
-                for name, tensor in tensors.items()
-                if name not in layout.places
-            },
-            scores={
-                name: Scores((of, place(torch.empty(len(each)))) for of in task.measured)
-                for name, each in simulation.evaluated().items()
-            },
-            personal={
-                name: place(tensor.cpu().repeat(kept, *[1] * tensor.dim()))
-                for name, tensor in personal.items()
-            },
-        )
+        kept = len(simulation.federation.clients) + server
+        self.personal = {
+            name: place(tensor.cpu().repeat(kept, *[1] * tensor.dim()))
+            for name, tensor in personal.items()
+        }
 
-    def restore(self, personal: State) -> None:
-        """Put what clients kept to themselves back, where a run goes on."""
-        for name, rows in personal.items():
-            self.personal[name].copy_(torch.from_numpy(rows))
-
-    def publish(self, model: State) -> None:
-        """Make this the global model."""
-        for name, array in model.items():
-            self.model[name].copy_(torch.from_numpy(array))
+    def publish(self, model: State, personal: State | None = None) -> None:
+        """Make this the global model, and give clients what they kept where a run goes on."""
+        for tensors, arrays in ((self.model, model), (self.personal, personal or {})):
+            for name, array in arrays.items():
+                tensors[name].copy_(torch.from_numpy(array))
 
     def state(self, slot: int) -> State:
         """Return the model of one client of the round; nothing is copied."""
@@ -251,14 +233,15 @@ class Worker:
 
     def score(self, name: str, start: int, stop: int) -> None:
         """Score the published model on some of the examples of a set, into the memory."""
-        part = self._simulation.evaluated()[name].part(start, stop)
+        part = self._simulation.evaluated()[name][start:stop]
         owned: Iterable[tuple[int | None, slice]] = [(None, slice(0, len(part)))]
         if self._simulation.task.by_client and isinstance(part, PooledExamples):
             owned = part.by_owner()
+        places = {of: scores[start:stop] for of, scores in self.memory.scores[name].items()}
         for owner, where in owned:
             self._load(owner)
-            found = self._scores(part.part(where.start, where.stop))
-            self.memory.scores[name].fill(slice(start + where.start, start + where.stop), found)
+            for of, values in self._scores(part[where]).items():
+                places[of][where] = values
 
     def _scores(self, examples: Examples) -> Scores:
         simulation = self._simulation
@@ -323,7 +306,7 @@ class Engine:
 
     def __init__(self, simulation: Simulation, processes: int = 0) -> None:
         self._simulation, self.processes = simulation, processes
-        self.memory = RoundMemory.of(simulation, shared=processes > 0)
+        self.memory = RoundMemory(simulation, shared=processes > 0)
         self._worker = None if processes else Worker(simulation, self.memory)
         children = [Child(_serve, simulation, self.memory, daemon=True) for _ in range(processes)]
         self._children = {child.connection: child for child in children}

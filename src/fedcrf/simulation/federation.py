@@ -8,7 +8,7 @@ partition, initial model and client shuffles.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -76,16 +76,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, start: int, stop: int) -> Self:
-        """Return some of the examples."""
-        return self._of(slice(start, stop))
-
-    def at(self, places: NDArray[Any]) -> Self:
-        """Return the examples at some places, or those of a mask; copies."""
-        return self._of(torch.from_numpy(places).to(self.labels.device))
-
-    def _of(self, chosen: slice | Tensor) -> Self:
-        return replace(self, **{name: tensor[chosen] for name, tensor in vars(self).items()})
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> Self:
+        """Return some of the examples: a part, or those at some places or of a mask, as copies."""
+        device = self.labels.device
+        where = chosen if isinstance(chosen, slice) else torch.from_numpy(chosen).to(device)
+        return replace(self, **{name: tensor[where] for name, tensor in vars(self).items()})
 
     @staticmethod
     def joined(parts: Sequence[Examples]) -> Examples:
@@ -110,7 +105,7 @@ class PooledExamples(Examples):
 
     def owned_by(self, clients: Sequence[int], *, owned: bool = True) -> Self:
         """Return the examples of some clients, or of the others."""
-        return self.at(np.isin(self.owners.cpu().numpy(), clients, invert=not owned))
+        return self[np.isin(self.owners.cpu().numpy(), clients, invert=not owned)]
 
     def by_owner(self) -> Iterator[tuple[int, slice]]:
         """Yield each owner of examples that lie together, and where they lie."""
@@ -143,7 +138,7 @@ class Federation:
     image_shape: tuple[int, ...]
     num_classes: int
     set_aside: PooledExamples | None = None
-    names: tuple[str, ...] | None = None
+    names: tuple[Client, ...] | None = None
 
     def called(self, clients: Iterable[int]) -> list[Client]:
         """Return the clients' names in records."""
@@ -163,15 +158,17 @@ class Federation:
         """Return the federation with so many more clients, whose examples are others' too.
 
         Each holds a random sample of all training examples, as large as the mean client's part, and
-        nothing to validate or test on.
+        nothing to validate or test on. Its name is its number, beside any names of others.
         """
         pool = Examples.joined(self.clients)
         size = max(1, round(len(pool) / len(self.clients)))
         samples = []
         for number in range(attackers):
             draw = generator(seed, Stream.ATTACKERS, number + 1)
-            samples.append(pool.at(draw.choice(len(pool), size, replace=False)))
-        return replace(self, clients=(*self.clients, *samples))
+            samples.append(pool[draw.choice(len(pool), size, replace=False)])
+        clients = (*self.clients, *samples)
+        numbers = range(len(self.clients), len(clients))
+        return replace(self, clients=clients, names=self.names and (*self.names, *numbers))
 
     def judged_without(self, clients: Sequence[int]) -> Federation:
         """Return the same clients, with some excluded from validation and test.
@@ -196,15 +193,9 @@ def client_splits(
 
     ``labels`` are those of the training set, (n,).
     """
-    return cut(partition(labels, settings, generator(seed, Stream.PARTITION)), labels, seed)
-
-
-def cut(
-    parts: Sequence[NDArray[np.int64]], labels: NDArray[np.int64], seed: int, **shares: float
-) -> tuple[ClientSplit, ...]:
-    """Return the clients' parts, each cut in three; ``shares`` are those of `split_client`."""
+    parts = partition(labels, settings, generator(seed, Stream.PARTITION))
     return tuple(
-        split_client(indices, labels, generator(seed, Stream.SPLIT, client), **shares)
+        split_client(indices, labels, generator(seed, Stream.SPLIT, client))
         for client, indices in enumerate(parts)
     )
 
@@ -240,39 +231,27 @@ def build_federation(
     ``splits`` are those of `client_splits`; there must be examples to train and to validate on.
     """
     check_splits(splits)
-    scale = dataset.train.normalisation(np.concatenate([split.train for split in splits]))
-    return dealt(
-        lambda places: _examples(dataset.train, places, scale, device),
-        splits,
+    train, held_out = dataset.train, dataset.held_out
+    whole = np.concatenate([split.train for split in splits])
+    scale = train.normalisation(whole)
+    union = _examples(train, whole, scale, device)  # one piece, to be shared
+    sizes = [len(split.train) for split in splits]
+    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
+    validation, test = (
+        PooledExamples.of([_examples(train, each, scale, device) for each in of_clients])
+        for of_clients in zip(*((split.validation, split.test) for split in splits), strict=True)
+    )
+    return Federation(
+        clients=tuple(Examples(*part) for part in parts),
+        validation=validation,
+        test=test,
         held_out=None
-        if dataset.held_out is None
-        else _examples(dataset.held_out, np.arange(len(dataset.held_out)), scale, device),
+        if held_out is None
+        else _examples(held_out, np.arange(len(held_out)), scale, device),
         image_shape=dataset.image_shape,
         num_classes=dataset.num_classes,
         names=dataset.sites,
     )
-
-
-def dealt(
-    taken: Callable[[NDArray[np.int64]], Examples],
-    splits: Sequence[ClientSplit],
-    **known: Any,
-) -> Federation:
-    """Return the federation of clients whose examples are cut so.
-
-    Args:
-        taken: Returns the examples at some places of all there are.
-        splits: The places of each client's parts.
-        known: The other fields of `Federation`; also validation and test where the clients' parts
-            are not what they are of.
-    """
-    union = taken(np.concatenate([split.train for split in splits]))  # one piece, to be shared
-    sizes = [len(split.train) for split in splits]
-    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
-    for name in ("validation", "test"):
-        if name not in known:
-            known[name] = PooledExamples.of([taken(getattr(split, name)) for split in splits])
-    return Federation(clients=tuple(Examples(*part) for part in parts), **known)
 
 
 def _examples(

@@ -68,9 +68,8 @@ class LocalTraining(Settings):
 
     def in_words(self, optimizer: str | None = None) -> str:
         """Return how a client trains, in a line; by SGD if no other optimizer is named."""
-        count, unit = self.local_epochs or self.local_steps or 1, "epoch"
-        if self.local_steps is not None:
-            unit = "step"
+        count = self.local_epochs or self.local_steps or 1
+        unit = "epoch" if self.local_steps is None else "step"
         kept = "" if self.worker_momentum is None else "worker "
         sgd = f"SGD, learning rate {self.learning_rate:g}, {kept}momentum {self.beta:g}"
         if self.weight_decay is not None:
@@ -347,30 +346,19 @@ def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
     return linear if expected else None  # type: ignore[return-value]
 
 
-@dataclass(frozen=True)
 class _Batch:
     """Buffers for one batch of n examples; transposed from the last layer on."""
 
-    inputs: Tensor  # (n, d) images
-    labels: Tensor  # (1, n) labels
-    outputs: list[Tensor]  # (n, units) outputs of each hidden layer
-    deltas: list[Tensor]  # (n, units) gradients of the summed loss at these outputs
-    logits: Tensor  # (classes, n) outputs of the last layer; softmax is fastest along columns
-    last_delta: Tensor  # (classes, n) log-probabilities, then the gradient at the logits
-    ones: Tensor  # (n,) ones
-
-    @classmethod
-    def of(cls, widths: Sequence[int], size: int) -> _Batch:
-        """Return the memory for a batch of so many examples."""
-        return cls(
-            inputs=torch.empty(size, widths[0]),
-            labels=torch.empty(1, size, dtype=torch.int64),
-            outputs=[torch.empty(size, width) for width in widths[1:-1]],
-            deltas=[torch.empty(size, width) for width in widths[1:-1]],
-            logits=torch.empty(widths[-1], size),
-            last_delta=torch.empty(widths[-1], size),
-            ones=torch.ones(size),
-        )
+    def __init__(self, widths: Sequence[int], size: int) -> None:
+        self.inputs = torch.empty(size, widths[0])  # (n, d) images
+        self.labels = torch.empty(1, size, dtype=torch.int64)
+        # (n, units) each: outputs of the hidden layers, and gradients of the summed loss at them
+        self.outputs = [torch.empty(size, width) for width in widths[1:-1]]
+        self.deltas = [torch.empty(size, width) for width in widths[1:-1]]
+        # (classes, n): softmax is fastest along columns
+        self.logits = torch.empty(widths[-1], size)
+        self.last_delta = torch.empty(widths[-1], size)  # log-probabilities, then their gradient
+        self.ones = torch.ones(size)
 
 
 class MLPTraining:
@@ -393,7 +381,7 @@ class MLPTraining:
         self._zeros = [torch.empty_like(tensor) for tensor in self._parameters]
         self._start = [torch.empty_like(tensor) for tensor in self._parameters]
         self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        self._whole = self._last = _Batch.of(self._widths, settings.batch_size)
+        self._whole = self._last = _Batch(self._widths, settings.batch_size)
 
     @torch.no_grad()
     def __call__(
@@ -440,7 +428,7 @@ class MLPTraining:
         if size == len(self._whole.ones):
             return self._whole
         if size != len(self._last.ones):
-            self._last = _Batch.of(self._widths, size)
+            self._last = _Batch(self._widths, size)
         return self._last
 
     def _forward(self, batch: _Batch, chosen: Tensor) -> None:

@@ -75,6 +75,12 @@ class Seconds(Record):
         """All phases: the whole round without the attack."""
         return self.training + self.aggregation + self.evaluation
 
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(**{name: value + getattr(other, name) for name, value in self})
+
+    def __truediv__(self, count: int) -> Seconds:
+        return Seconds(**{name: value / count for name, value in self})
+
 
 class Totals(Record):
     """What the rounds since the record before came to, that of the record included: sums.
@@ -106,27 +112,25 @@ class Totals(Record):
     ) -> Totals:
         """Return the totals with one more round; of that round alone where there are none yet."""
         sums: dict[Client, tuple[int, float, int]] = {}
+        rounds, kept = 1, int(not result.weights.any())
         if before is not None:
             rows = zip(before.took_part, before.weight, before.excluded, strict=True)
             sums = dict(zip(before.clients, rows, strict=True))
-            training_loss += before.training_loss
-            phases = seconds.model_dump()
-            earlier = before.seconds.model_dump()
-            seconds = Seconds(**{phase: earlier[phase] + phases[phase] for phase in phases})
+            rounds, kept = before.rounds + rounds, before.kept_model + kept
+            training_loss, seconds = before.training_loss + training_loss, before.seconds + seconds
         new = zip(clients, result.weights.tolist(), result.excluded.tolist(), strict=True)
         for client, weight, out in new:
             count, weights, excluded = sums.get(client, (0, 0.0, 0))
             sums[client] = count + 1, weights + weight, excluded + out
         known = in_order(sums)
-        kept = not result.weights.any()
         return cls(
-            rounds=1 + (0 if before is None else before.rounds),
+            rounds=rounds,
             training_loss=training_loss,
             clients=known,
             took_part=[sums[client][0] for client in known],
             weight=[sums[client][1] for client in known],
             excluded=[sums[client][2] for client in known],
-            kept_model=kept + (0 if before is None else before.kept_model),
+            kept_model=kept,
             lost_rounds=lost_rounds,
             seconds=seconds,
         )
@@ -167,11 +171,10 @@ class Reasons(Record):
         if self.affinity is None or self.affinity_columns is None:
             return self.affinity
         m = len(self.affinity) + 1
-        whole = [[0.0] * (m - 1 - i) for i in range(m - 1)]
-        for i, (columns, row) in enumerate(zip(self.affinity_columns, self.affinity, strict=True)):
-            for j, value in zip(columns, row, strict=True):
-                whole[i][j - i - 1] = value
-        return whole
+        whole = np.zeros((m, m))
+        for row, columns, values in zip(whole, self.affinity_columns, self.affinity, strict=False):
+            row[columns] = values
+        return [whole[i, i + 1 :].tolist() for i in range(m - 1)]
 
 
 class ExcludedNode(Record):
@@ -237,10 +240,7 @@ class RoundRecord(Record):
     @property
     def mean_seconds(self) -> Seconds:
         """The wall time of a round, mean over those that it stands for."""
-        if self.totals is None:
-            return self.seconds
-        phases = self.totals.seconds.model_dump()
-        return Seconds(**{name: value / self.totals.rounds for name, value in phases.items()})
+        return self.seconds if self.totals is None else self.totals.seconds / self.totals.rounds
 
     @property
     def stayed(self) -> str | None:
@@ -256,9 +256,8 @@ class RoundRecord(Record):
         ]  # fmt: skip
         reasons = self.reasons
         if reasons is not None:
-            papers = (reasons.reliability, reasons.cosine, reasons.distance, reasons.norm_anomaly)
-            lists += [*(papers if any(papers) else ()), reasons.trust]
-            lists += reasons.causes.values()
+            papers = [getattr(reasons, name) for name in SCORED]
+            lists += [*(papers if any(papers) else ()), reasons.trust, *reasons.causes.values()]
             if not _are_affinities(reasons.affinity, reasons.affinity_columns, m):
                 raise ValueError("affinity is not of the round's clients")
         if any(len(values) != m for values in lists):

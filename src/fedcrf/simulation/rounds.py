@@ -6,7 +6,7 @@ import hashlib
 import io
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -284,7 +284,7 @@ class Simulation(Settings):
         self._check_training()
         self._check_converging(state)
         with engine_for(self, workers) as engine:
-            engine.memory.restore(state.personal)
+            engine.memory.publish(state.model, state.personal)
             while not self.finished(state):
                 state, record = self._round(engine, state)
                 yield state, record
@@ -372,7 +372,7 @@ class Simulation(Settings):
         drawn = np.sort(draw.choice(ends[-1], self.rule.server_examples, replace=False))
         by_client = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
         chosen = zip(parts, by_client, ends - sizes, strict=True)
-        return Examples.joined([part.at(places - start) for part, places, start in chosen])
+        return Examples.joined([part[places - start] for part, places, start in chosen])
 
     def examples(self, client: int, number: int) -> Examples:
         """Return what a client trains on in a round, or the server."""
@@ -511,17 +511,14 @@ def seeded_network(
 
 DIGEST_SIZE = 32
 
-ARRAYS = frozenset({"model", "best_model", "memory", "attack_memory", "personal"})
-"""The fields of a `RunState` that are arrays by name."""
-
 
 def save_checkpoint(path: Path, state: RunState) -> None:
     """Write the state of a run, atomically, and a digest behind it."""
     content = io.BytesIO()
-    values = {each.name: getattr(state, each.name) for each in fields(state)}
-    values["stopping"] = asdict(state.stopping)
-    values["totals"] = None if state.totals is None else state.totals.model_dump()
-    torch.save({**values, **{name: _tensors(values[name]) for name in ARRAYS}}, content)
+    values = vars(state)
+    arrays = {name: _tensors(each) for name, each in values.items() if isinstance(each, Mapping)}
+    totals = None if state.totals is None else state.totals.model_dump()
+    torch.save({**values, **arrays, "stopping": vars(state.stopping), "totals": totals}, content)
     with atomic_write(path) as file:
         file.write(content.getbuffer())
         file.write(_digest(content.getbuffer()))
@@ -539,10 +536,10 @@ def load_checkpoint(path: Path) -> RunState:
         raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
     content = torch.load(io.BytesIO(saved), weights_only=True)  # older ones lack the last fields
     stopping, totals = EarlyStopping(**content.pop("stopping")), content.pop("totals", None)
-    for name in ARRAYS & content.keys():
-        content[name] = {each: tensor.numpy() for each, tensor in content[name].items()}
-    if totals is not None:
-        totals = Totals(**totals)
+    for name, value in content.items():
+        if isinstance(value, Mapping):  # arrays by name
+            content[name] = {each: tensor.numpy() for each, tensor in value.items()}
+    totals = None if totals is None else Totals(**totals)
     return RunState(**content, stopping=stopping, totals=totals)
 
 
