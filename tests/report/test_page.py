@@ -192,10 +192,7 @@ def test_it_says_what_the_terminal_says(
     shown: Path = request.getfixturevalue(which)
     write_page(read_report([shown]), tmp_path / "report.html")
     chromium.open(tmp_path / "report.html")
-    said = chromium.run(
-        "return DATA.runs[0].cells.map((cell) => cell.rounds.map((round) => round.clients.map("
-        "  (_, i) => [verdictTold(cell, round, i), ...numbersTold(cell, round, i)])))"
-    )
+    said = chromium.run("return DATA.runs[0].cells.map(({rounds}) => rounds.map((r) => r.said))")
     spec = Store(shown).read()
     expected: list[Any] = []
     for cell in spec.cells():
@@ -216,6 +213,13 @@ def test_it_says_what_the_terminal_says(
         )
     # The page has its cells seed by seed, as the run.
     assert said == expected
+    told = chromium.run("return [at('round').value, chosenClient(chosenCell())]")
+    verdict, *lines = chromium.run(f"return chosenCell().rounds[{told[0]}].said[{told[1]}]")
+    shown = chromium.run(
+        "return [...at('because').querySelectorAll('p, li')].map((e) => e.innerText)"
+    )
+    assert shown[0].endswith(f", {verdict}.")
+    assert [each.replace("\u00a0", " ") for each in shown[1:]] == lines
 
 
 @pytest.mark.parametrize("more", [(), ("vote",)])
@@ -227,8 +231,7 @@ def test_the_table_of_a_round_has_the_columns_of_the_terminal(
     more: tuple[str, ...],
 ) -> None:
     words = {**WORDS, "particulars": [*WORDS["particulars"], *more]}
-    for module in ("page", "explanation"):
-        monkeypatch.setattr(f"fedcrf.report.{module}.WORDS", words)
+    monkeypatch.setattr("fedcrf.report.explanation.WORDS", words)
     write_page(read_report([attacked]), tmp_path / "report.html")
     chromium.open(tmp_path / "report.html")
     for cell in Store(attacked).read().cells():
@@ -406,8 +409,7 @@ def test_a_round_that_fell_back_is_told(
     chromium.run("choose('2', 2)")
     assert "its base weight" in chromium.text("because")
     assert "the trust in all clients was zero" in chromium.text("because")
-    told = WORDS["exclusions"]["fell_back"].format(round=3)
-    assert chromium.text("excluded") == told
+    assert chromium.text("excluded") == f"Round 3: {WORDS['exclusions']['fell_back']}."
     assert chromium.errors() == []
 
 

@@ -146,7 +146,16 @@ def causes_of(
     record: RoundRecord, rule: object, attackers: Collection[Client] = ()
 ) -> list[ClientCauses]:
     """Return what the clients of a round got and why, in the record's order."""
-    effects, scales = effects_of(record, rule), scales_of(rule)
+    return explained(record, effects_of(record, rule), scales_of(rule), attackers)
+
+
+def explained(
+    record: RoundRecord,
+    effects: Effects | None,
+    scales: Mapping[str, Scale],
+    attackers: Collection[Client],
+) -> list[ClientCauses]:
+    """Return the same as `causes_of`, of effects and scales that are known already."""
     affinities = effects.affinities if effects else None
     return [
         ClientCauses(
@@ -282,11 +291,11 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
     header = tuple(title_of(name).column for name in columns)
 
     def written(causes: ClientCauses, name: str) -> str:
-        if name in ("client", WORDS["node_column"]):
+        if name in ("client", "node"):
             return str(getattr(causes, name))
         if name == "num_examples":
             return str(causes.num_examples).removesuffix(".0")
-        if name == WORDS["attacker_column"]:
+        if name == "attacker":
             return "attacks" if causes.attacks else "not now" if causes.attacker else ""
         return _number(causes.value(name), title_of(name).digits)
 
@@ -297,7 +306,26 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
 def excluded_nodes_table(record: RoundRecord) -> Table:
     """Return which nodes of another framework have no part in a round, and why."""
     rows = tuple((str(each.node), each.reason) for each in record.excluded_nodes or ())
-    return Table("excluded from the round", (WORDS["node_column"], "because it"), rows)
+    return Table("excluded from the round", ("node", "because it"), rows)
+
+
+def exclusion_lines(record: RoundRecord) -> list[str]:
+    """Return who was excluded from a round, and why its model stayed as it was."""
+    words = WORDS["exclusions"]
+    overflowed, reasons = record.overflowed or (), record.reasons
+    lines = [
+        words["overflowed" if client in overflowed else "client"].format(client=client)
+        for client in record.excluded
+    ]
+    lines += [
+        words["node"].format(node=each.node, reason=each.reason)
+        for each in record.excluded_nodes or ()
+    ]
+    if record.stayed is not None:
+        lines.append(words["kept_model"].format(reason=record.stayed))
+    if reasons is not None and reasons.trust and reasons.fell_back:
+        lines.append(words["fell_back"])
+    return [f"Round {record.round}: {line}." for line in lines]
 
 
 def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
@@ -306,10 +334,10 @@ def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
     client, *columns = WORDS["client_columns"]
     return [
         client,
-        *([WORDS["node_column"]] if any(each.node is not None for each in causes) else []),
+        *(["node"] if any(each.node is not None for each in causes) else []),
         *columns,
         *_shown(causes[0].effects if causes else None),
-        *([WORDS["attacker_column"]] if attacked else []),
+        *(["attacker"] if attacked else []),
     ]
 
 

@@ -39,7 +39,16 @@ from fedcrf.experiments.store import CellResult, Course, PartitionRecord, Store
 from fedcrf.files import write_text
 from fedcrf.objectives import ACCURACY
 from fedcrf.report.effects import Effects, Verdict, effects_of, scales_of, verdicts_of
-from fedcrf.report.explanation import WORDS
+from fedcrf.report.explanation import (
+    WORDS,
+    ClientCauses,
+    columns_of,
+    exclusion_lines,
+    explained,
+    title_of,
+    verdict_line,
+    weight_lines,
+)
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.rules import FedAvg
 from fedcrf.simulation.records import RoundRecord, Rounds
@@ -126,8 +135,16 @@ class Report:
         """What the page's program draws and says; each of what was measured has a figure."""
         drawn = ("name", "measured", "holdings", "cells")
         runs = [{name: getattr(run, name) for name in drawn} for run in self.runs]
-        words = {"words": WORDS, "terms": SCORE_TERMS}  # what each cause counts in the score
-        return {"runs": runs, "measured": self.measured, **words}
+        rounds = [each for run in self.runs for cell in run.cells for each in cell["rounds"]]
+        causes = [each["causes"] for each in rounds if each["causes"] is not None]
+        names = {name for each in causes for name in (*each["values"], *each["factors"])}
+        return {
+            "runs": runs,
+            "measured": self.measured,
+            "terms": SCORE_TERMS,  # what each cause counts in the score
+            "titles": {name: title_of(name) for name in [*WORDS["titles"], *sorted(names)]},
+            "signed": WORDS["signed"],
+        }
 
 
 def _curves_table(measured: Measured) -> Table:
@@ -150,7 +167,7 @@ UNKNOWN = "data, model and local training, which the server does not know"
 """Of a run that another framework carried out."""
 
 MOST_NUMBERS = 4_000_000
-"""Numbers about clients and rounds in one page; about 30 MB unpacked."""
+"""Numbers about clients and rounds in one page; about 45 MB unpacked, with the words about them."""
 
 
 def read_report(folders: Sequence[Path]) -> Report:
@@ -388,37 +405,45 @@ def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
 
 def _cell_trust(course: Course) -> dict[str, Any]:
     """Return who was trusted in the rounds of one cell, as the page's program reads it."""
+    scales, attackers = scales_of(course.rule), course.attackers
     effects = [effects_of(record, course.rule) for record in course.records]
     rounds = zip(course.records, effects, verdicts_of(course.records, effects), strict=True)
     return {
         "method": course.title,
         "seed": course.seed,
-        "rounds": [_round_trust(*each) for each in rounds],
-        "attackers": course.attackers,
-        "scales": scales_of(course.rule),
+        "rounds": [
+            _round_trust(record, seen, explained(record, seen, scales, attackers), verdicts)
+            for record, seen, verdicts in rounds
+        ],
+        "attackers": attackers,
     }
 
 
 def _round_trust(
-    record: RoundRecord, effects: Effects | None, verdicts: Sequence[Verdict]
+    record: RoundRecord,
+    effects: Effects | None,
+    clients: Sequence[ClientCauses],
+    verdicts: Sequence[Verdict],
 ) -> dict[str, Any]:
     """Return who was trusted in one round and why; its lists run over the clients."""
-    if effects is not None and effects.affinities is not None:
-        short = [_series(row, digits=2) for row in effects.affinities]
-        effects = replace(effects, affinities=short)
-    excluded_nodes = [f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()]
+    seen = None
+    if effects is not None:
+        drawn = ("values", "medians", "factors", "named", "scored")
+        seen = {name: getattr(effects, name) for name in drawn}
+        if effects.affinities is not None:
+            seen["affinities"] = [_series(row, digits=2) for row in effects.affinities]
     kept = {"round", "clients", "weight", "base_weight", "excluded"}
+    told = zip(clients, verdicts, strict=True)
     return {
         **record.model_dump(include=kept),
         "examples": record.num_examples,
         # As text: not every whole number is one in the page.
         "nodes": None if record.nodes is None else [str(node) for node in record.nodes],
-        "overflowed": record.overflowed or [],
-        "excluded_nodes": excluded_nodes,
-        "stayed": record.stayed,
         "attackers": record.attackers or [],
-        "causes": effects,
-        "verdicts": verdicts,
+        "causes": seen,
+        "columns": columns_of(clients),
+        "said": [[verdict_line(each, verdict), *weight_lines(each)] for each, verdict in told],
+        "exclusions": exclusion_lines(record),
     }
 
 

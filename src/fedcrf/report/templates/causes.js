@@ -12,14 +12,14 @@ function causeNames(cell) {
   return seen.length ? [...new Set(["trust", ...seen])] : [];
 }
 
-const causeTitle = (cause) => titleOf(cause).name;
+const causeTitle = (cause) => DATA.titles[cause].name;
 
 const causeValue = (round, cause, i) => round.causes?.values[cause]?.[i] ?? null;
 
 // Orange is what speaks against a client, whatever its sign.
 function causeScale(cause, values) {
   const reach = largest(values.map(Math.abs), 1e-12);
-  if (cause === "cosine" || DATA.words.signed.includes(cause)) {
+  if (cause === "cosine" || DATA.signed.includes(cause)) {
     const colours = diverging();
     const [low, middle, high] = colours.map((stop) => stop[1]);
     const turned = [

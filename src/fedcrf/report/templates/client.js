@@ -12,10 +12,11 @@ function effects(round, i, client) {
 }
 
 function whyNoCauses(round, i, client) {
-  const words = DATA.words.undrawn;
-  if (i < 0) return filled(words.absent, { client, round: round.round });
-  if (!round.causes) return words.reasons;
-  return round.excluded.includes(client) ? words.excluded : words.factors;
+  if (i < 0) return `Client ${client} took no part in round ${round.round}.`;
+  if (!round.causes) return "This rule keeps no reasons: only the CRF infers reliabilities.";
+  return round.excluded.includes(client)
+    ? "Its update is not finite: there is nothing to compare."
+    : "What each cause made of the weight is not known.";
 }
 
 function median(values) {

@@ -4,40 +4,26 @@ const FEW_CLIENTS = 12; // all their affinities can be drawn
 const MANY_CLIENTS = 30; // too many to name in the graph
 
 function roundTable(cell, round, chosen) {
-  const columns = roundColumns(cell, round);
+  const { columns } = round;
   const rows = round.clients.map((_, i) => columns.map((name) => written(cell, round, name, i)));
   at("round-table").replaceChildren(table(columns.map(columnName), rows, chosen));
-  at("round-table-text").textContent = columnsExplained(columns);
-}
-
-function roundColumns(cell, { causes, nodes }) {
-  const words = DATA.words;
-  const [client, ...columns] = words.client_columns;
-  return [
-    client,
-    ...(nodes?.length ? [words.node_column] : []),
-    ...columns,
-    ...Object.keys(causes?.values ?? {}).filter((name) => !words.particulars.includes(name)),
-    ...(cell.attackers.length ? [words.attacker_column] : []),
-  ];
+  const titles = columns.map((name) => DATA.titles[name]).filter(({ about }) => about);
+  const explained = titles.map(({ column, about }) => `${column}: ${about}`);
+  at("round-table-text").textContent = `${explained.join("; ")}.`;
 }
 
 function written(cell, round, name, i) {
   if (name === "client") return String(round.clients[i]);
-  if (name === DATA.words.node_column) return round.nodes[i];
+  if (name === "node") return round.nodes[i];
   if (name === "num_examples") return String(round.examples[i]);
   if (name === "multiple") return times(round.weight[i], round.base_weight[i]);
-  if (name === DATA.words.attacker_column) return attacking(cell, round, round.clients[i]);
-  return text((round[name] ?? [])[i] ?? causeValue(round, name, i), titleOf(name).digits);
+  if (name === "attacker") return attacking(cell, round, round.clients[i]);
+  return text((round[name] ?? [])[i] ?? causeValue(round, name, i), DATA.titles[name].digits);
 }
 
-function columnsExplained(columns) {
-  const explained = columns
-    .filter((name) => titleOf(name).about)
-    .map((name) =>
-      filled(DATA.words.column, { title: columnName(name), about: titleOf(name).about }),
-    );
-  return `${explained.join("; ")}.`;
+function attacking(cell, round, client) {
+  if (round.attackers.includes(client)) return "attacks";
+  return cell.attackers.includes(client) ? "not now" : "";
 }
 
 function affinity({ affinities }, i, j) {
@@ -50,7 +36,10 @@ function graph(round, chosen) {
   if (!causes?.affinities || m < 2) {
     clear("graph");
     at("neighbours").replaceChildren();
-    at("graph-text").textContent = whyNoGraph(causes, m);
+    at("graph-text").textContent =
+      m < 2
+        ? "A single client has no neighbours."
+        : "The affinities are not recorded for a round of so many clients.";
     return;
   }
   const near = round.clients.map((_, i) => nearest(causes, i, m));
@@ -84,11 +73,6 @@ function graph(round, chosen) {
   shown.removeAllListeners?.("plotly_click");
   shown.on("plotly_click", ({ points: [point] }) => point.text && choose(point.text, -1));
   at("neighbours").replaceChildren(neighbours(round, chosen, near));
-}
-
-function whyNoGraph(causes, m) {
-  const words = DATA.words.undrawn;
-  return m < 2 ? words.neighbours : words.unrecorded;
 }
 
 function nearest(causes, i, m) {
@@ -171,24 +155,13 @@ function neighbours(round, chosen, near) {
 }
 
 function exclusions(cell) {
-  const words = DATA.words.exclusions;
-  const lines = [];
-  for (const each of cell.rounds) {
-    const { round } = each;
-    for (const client of each.excluded) {
-      const line = each.overflowed.includes(client) ? words.overflowed : words.client;
-      lines.push(filled(line, { round, client }));
-    }
-    for (const node of each.excluded_nodes) lines.push(filled(words.node, { round, node }));
-    if (each.stayed) lines.push(filled(words.kept_model, { round, reason: each.stayed }));
-    if (each.causes?.fell_back) lines.push(filled(words.fell_back, { round }));
-  }
+  const lines = cell.rounds.flatMap((round) => round.exclusions);
   at("excluded").replaceChildren(
     lines.length
       ? element(
           "ul",
           lines.map((line) => element("li", line)),
         )
-      : element("p", words.nobody),
+      : element("p", "No client was excluded in any round."),
   );
 }

@@ -1,13 +1,6 @@
-// The causes of a round in the words of the terminal, and as bars.
+// The causes of a client's weight as bars.
 
 const SMALLEST_FACTOR = 0.001;
-
-const filled = (template, shown) => template.replace(/\{(\w+)\}/g, (_, name) => shown[name]);
-const wording = (choices, value) =>
-  typeof choices === "string"
-    ? choices
-    : (choices.find(([bound]) => bound !== null && value < bound) ?? choices.at(-1))[1];
-const signed = (value, digits) => (known(value) && value >= 0 ? "+" : "") + text(value, digits);
 
 function factorText(value) {
   if (!known(value)) return "–";
@@ -15,48 +8,7 @@ function factorText(value) {
   return text(value, value >= 0.1 ? 2 : 3);
 }
 
-function phrases(cell, round, i) {
-  return (round.causes?.named[i] ?? []).map((cause) => phrase(cell, round.causes, i, cause));
-}
-
-function phrase(cell, causes, i, cause) {
-  const words = DATA.words;
-  const [kind, ...rest] = cause.split(" ");
-  const scale = cell.scales[cause] ?? { tolerance: 0, limit: null, strength: 1 };
-  const value = causes.values[cause]?.[i] ?? null;
-  const number = words.signed.includes(cause) ? signed : text;
-  const more = scale.limit !== null && known(value) && value >= scale.limit;
-  const choices = words.phrases[cause] ?? words.phrases[kind] ?? words.unknown_phrase;
-  return filled(wording(choices, value ?? NaN), {
-    cause,
-    value: number(known(value) ? scale.tolerance + value / scale.strength : null, 2) + (more ? words.or_more : ""),
-    median: number(causes.medians[cause], 2),
-    name: rest.join(" ").replaceAll("_", " "),
-    factor: factorText(causes.factors[cause]?.[i]),
-  });
-}
-
-// How a cause is called; one that is not known goes by its own name.
-function titleOf(cause) {
-  const [kind, ...rest] = cause.split(" ");
-  const title = DATA.words.titles[kind];
-  if (title === undefined || rest.length > 0 !== title.name.includes("{name}"))
-    return { name: cause, about: DATA.words.unknown, column: cause, digits: 2 };
-  const name = filled(title.name, { name: rest.join(" ").replaceAll("_", " ") });
-  return { about: "", column: name, digits: 2, ...title, name };
-}
-
-const columnName = (cause) => titleOf(cause).column;
-
-function clientName(cell, round, client) {
-  if (round.attackers.includes(client)) return filled(DATA.words.attacks, { client });
-  return cell.attackers.includes(client) ? filled(DATA.words.attacker, { client }) : String(client);
-}
-
-function attacking(cell, round, client) {
-  if (round.attackers.includes(client)) return "attacks";
-  return cell.attackers.includes(client) ? "not now" : "";
-}
+const columnName = (cause) => DATA.titles[cause].column;
 
 // A client's bars, and the median client's diamonds on them.
 function besideMedian(client, y, x, medians, shown) {
@@ -89,7 +41,7 @@ function terms({ values, medians }, i, client) {
     const adds = factor * value;
     const middle = factor * medians[name];
     const product = `${text(factor, 1)} × ${text(value, 2)} = ${text(adds, 2)}`;
-    return { adds, middle, label: `${titleOf(name).name}<br>${product}` };
+    return { adds, middle, label: `${DATA.titles[name].name}<br>${product}` };
   });
   const clip = (value) => Math.max(-12, value); // a huge deviation must not hide the others
   const y = bars.map((bar) => bar.label);
@@ -123,7 +75,7 @@ function factors(round, i, client) {
   const bars = names.map((name) => ({
     mine: causes.factors[name][i],
     middle: median(causes.factors[name].filter((value, j) => known(value) && usable[j])),
-    label: `${plain(titleOf(name).name)}<br>× ${factorText(causes.factors[name][i])}`,
+    label: `${plain(DATA.titles[name].name)}<br>× ${factorText(causes.factors[name][i])}`,
   }));
   const y = bars.map((bar) => bar.label);
   const [mine, middle] = besideMedian(
