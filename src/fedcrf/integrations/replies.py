@@ -10,7 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any, Protocol, TypeVar
 
@@ -131,29 +131,27 @@ class Reply(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class TrainReply:
-    """A reply that a rule can use.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TrainReply(ClientReport):
+    """A reply that a rule can use, as the report that it gets.
+
+    The model is views of ``content``, except for what was cast.
 
     Attributes:
+        client: As its evidence, this is settled by `client_reports`.
         node: The node's id; a registered node keeps it, others get a new one in each run.
         partition: The partition that it says it holds; None without one.
         content: What it sent, as it came.
         metrics: The metrics in ``content``.
-        state: Its model, as views of ``content`` except for what was cast.
         casts: Lines for the log: which dtypes were cast to those of the global model.
-        num_examples: Its count of examples, above 0.
-        effective_steps: For FedNova; 1 for other rules.
     """
 
+    client: int = -1
     node: Node
     partition: int | None
     content: Any
     metrics: Metrics
-    state: State
     casts: frozenset[str]
-    num_examples: float
-    effective_steps: float
 
 
 @dataclass(frozen=True)
@@ -404,24 +402,18 @@ def client_reports(
     identities: Identities,
     names: MetricNames,
     evidence: Collection[str] = (),
-) -> tuple[list[TrainReply], list[ClientReport]]:
-    """Return replies and reports in the order of the clients, the same in every run.
+) -> list[TrainReply]:
+    """Return replies with their clients and evidence, by client: in the same order in every run.
 
     The identities get the new nodes; ``evidence`` names what the rule uses.
     """
     identities.settle(replies)
-    ordered = sorted(replies, key=lambda reply: identities.by_node[reply.node])
-    given = names.evidence([reply.metrics for reply in ordered], evidence)
-    return ordered, [
-        ClientReport(
-            client=identities.by_node[reply.node],
-            state=reply.state,
-            num_examples=reply.num_examples,
-            effective_steps=reply.effective_steps,
-            evidence=own,
-        )
-        for reply, own in zip(ordered, given, strict=True)
+    given = names.evidence([reply.metrics for reply in replies], evidence)
+    reports = [
+        replace(reply, client=identities.by_node[reply.node], evidence=own)
+        for reply, own in zip(replies, given, strict=True)
     ]
+    return sorted(reports, key=lambda report: report.client)
 
 
 def small_numbers(reports: Sequence[ClientReport]) -> list[int]:
