@@ -96,9 +96,10 @@ const chosenName = (select) => select.selectedOptions[0]?.textContent;
 // purged meanwhile. So `clear` waits, and does nothing where something new was drawn since.
 const drawings = new Map();
 
-function clear(id) {
+function clear(id, why) {
   const latest = drawings.get(id);
   latest?.then(() => drawings.get(id) === latest && Plotly.purge(at(id)));
+  at(`${id}-text`).textContent = why;
 }
 
 function draw(id, traces, layout, summary) {
@@ -144,8 +145,8 @@ function draw(id, traces, layout, summary) {
 const narrow = () => document.documentElement.clientWidth < 520;
 const rowsHeight = (count, each) => Math.min(760, 90 + Math.max(4, count) * each);
 const LEGEND = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } };
-const diverging = () => [
-  [0, colour("low")],
+const diverging = (from = "low", to = "high") => [
+  [0, colour(from)],
   [0.5, colour("middle")],
-  [1, colour("high")],
+  [1, colour(to)],
 ];

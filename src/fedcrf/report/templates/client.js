@@ -5,10 +5,7 @@ function effects(round, i, client) {
   const seen = i >= 0 && !round.excluded.includes(client) ? round.causes : null;
   if (seen?.scored) terms(seen, i, client);
   else if (Object.keys(seen?.factors ?? {}).length) factors(round, i, client);
-  else {
-    clear("causes");
-    at("causes-text").textContent = whyNoCauses(round, i, client);
-  }
+  else clear("causes", whyNoCauses(round, i, client));
 }
 
 function whyNoCauses(round, i, client) {
@@ -30,10 +27,7 @@ function course(cell, place, client) {
   const absent = cell.rounds.some((round) => !round.clients.includes(client));
   const line = (name, value, color, dash, yaxis = "y") => ({
     x: rounds,
-    y: cell.rounds.map((round) => {
-      const i = round.clients.indexOf(client);
-      return i < 0 ? null : (value(round, i) ?? null);
-    }),
+    y: overRounds(cell, client, value),
     name,
     mode: absent ? "lines+markers" : "lines", // a round between two others is no line
     marker: { color, size: 5 },

@@ -34,12 +34,9 @@ function graph(round, chosen) {
   const { causes } = round;
   const m = round.clients.length;
   if (!causes?.affinities || m < 2) {
-    clear("graph");
+    const large = "The affinities are not recorded for a round of so many clients.";
+    clear("graph", m < 2 ? "A single client has no neighbours." : large);
     at("neighbours").replaceChildren();
-    at("graph-text").textContent =
-      m < 2
-        ? "A single client has no neighbours."
-        : "The affinities are not recorded for a round of so many clients.";
     return;
   }
   const near = round.clients.map((_, i) => nearest(causes, i, m));
@@ -69,9 +66,7 @@ function graph(round, chosen) {
     `(at most ${strongest.toPrecision(2)} in this round)` +
     (m > FEW_CLIENTS ? "; only each client's three nearest are drawn." : ".");
   draw("graph", [...lines(edges, strongest, m), circles(round, chosen, near)], layout, summary);
-  const shown = at("graph");
-  shown.removeAllListeners?.("plotly_click");
-  shown.on("plotly_click", ({ points: [point] }) => point.text && choose(point.text, -1));
+  onClick("graph", (point) => point.text && choose(point.text, -1));
   at("neighbours").replaceChildren(neighbours(round, chosen, near));
 }
 

@@ -111,8 +111,7 @@ function holdings() {
   );
   const held = run.holdings[Number(at("labels-seed").value)];
   if (!held) {
-    clear("holdings");
-    at("holdings-text").textContent = "What the clients hold is not recorded.";
+    clear("holdings", "What the clients hold is not recorded.");
     at("holdings-table").replaceChildren();
     return;
   }

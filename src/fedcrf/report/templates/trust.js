@@ -55,6 +55,13 @@ const clientsOf = (cell) =>
 const chosenClient = (cell) =>
   clientsOf(cell).find((each) => String(each) === chosenName(at("client")));
 
+// What is known of a client in every round; null where it took no part.
+const overRounds = (cell, client, value) =>
+  cell.rounds.map((round) => {
+    const i = round.clients.indexOf(client);
+    return i < 0 ? null : (value(round, i) ?? null);
+  });
+
 function multiple(round, i) {
   const weight = round.weight[i];
   const base = round.base_weight[i];
@@ -62,11 +69,7 @@ function multiple(round, i) {
 }
 
 function meanMultiple(cell, client) {
-  const logs = [];
-  for (const round of cell.rounds) {
-    const times = multiple(round, round.clients.indexOf(client));
-    if (times > 0) logs.push(Math.log2(times));
-  }
+  const logs = overRounds(cell, client, multiple).filter((times) => times > 0).map(Math.log2);
   return logs.length ? 2 ** (sum(logs) / logs.length) : null;
 }
 
@@ -76,9 +79,7 @@ function leastTrusted(cell, clients) {
 }
 
 function leastTrustedRound(cell, client) {
-  const all = cell.rounds.map(
-    (round) => multiple(round, round.clients.indexOf(client)) ?? Infinity,
-  );
+  const all = overRounds(cell, client, multiple).map((times) => times ?? Infinity);
   return all.indexOf(Math.min(...all));
 }
 
