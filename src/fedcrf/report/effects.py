@@ -80,6 +80,7 @@ class Effects:
             a reliability, and affinities tie the clients.
         affinities: Row i of their matrix from column i + 1 on, where the record has them.
         fell_back: Whether all expected labels were zero, so that weights are the base weights.
+        scales: By cause what its evidence's numbers are to be read with.
     """
 
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -89,6 +90,7 @@ class Effects:
     scored: bool = False
     affinities: Sequence[Sequence[float]] | None = None
     fell_back: bool = False
+    scales: Mapping[str, Scale] = field(default_factory=dict)
 
 
 def effects_of(record: RoundRecord, rule: object) -> Effects | None:
@@ -108,14 +110,21 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
     named = [
         _named(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
     ]
-    return Effects(values, medians, factors, named, scored, reasons.affinities, reasons.fell_back)
+    return Effects(
+        values,
+        medians,
+        factors,
+        named,
+        scored,
+        reasons.affinities,
+        reasons.fell_back,
+        _scales(rule),
+    )
 
 
-def scales_of(rule: object) -> dict[str, Scale]:
-    """Return by cause what its evidence's numbers are to be read with."""
-    rule = plain_rule(rule)
+def _scales(rule: object) -> dict[str, Scale]:
     if isinstance(rule, RobustCRF):
-        return {"norm": Scale(limit=NormEvidence.limit), **scales_of(rule.reported)}
+        return {"norm": Scale(limit=NormEvidence.limit), **_scales(rule.reported)}
     if isinstance(rule, EvidenceCRF):
         scale = Scale(rule.evidence_threshold, rule.evidence_limit, rule.evidence_strength)
         return {f"{REPORTED} {rule.evidence}": scale}

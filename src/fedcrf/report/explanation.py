@@ -10,7 +10,7 @@ import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from importlib import resources
 from pathlib import Path
@@ -31,7 +31,6 @@ from fedcrf.report.effects import (
     Verdict,
     effects_of,
     last_verdicts,
-    scales_of,
 )
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Client, RoundRecord
@@ -94,8 +93,6 @@ class ClientCauses:
     # The round's causes and what they made of its weights; None where it has none
     effects: Effects | None = None
     place: int = 0  # the client's place in the effects' lists
-    # What the evidence's numbers are to be read with, by cause
-    scales: Mapping[str, Scale] = field(default_factory=dict)
     attacks: bool = False  # whether it attacked in this round
     attacker: bool = False  # whether it is one of the run's attackers, in this round or another
     # Its id in the framework that carried out the run, if another did
@@ -105,11 +102,6 @@ class ClientCauses:
     def multiple(self) -> float:
         """The weight as a multiple of FedAvg's; NaN where that is 0."""
         return self.weight / self.base_weight if self.base_weight > 0 else math.nan
-
-    @property
-    def named(self) -> Sequence[str]:
-        """The causes of its weight that are worth a word, the most effective first."""
-        return self.effects.named[self.place] if self.effects else ()
 
     def seen(self, cause: str) -> float:
         """Return what the field saw of a cause; NaN where that is not known."""
@@ -146,16 +138,13 @@ def causes_of(
     record: RoundRecord, rule: object, attackers: Collection[Client] = ()
 ) -> list[ClientCauses]:
     """Return what the clients of a round got and why, in the record's order."""
-    return explained(record, effects_of(record, rule), scales_of(rule), attackers)
+    return explained(record, effects_of(record, rule), attackers)
 
 
 def explained(
-    record: RoundRecord,
-    effects: Effects | None,
-    scales: Mapping[str, Scale],
-    attackers: Collection[Client],
+    record: RoundRecord, effects: Effects | None, attackers: Collection[Client]
 ) -> list[ClientCauses]:
-    """Return the same as `causes_of`, of effects and scales that are known already."""
+    """Return the same as `causes_of`, of effects that are known already."""
     affinities = effects.affinities if effects else None
     return [
         ClientCauses(
@@ -168,7 +157,6 @@ def explained(
             neighbours=_neighbours(record.clients, affinities, i),
             effects=effects,
             place=i,
-            scales=scales,
             attacks=client in (record.attackers or ()),
             attacker=client in attackers,
             node=record.nodes[i] if record.nodes else None,
@@ -241,10 +229,13 @@ def client_name(causes: ClientCauses) -> str:
 
 def phrases(causes: ClientCauses) -> list[str]:
     """Return the causes of a client's weight in words, the most effective first."""
-    known, lines = WORDS["phrases"], []
-    for cause in causes.named:
+    known, effects = WORDS["phrases"], causes.effects
+    if effects is None:
+        return []
+    lines = []
+    for cause in effects.named[causes.place]:
         kind, _, name = cause.partition(" ")
-        value, scale = causes.seen(cause), causes.scales.get(cause, Scale())
+        value, scale = causes.seen(cause), effects.scales.get(cause, Scale())
         chosen = wording(known.get(cause) or known.get(kind, WORDS["unknown_phrase"]), value)
         number = _signed if cause in WORDS["signed"] else _number
         more = WORDS["or_more"] if value >= scale.limit else ""

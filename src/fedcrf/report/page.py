@@ -38,7 +38,7 @@ from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import CellResult, Course, PartitionRecord, Store
 from fedcrf.files import write_text
 from fedcrf.objectives import ACCURACY
-from fedcrf.report.effects import Effects, Verdict, effects_of, scales_of, verdicts_of
+from fedcrf.report.effects import Effects, Verdict, effects_of, verdicts_of
 from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,
@@ -405,17 +405,16 @@ def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
 
 def _cell_trust(course: Course) -> dict[str, Any]:
     """Return who was trusted in the rounds of one cell, as the page's program reads it."""
-    scales, attackers = scales_of(course.rule), course.attackers
     effects = [effects_of(record, course.rule) for record in course.records]
     rounds = zip(course.records, effects, verdicts_of(course.records, effects), strict=True)
     return {
         "method": course.title,
         "seed": course.seed,
         "rounds": [
-            _round_trust(record, seen, explained(record, seen, scales, attackers), verdicts)
+            _round_trust(record, seen, explained(record, seen, course.attackers), verdicts)
             for record, seen, verdicts in rounds
         ],
-        "attackers": attackers,
+        "attackers": course.attackers,
     }
 
 
