@@ -63,12 +63,18 @@ class Title:
 
 def title_of(cause: str) -> Title:
     """Return how tables and charts call a cause; one that is not known goes by its own name."""
-    kind, _, name = cause.partition(" ")
-    title = WORDS["titles"].get(kind)
+    title, name = entry("titles", cause)
     if title is None or bool(name) != ("{name}" in title["name"]):
         return Title(cause, WORDS["unknown"], cause)
-    called = title["name"].format(name=name.replace("_", " "))
+    called = title["name"].format(name=name)
     return Title(**{"column": called, **title, "name": called})
+
+
+def entry(section: str, cause: str, unknown: Any = None) -> tuple[Any, str]:
+    """Return what a section of `WORDS` has for a cause, or for its first word; and the others."""
+    kind, _, name = cause.partition(" ")
+    words = WORDS[section]
+    return words.get(cause) or words.get(kind, unknown), name.replace("_", " ")
 
 
 def wording(choices: str | Sequence[tuple[float, str]], value: float) -> str:
@@ -179,9 +185,8 @@ def verdict_line(causes: ClientCauses, verdict: Verdict) -> str:
 
 def reason_in_words(reason: str) -> str:
     """Return why a client is not trusted: a cause, in words of every day."""
-    kind, _, name = reason.partition(" ")
-    words = WORDS["reasons"].get(reason) or WORDS["reasons"].get(kind, WORDS["unknown_reason"])
-    return str(words.format(cause=reason, name=name.replace("_", " ")))
+    words, name = entry("reasons", reason, WORDS["unknown_reason"])
+    return str(words.format(cause=reason, name=name))
 
 
 def sentence(line: str) -> str:
@@ -229,21 +234,20 @@ def client_name(causes: ClientCauses) -> str:
 
 def phrases(causes: ClientCauses) -> list[str]:
     """Return the causes of a client's weight in words, the most effective first."""
-    known, effects = WORDS["phrases"], causes.effects
+    effects = causes.effects
     if effects is None:
         return []
     lines = []
     for cause in effects.named[causes.place]:
-        kind, _, name = cause.partition(" ")
+        words, name = entry("phrases", cause, WORDS["unknown_phrase"])
         value, scale = causes.seen(cause), effects.scales.get(cause, Scale())
-        chosen = wording(known.get(cause) or known.get(kind, WORDS["unknown_phrase"]), value)
         number = _signed if cause in WORDS["signed"] else _number
         more = WORDS["or_more"] if value >= scale.limit else ""
-        said = chosen.format(
+        said = wording(words, value).format(
             cause=cause,
             value=number(scale.measured(value), 2) + more,
             median=number(causes.median(cause), 2),
-            name=name.replace("_", " "),
+            name=name,
             factor=_factor(causes.factor(cause)),
         )
         lines.append(said)

@@ -451,9 +451,7 @@ def _series(values: Iterable[float], digits: int = 6) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-PROGRAM = (
-    "base", "overview", "trust", "field", "weights", "causes", "client", "clients", "begin",
-)  # fmt: skip
+PROGRAM = ("base", "overview", "trust", "weights", "causes", "client", "clients", "begin")
 """The page's program, in the order in which its parts need each other."""
 
 

@@ -35,22 +35,18 @@ function element(kind, content, attributes = {}) {
   return made;
 }
 
+function list(lines) {
+  const items = lines.map((line) => element("li", line));
+  return element("ul", items);
+}
+
 function table(header, rows, chosen = -1) {
-  const head = element(
-    "tr",
-    header.map((name) => element("th", name, { scope: "col" })),
-  );
-  const body = rows.map((row, number) => {
-    const cells = row.map((cell, i) =>
-      i ? element("td", cell) : element("th", cell, { scope: "row" }),
-    );
-    return element(
-      "tr",
-      cells,
-      number === chosen ? { class: "chosen", "aria-current": "true" } : {},
-    );
+  const names = header.map((name) => element("th", name, { scope: "col" }));
+  const body = rows.map(([first, ...others], number) => {
+    const cells = [element("th", first, { scope: "row" }), ...others.map((each) => element("td", each))];
+    return element("tr", cells, number === chosen ? { class: "chosen", "aria-current": "true" } : {});
   });
-  return element("table", [element("thead", head), element("tbody", body)]);
+  return element("table", [element("thead", element("tr", names)), element("tbody", body)]);
 }
 
 // The digits of base 85, as RFC 1924 has them but for the signs that HTML has a use for.
@@ -135,10 +131,8 @@ function draw(id, traces, layout, summary) {
     { displayModeBar: false, responsive: true },
   );
   const before = drawings.get(id);
-  drawings.set(
-    id,
-    drawing.then(() => before),
-  );
+  const both = drawing.then(() => before);
+  drawings.set(id, both);
   at(`${id}-text`).textContent = summary;
 }
 

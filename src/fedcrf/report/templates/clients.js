@@ -49,10 +49,8 @@ function graph(round, chosen) {
           : near[i].slice(0, 3).includes(j) || near[j].slice(0, 3).includes(i)
       )
         edges.push([i, j, affinity(causes, i, j)]);
-  const strongest = largest(
-    edges.map(([, , value]) => value),
-    1e-12,
-  );
+  const values = edges.map(([, , value]) => value);
+  const strongest = largest(values, 1e-12);
   const hidden = { visible: false, range: [-1.35, 1.35] };
   const layout = {
     height: 420,
@@ -151,12 +149,6 @@ function neighbours(round, chosen, near) {
 
 function exclusions(cell) {
   const lines = cell.rounds.flatMap((round) => round.exclusions);
-  at("excluded").replaceChildren(
-    lines.length
-      ? element(
-          "ul",
-          lines.map((line) => element("li", line)),
-        )
-      : element("p", "No client was excluded in any round."),
-  );
+  const nobody = element("p", "No client was excluded in any round.");
+  at("excluded").replaceChildren(lines.length ? list(lines) : nobody);
 }

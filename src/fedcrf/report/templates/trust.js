@@ -11,11 +11,8 @@ function chooseRun() {
 
 function chooseMethod() {
   const cells = trustRun().cells.filter((cell) => cell.method === chosenName(at("trust-method")));
-  fill(
-    at("trust-seed"),
-    cells.map((cell) => cell.seed),
-    chosenName(at("trust-seed")),
-  );
+  const seeds = cells.map((cell) => cell.seed);
+  fill(at("trust-seed"), seeds, chosenName(at("trust-seed")));
   chooseSeed();
 }
 
@@ -87,10 +84,7 @@ function because(round, client, i) {
   const [verdict, ...lines] = i < 0 ? [`client ${client} took no part`] : round.said[i];
   at("because").replaceChildren(
     element("p", `Round ${round.round}, ${verdict}.`),
-    element(
-      "ul",
-      lines.map((line) => element("li", line.replaceAll("× ", "×\u00a0"))),
-    ),
+    list(lines.map((line) => line.replaceAll("× ", "×\u00a0"))),
   );
 }
 
