@@ -81,6 +81,7 @@ class Effects:
         affinities: Row i of their matrix from column i + 1 on, where the record has them.
         fell_back: Whether all expected labels were zero, so that weights are the base weights.
         scales: By cause what its evidence's numbers are to be read with.
+        clients: Those that the lists run over.
     """
 
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Effects:
     affinities: Sequence[Sequence[float]] | None = None
     fell_back: bool = False
     scales: Mapping[str, Scale] = field(default_factory=dict)
+    clients: Sequence[Client] = ()
 
 
 def effects_of(record: RoundRecord, rule: object) -> Effects | None:
@@ -119,6 +121,7 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
         reasons.affinities,
         reasons.fell_back,
         _scales(rule),
+        record.clients,
     )
 
 

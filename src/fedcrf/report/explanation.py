@@ -94,8 +94,6 @@ class ClientCauses:
     base_weight: float  # its FedAvg share
     excluded: bool = False  # whether its update was excluded because it is not finite
     overflowed: bool = False  # whether it is finite, and its squared length is not
-    # The clients that it has affinities A_ij with, the largest first
-    neighbours: tuple[tuple[Client, float], ...] = ()
     # The round's causes and what they made of its weights; None where it has none
     effects: Effects | None = None
     place: int = 0  # the client's place in the effects' lists
@@ -108,6 +106,19 @@ class ClientCauses:
     def multiple(self) -> float:
         """The weight as a multiple of FedAvg's; NaN where that is 0."""
         return self.weight / self.base_weight if self.base_weight > 0 else math.nan
+
+    @property
+    def neighbours(self) -> list[tuple[Client, float]]:
+        """The clients that it has affinities A_ij with, and these, the largest first."""
+        if self.effects is None or self.effects.affinities is None:
+            return []
+        rows, i = self.effects.affinities, self.place  # row i begins at column i + 1
+        values = [
+            (client, rows[min(i, j)][abs(i - j) - 1])
+            for j, client in enumerate(self.effects.clients)
+            if j != i
+        ]
+        return sorted([pair for pair in values if pair[1] > 0], key=lambda pair: -pair[1])
 
     def seen(self, cause: str) -> float:
         """Return what the field saw of a cause; NaN where that is not known."""
@@ -151,7 +162,6 @@ def explained(
     record: RoundRecord, effects: Effects | None, attackers: Collection[Client]
 ) -> list[ClientCauses]:
     """Return the same as `causes_of`, of effects that are known already."""
-    affinities = effects.affinities if effects else None
     return [
         ClientCauses(
             client=client,
@@ -160,7 +170,6 @@ def explained(
             base_weight=record.base_weight[i],
             excluded=client in record.excluded,
             overflowed=client in (record.overflowed or ()),
-            neighbours=_neighbours(record.clients, affinities, i),
             effects=effects,
             place=i,
             attacks=client in (record.attackers or ()),
@@ -377,19 +386,6 @@ def neighbours_table(causes: ClientCauses) -> Table:
     """Return a client's nearest neighbours and their affinities."""
     rows = [(str(client), f"{value:.3g}") for client, value in causes.neighbours[:NEAREST]]
     return Table("its nearest neighbours", ("client", "affinity"), tuple(rows))
-
-
-def _neighbours(
-    clients: Sequence[Client], rows: Sequence[Sequence[float]] | None, i: int
-) -> tuple[tuple[Client, float], ...]:
-    """Return those that have an affinity, the largest first; row i begins at column i + 1."""
-    if rows is None:
-        return ()
-    values = [
-        (client, rows[min(i, j)][abs(i - j) - 1]) for j, client in enumerate(clients) if j != i
-    ]
-    tied = [(client, value) for client, value in values if value > 0]
-    return tuple(sorted(tied, key=lambda pair: -pair[1]))
 
 
 def _signed(value: float, digits: int = 2) -> str:
