@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -76,7 +76,7 @@ def list_entries(title: str, entries: dict[str, str]) -> None:
         say(f"  {name:<{width}}  {line}")
 
 
-def print_tables(tables: Sequence[Table], form: TableForm = "terminal") -> None:
+def print_tables(tables: Iterable[Table], form: TableForm = "terminal") -> None:
     """Print the tables that have rows, one after the other."""
     texts = []
     for table in tables:
@@ -291,13 +291,7 @@ def robustness(
 ) -> None:
     """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
     workplace = _workplace(place)
-    from fedcrf.experiments.analysis.conditions import (
-        Place,
-        other_notices,
-        stale_notices,
-        summary_table,
-        write_suite,
-    )
+    from fedcrf.experiments.analysis import conditions
     from fedcrf.experiments.grid import run_suite
     from fedcrf.experiments.results import held, suite_cells
     from fedcrf.experiments.settings import setting
@@ -318,12 +312,12 @@ def robustness(
         store.check_suite(begun=True)
     shown = held(whole, asked, store)
     cells = suite_cells(shown, store)
-    tables = [summary_table(Place(shown, cells, partition)) for partition in shown.partitions]
-    print_tables(tables, "latex" if latex else "terminal")
-    for line in [*other_notices(cells), *stale_notices(cells)]:
+    places = [conditions.Place(shown, cells, partition) for partition in shown.partitions]
+    print_tables(map(conditions.summary_table, places), "latex" if latex else "terminal")
+    for line in [*conditions.other_notices(cells), *conditions.stale_notices(cells)]:
         say(line)
     with _failing(failed):
-        list_files(write_suite(shown, cells, store.path))
+        list_files(conditions.write_suite(shown, cells, store.path))
 
 
 def _carry_out(

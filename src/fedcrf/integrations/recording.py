@@ -51,8 +51,14 @@ class Recorder:
                 "or a new one"
             )
         check_folder(parent, "name another as record_to")
-        self._parent, self._rule = parent, rule
-        self._framework, self._strategy = framework, strategy
+        self._parent = parent
+        self._description = Description(
+            framework=framework,
+            strategy=strategy,
+            rule=rule.name,
+            settings=rule_settings(rule),
+            provenance=provenance(torch.device("cpu")),
+        )
         self._run: RecordedRun | None = None
         self._trained_at = math.nan
 
@@ -72,14 +78,7 @@ class Recorder:
             before.go_on()
             self._run = before
             return before.path
-        description = Description(
-            framework=self._framework,
-            strategy=self._strategy,
-            rule=self._rule.name,
-            settings=rule_settings(self._rule),
-            provenance=provenance(torch.device("cpu")),
-        )
-        self._run = RecordedRun.begin(self._parent, description, datetime.now(UTC))
+        self._run = RecordedRun.begin(self._parent, self._description, datetime.now(UTC))
         return self._run.path
 
     def trained(self, decision: Decision, losses: Sequence[float]) -> None:

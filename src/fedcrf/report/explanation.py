@@ -10,7 +10,7 @@ import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from importlib import resources
 from pathlib import Path
@@ -94,8 +94,8 @@ class ClientCauses:
     base_weight: float  # its FedAvg share
     excluded: bool = False  # whether its update was excluded because it is not finite
     overflowed: bool = False  # whether it is finite, and its squared length is not
-    # The round's causes and what they made of its weights; None where it has none
-    effects: Effects | None = None
+    # The round's causes and what they made of its weights, as far as they are known
+    effects: Effects = field(default_factory=Effects)
     place: int = 0  # the client's place in the effects' lists
     attacks: bool = False  # whether it attacked in this round
     attacker: bool = False  # whether it is one of the run's attackers, in this round or another
@@ -110,19 +110,17 @@ class ClientCauses:
     @property
     def neighbours(self) -> list[tuple[Client, float]]:
         """The clients that it has affinities A_ij with, and these, the largest first."""
-        if self.effects is None or self.effects.affinities is None:
-            return []
         rows, i = self.effects.affinities, self.place  # row i begins at column i + 1
         values = [
             (client, rows[min(i, j)][abs(i - j) - 1])
             for j, client in enumerate(self.effects.clients)
-            if j != i
+            if rows is not None and j != i
         ]
         return sorted([pair for pair in values if pair[1] > 0], key=lambda pair: -pair[1])
 
     def seen(self, cause: str) -> float:
         """Return what the field saw of a cause; NaN where that is not known."""
-        values = self.effects.values if self.effects else {}
+        values = self.effects.values
         return values[cause][self.place] if cause in values else math.nan
 
     def value(self, name: str) -> float:
@@ -132,7 +130,7 @@ class ClientCauses:
 
     def median(self, cause: str) -> float:
         """Return the median of a cause over the round's clients; NaN where that is not known."""
-        return self.effects.medians.get(cause, math.nan) if self.effects else math.nan
+        return self.effects.medians.get(cause, math.nan)
 
     def term(self, cause: str) -> float:
         """Return what a cause adds to the score of the reliability."""
@@ -140,7 +138,7 @@ class ClientCauses:
 
     def factor(self, cause: str) -> float:
         """Return what a cause made of the weight; NaN where that is not known."""
-        factors = self.effects.factors if self.effects else {}
+        factors = self.effects.factors
         return factors[cause][self.place] if cause in factors else math.nan
 
 
@@ -170,7 +168,7 @@ def explained(
             base_weight=record.base_weight[i],
             excluded=client in record.excluded,
             overflowed=client in (record.overflowed or ()),
-            effects=effects,
+            effects=effects or Effects(),
             place=i,
             attacks=client in (record.attackers or ()),
             attacker=client in attackers,
@@ -243,10 +241,7 @@ def client_name(causes: ClientCauses) -> str:
 
 def phrases(causes: ClientCauses) -> list[str]:
     """Return the causes of a client's weight in words, the most effective first."""
-    effects = causes.effects
-    if effects is None:
-        return []
-    lines = []
+    effects, lines = causes.effects, []
     for cause in effects.named[causes.place]:
         words, name = entry("phrases", cause, WORDS["unknown_phrase"])
         value, scale = causes.seen(cause), effects.scales.get(cause, Scale())
@@ -270,7 +265,7 @@ def _template(causes: ClientCauses) -> str:
         return "overflowed" if causes.overflowed else "excluded"
     if math.isnan(causes.weight):
         return "weightless"
-    if effects is None:
+    if not effects.values:
         return "unexplained"
     if effects.fell_back:
         return "fell_back"
@@ -340,15 +335,14 @@ def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
         client,
         *(["node"] if any(each.node is not None for each in causes) else []),
         *columns,
-        *_shown(causes[0].effects if causes else None),
+        *(_shown(causes[0].effects) if causes else []),
         *(["attacker"] if attacked else []),
     ]
 
 
-def _shown(effects: Effects | None) -> list[str]:
+def _shown(effects: Effects) -> list[str]:
     """Return the causes that tables show; not those that say how much of another one counts."""
-    seen = effects.values if effects else ()
-    return [name for name in seen if name not in WORDS["particulars"]]
+    return [name for name in effects.values if name not in WORDS["particulars"]]
 
 
 def causes_table(causes: ClientCauses) -> Table:
@@ -358,7 +352,7 @@ def causes_table(causes: ClientCauses) -> Table:
     multiplies the weight. Without a row where the causes are not known.
     """
     effects = causes.effects
-    if effects is None or causes.excluded:
+    if not effects.values or causes.excluded:
         return Table("", (), ())
     if effects.scored:
         title, last = "what makes its reliability", "adds to the score"
