@@ -84,29 +84,16 @@ class MetricNames(Settings):
             if not names or not all(isinstance(name, str) for name in names):
                 raise FedcrfError(f"{field.name} is {given!r}: give the name of a metric")
 
-    def check(self, evidence: Iterable[str]) -> None:
-        """Raise a `FedcrfError` if no metric has evidence of one of these names."""
-        for name in evidence:
-            if name not in self._evidence:
-                raise unknown_name("evidence", name, self._evidence)
+    def of_evidence(self, name: str) -> Names:
+        """Return the names of the train metric that is evidence for rules.
 
-    def evidence(self, records: Sequence[Metrics], names: Iterable[str]) -> list[dict[str, float]]:
-        """Return the evidence of these names in a round's replies; NaN where one gives none."""
-        columns = {name: numbers(records, self._evidence[name]) for name in names}
-        return [{name: column[i] for name, column in columns.items()} for i in range(len(records))]
-
-    def missing(self, name: str) -> str:
-        """Return the warning for evidence that no client gives."""
-        given = self._evidence[name]
-        metric = given if isinstance(given, str) else given[0]
-        return (
-            f"no client gives a finite train metric '{metric}': the rule weighs without the "
-            f"evidence '{name}'; let the clients send it, or name another in MetricNames"
-        )
-
-    @property
-    def _evidence(self) -> Mapping[str, Names]:
-        return {RESIDUAL_LOSS: self.residual_loss, LABEL_DIVERGENCE: self.label_divergence}
+        Raises:
+            FedcrfError: No metric is evidence of this name.
+        """
+        known = {RESIDUAL_LOSS: self.residual_loss, LABEL_DIVERGENCE: self.label_divergence}
+        if name not in known:
+            raise unknown_name("evidence", name, known)
+        return known[name]
 
 
 class Reply(Protocol):
@@ -405,13 +392,19 @@ def client_reports(
 ) -> list[TrainReply]:
     """Return replies with their clients and evidence, by client: in the same order in every run.
 
-    The identities get the new nodes; ``evidence`` names what the rule uses.
+    The identities get the new nodes; ``evidence`` names what the rule uses. It is NaN where a reply
+    gives none.
     """
     identities.settle(replies)
-    given = names.evidence([reply.metrics for reply in replies], evidence)
+    records = [reply.metrics for reply in replies]
+    given = {name: numbers(records, names.of_evidence(name)) for name in evidence}
     reports = [
-        replace(reply, client=identities.by_node[reply.node], evidence=own)
-        for reply, own in zip(replies, given, strict=True)
+        replace(
+            reply,
+            client=identities.by_node[reply.node],
+            evidence={name: values[i] for name, values in given.items()},
+        )
+        for i, reply in enumerate(replies)
     ]
     return sorted(reports, key=lambda report: report.client)
 

@@ -115,7 +115,8 @@ class RuleServer:
         names = MetricNames() if metric_names is None else metric_names
         if not isinstance(names, MetricNames):
             raise FedcrfError(f"metric_names is {names!r}: give MetricNames(...)")
-        names.check(rule.wanted_evidence)
+        for evidence in rule.wanted_evidence:
+            names.of_evidence(evidence)  # an error where there is none
         for name, path in {"record_to": record_to, "checkpoint_to": checkpoint_to}.items():
             if path is not None:
                 check_path(name, path)
@@ -366,7 +367,13 @@ class RuleServer:
         for name in self.rule.wanted_evidence:
             values = [reply.evidence[name] for reply in decision.replies]
             if values and not np.isfinite(values).any():
-                once.append(self.metric_names.missing(name))
+                given = self.metric_names.of_evidence(name)
+                metric = given if isinstance(given, str) else given[0]
+                once.append(
+                    f"no client gives a finite train metric '{metric}': the rule weighs without "
+                    f"the evidence '{name}'; let the clients send it, or name another in "
+                    "MetricNames"
+                )
         self._warn([line for line in once if line not in self._warned])
         self._warned.update(once)
 
