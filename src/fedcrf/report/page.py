@@ -70,14 +70,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What was measured on the validation parts: accuracy, loss, or a metric of the user's."""
-
-    name: str
-    curves: Sequence[Curve]
-
-
-@dataclass(frozen=True)
 class RunContent:
     """What is shown of one run."""
 
@@ -90,14 +82,15 @@ class RunContent:
     details: Table | None  # what stands behind the results; None where that is not known
     damaged: bool  # whether files of it are damaged or do not belong to it
     description: str  # the resolved run file
-    measured: Sequence[Measured]
+    # By name what was measured on the validation parts: accuracy, loss, or a metric of the user's
+    measured: Mapping[str, Sequence[Curve]]
     cells: Sequence[Mapping[str, Any]]  # who was trusted in each, as `_cell_trust` has it
     holdings: Sequence[PartitionRecord] = ()
 
     @property
     def curves(self) -> list[Table]:
         """What was measured over the rounds, in numbers."""
-        return [_curves_table(each) for each in self.measured]
+        return [_curves_table(*each) for each in self.measured.items()]
 
 
 @dataclass(frozen=True)
@@ -117,13 +110,13 @@ class Report:
     @property
     def measured(self) -> list[str]:
         """Names of what was measured in any run, each once; a regression has no accuracy."""
-        return list(dict.fromkeys(each.name for run in self.runs for each in run.measured))
+        return list(dict.fromkeys(name for run in self.runs for name in run.measured))
 
     @property
     def over_seeds(self) -> bool:
         """Whether a curve is a mean over several seeds."""
-        measured = (each for run in self.runs for each in run.measured)
-        return any(curve.seeds > 1 for each in measured for curve in each.curves)
+        measured = (curves for run in self.runs for curves in run.measured.values())
+        return any(curve.seeds > 1 for curves in measured for curve in curves)
 
     @property
     def damaged(self) -> bool:
@@ -147,12 +140,11 @@ class Report:
         }
 
 
-def _curves_table(measured: Measured) -> Table:
+def _curves_table(what: str, curves: Sequence[Curve]) -> Table:
     """Return a few rounds of the curves in numbers; a run that has stopped keeps its best."""
-    curves = measured.curves
     length = max(len(curve.mean) for curve in curves)
     rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length] + [length]
-    form = ".3f" if measured.name in (ACCURACY, LOSS) else ".4g"
+    form = ".3f" if what in (ACCURACY, LOSS) else ".4g"
     rows = []
     for curve in curves:
         values = [curve.mean[min(number, len(curve.mean)) - 1] for number in rounds]
@@ -160,7 +152,7 @@ def _curves_table(measured: Measured) -> Table:
         rows.append((curve.name, *texts))
     named = max((curve.rounds for curve in curves), key=len)
     header = ("method", *(f"round {named[number - 1]}" for number in rounds))
-    return Table(f"Validation {measured.name} over the rounds", header, tuple(rows))
+    return Table(f"Validation {what} over the rounds", header, tuple(rows))
 
 
 UNKNOWN = "data, model and local training, which the server does not know"
@@ -379,11 +371,11 @@ def _drawn(
         said = "the page would be too large; name fewer runs"
         notices.append(f"who was trusted is left out{of_cells}: {said}")
     rounds = [record for seeds in records.values() for each in seeds for record in each]
-    measured = []
+    measured = {}
     for what in dict.fromkeys(what for each in rounds for what in _validation(each)):
         curves = _curves(records, what)
         if any(math.isfinite(value) for curve in curves for value in curve.mean):
-            measured.append(Measured(what, curves))
+            measured[what] = curves
     return {"measured": measured, "cells": [_cell_trust(each) for each in shown]}
 
 

@@ -39,7 +39,7 @@ function scaleOf(what, means) {
 
 function drawCurves(id, what, wanted, method) {
   const several = DATA.runs.length > 1;
-  const curvesOf = (run) => run.measured.find((each) => each.name === what)?.curves ?? [];
+  const curvesOf = (run) => run.measured[what] ?? [];
   const names = [...new Set(DATA.runs.flatMap((run) => curvesOf(run).map((curve) => curve.name)))];
   const shown = DATA.runs.flatMap((run, number) =>
     curvesOf(run)
