@@ -75,6 +75,7 @@ class Effects:
         medians: By cause the median over the clients that were not excluded.
         factors: By cause what it made of each client's weight; of its update, for ``clip``. Empty
             of the paper's field, and where the rule is not known.
+        factor_medians: Likewise the medians of the factors.
         named: For each client the causes that are worth a word, the most effective first.
         scored: Whether the field is the paper's: causes add up, by `SCORE_TERMS`, to the score of
             a reliability, and affinities tie the clients.
@@ -87,6 +88,7 @@ class Effects:
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
     medians: Mapping[str, float] = field(default_factory=dict)
     factors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    factor_medians: Mapping[str, float] = field(default_factory=dict)
     named: Sequence[Sequence[str]] = ()
     scored: bool = False
     affinities: Sequence[Sequence[float]] | None = None
@@ -107,8 +109,11 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
     rule, scored = plain_rule(rule), bool(reasons.reliability)
     values = _of_the_paper(reasons, rule) if scored else {EXPECTED: reasons.trust, **reasons.causes}
     usable = [client not in record.excluded for client in record.clients]
-    medians = {name: _median(np.asarray(seen)[usable]) for name, seen in values.items()}
     factors = {} if scored or reasons.fell_back else _factors(values, rule)
+    medians, factor_medians = (
+        {name: _median(np.asarray(each)[usable]) for name, each in lists.items()}
+        for lists in (values, factors)
+    )
     named = [
         _named(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
     ]
@@ -116,6 +121,7 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
         values,
         medians,
         factors,
+        factor_medians,
         named,
         scored,
         reasons.affinities,

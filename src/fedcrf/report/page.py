@@ -419,7 +419,7 @@ def _round_trust(
     """Return who was trusted in one round and why; its lists run over the clients."""
     seen = None
     if effects is not None:
-        drawn = ("values", "medians", "factors", "named", "scored")
+        drawn = ("values", "medians", "factors", "factor_medians", "named", "scored")
         seen = {name: getattr(effects, name) for name in drawn}
         if effects.affinities is not None:
             seen["affinities"] = [_series(row, digits=2) for row in effects.affinities]

@@ -4,7 +4,7 @@
 function effects(round, i, client) {
   const seen = i >= 0 && !round.excluded.includes(client) ? round.causes : null;
   if (seen?.scored) terms(seen, i, client);
-  else if (Object.keys(seen?.factors ?? {}).length) factors(round, i, client);
+  else if (Object.keys(seen?.factors ?? {}).length) factors(seen, i, client);
   else clear("causes", whyNoCauses(round, i, client));
 }
 
@@ -14,12 +14,6 @@ function whyNoCauses(round, i, client) {
   return round.excluded.includes(client)
     ? "Its update is not finite: there is nothing to compare."
     : "What each cause made of the weight is not known.";
-}
-
-function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const half = sorted.length / 2;
-  return sorted.length % 2 ? sorted[Math.floor(half)] : (sorted[half - 1] + sorted[half]) / 2;
 }
 
 const SMALLEST_FACTOR = 0.001;
@@ -32,8 +26,8 @@ function factorText(value) {
 
 const columnName = (cause) => DATA.titles[cause].column;
 
-// A client's bars, and the median client's diamonds on them: where they are placed, and what of the
-// median is written.
+// A client's bars, and diamonds of the medians on them. `placed` is a value's place on the axis,
+// `written` its text.
 function besideMedian(client, bars, placed, written) {
   const y = bars.map(({ label }) => label);
   const mine = {
@@ -83,14 +77,12 @@ function terms({ values, medians }, i, client) {
 }
 
 // Factors multiply: as bars on a logarithmic scale, what each cause made of the client's weight.
-function factors(round, i, client) {
-  const { causes } = round;
+function factors(causes, i, client) {
   const names = Object.keys(causes.factors);
   const log = (value) => Math.log2(Math.max(value, SMALLEST_FACTOR));
-  const usable = round.clients.map((each) => !round.excluded.includes(each));
   const bars = names.map((name) => ({
     mine: causes.factors[name][i],
-    middle: median(causes.factors[name].filter((value, j) => known(value) && usable[j])),
+    middle: causes.factor_medians[name],
     label: `${plain(DATA.titles[name].name)}<br>× ${factorText(causes.factors[name][i])}`,
   }));
   const traces = besideMedian(client, bars, log, (value) => `× ${factorText(value)}`);
