@@ -118,16 +118,16 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
         _named(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
     ]
     return Effects(
-        values,
-        medians,
-        factors,
-        factor_medians,
-        named,
-        scored,
-        reasons.affinities,
-        reasons.fell_back,
-        _scales(rule),
-        record.clients,
+        values=values,
+        medians=medians,
+        factors=factors,
+        factor_medians=factor_medians,
+        named=named,
+        scored=scored,
+        affinities=reasons.affinities,
+        fell_back=reasons.fell_back,
+        scales=_scales(rule),
+        clients=record.clients,
     )
 
 
