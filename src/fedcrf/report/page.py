@@ -317,19 +317,17 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
         ("Rounds", f"at most {rounds.maximum}; ends after {rounds.patience} without a better "
                    "validation loss"),
     ]  # fmt: skip
-    provenances = [summary.provenance for summary in run.finished]
-    for term, values in (
-        ("Made by", (f"fedcrf {each.fedcrf}, {_commits(each)}" for each in provenances)),
-        ("With", (f"Python {each.python}, torch {each.torch}, numpy {each.numpy}"
-                  for each in provenances)),
-        ("On", (f"{each.processor}, {each.cores} cores, {each.system}, {each.device}"
-                for each in provenances)),
-        ("Fingerprint of the images", (summary.fingerprint for summary in run.finished)),
-    ):  # fmt: skip
-        distinct = list(dict.fromkeys(values))
-        if distinct:
-            facts.append((term, "; ".join(distinct)))
-    return facts
+    made: dict[str, dict[str, None]] = {}  # by term what was said of the cells, each once
+    for summary in run.finished:
+        by = summary.provenance
+        for term, fact in (
+            ("Made by", f"fedcrf {by.fedcrf}, {_commits(by)}"),
+            ("With", f"Python {by.python}, torch {by.torch}, numpy {by.numpy}"),
+            ("On", f"{by.processor}, {by.cores} cores, {by.system}, {by.device}"),
+            ("Fingerprint of the images", summary.fingerprint),
+        ):
+            made.setdefault(term, {})[fact] = None
+    return facts + [(term, "; ".join(each)) for term, each in made.items()]
 
 
 def _commits(made: Provenance) -> str:
