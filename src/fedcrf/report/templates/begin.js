@@ -26,8 +26,7 @@ function prepare() {
   listen("trust-run", "change", chooseRun);
   listen("trust-method", "change", chooseMethod);
   listen("trust-seed", "change", chooseSeed);
-  listen("client", "change", trust);
-  listen("cause", "change", trust);
+  for (const id of ["client", "cause"]) listen(id, "change", trust);
   listen("round", "input", trust);
   listen("choice", "submit", (event) => event.preventDefault());
   for (const radio of document.querySelectorAll("input[name=scale]"))

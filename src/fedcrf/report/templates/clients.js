@@ -40,15 +40,11 @@ function graph(round, chosen) {
     return;
   }
   const near = round.clients.map((_, i) => nearest(causes, i, m));
+  const drawn = near.map((others) => (m <= FEW_CLIENTS ? others : others.slice(0, 3)));
   const edges = [];
   for (let i = 0; i < m; i++)
     for (let j = i + 1; j < m; j++)
-      if (
-        m <= FEW_CLIENTS
-          ? near[i].includes(j)
-          : near[i].slice(0, 3).includes(j) || near[j].slice(0, 3).includes(i)
-      )
-        edges.push([i, j, affinity(causes, i, j)]);
+      if (drawn[i].includes(j) || drawn[j].includes(i)) edges.push([i, j, affinity(causes, i, j)]);
   const values = edges.map(([, , value]) => value);
   const strongest = largest(values, 1e-12);
   const hidden = { visible: false, range: [-1.35, 1.35] };
