@@ -206,16 +206,9 @@ def test_it_says_what_the_terminal_says(
                 assert [f"  - {each}".replace("\u00a0", " ") for each in lines] == expected[1:]
 
 
-@pytest.mark.parametrize("more", [(), ("vote",)])
 def test_the_table_of_a_round_has_the_columns_of_the_terminal(
-    chromium: Browser,
-    attacked: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    more: tuple[str, ...],
+    chromium: Browser, attacked: Path, tmp_path: Path
 ) -> None:
-    words = {**WORDS, "particulars": [*WORDS["particulars"], *more]}
-    monkeypatch.setattr("fedcrf.report.explanation.WORDS", words)
     write_page(read_report([attacked]), tmp_path / "report.html")
     chromium.open(tmp_path / "report.html")
     for cell in Store(attacked).read().cells():
