@@ -434,8 +434,8 @@ def test_thin_runs_are_read_like_others(tmp_path: Path) -> None:
     assert all(len(curve) == 3 for curve in cells["curve"])
     assert write_results(store)
     report = read_report([tmp_path])
-    for measured in report.runs[0].measured:
-        assert [curve.rounds for curve in measured.curves] == [[20, 40, 60]] * 2
+    for curves in report.runs[0].measured.values():
+        assert [curve.rounds for curve in curves] == [[20, 40, 60]] * 2
     assert report.runs[0].curves[0].header == ("method", "round 20", "round 40", "round 60")
     assert render(report)
     found = find_rounds(tmp_path, "crf-robust", 0)

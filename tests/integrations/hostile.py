@@ -193,7 +193,7 @@ def check_round(
         assert array.dtype.kind != "f" or np.isfinite(after[name]).all(), name
     nodes = [reply.node for reply in decision.replies]
     assert len({*nodes}) == len(nodes)
-    clients = [report.client for report in decision.reports]
+    clients = [reply.client for reply in decision.replies]
     assert clients == sorted({*clients})
     reason = decision.kept_reason or ""
     # The rule itself must not fail by an error that is not named, unless its memory was damaged.

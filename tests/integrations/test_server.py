@@ -95,8 +95,7 @@ def named_round(server: RuleServer, number: int) -> list[tuple[str, int]]:
     decision, state = server.decide(answers, COUNT)
     server.finish(decision, state)
     assert [(each.node, each.reason) for each in decision.excluded] == [("Bern", "did not reply")]
-    pairs = zip(decision.replies, decision.reports, strict=True)
-    return [(str(reply.node), report.client) for reply, report in pairs]
+    return [(str(reply.node), reply.client) for reply in decision.replies]
 
 
 def test_nodes_with_names_are_the_same_clients_after_a_restart(tmp_path: Path) -> None:

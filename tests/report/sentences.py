@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedcrf.report.explanation import WORDS, ClientCauses, client_name, title_of, weight_lines
+from fedcrf.report.explanation import ClientCauses, client_name, title_of, weight_lines
 
 
 def sentence(causes: ClientCauses) -> str:
@@ -14,5 +14,4 @@ def sentence(causes: ClientCauses) -> str:
 def columns_explained(columns: Sequence[str]) -> str:
     """What the columns of a table of clients are about."""
     titles = [title for title in map(title_of, columns) if title.about]
-    lines = [WORDS["column"].format(title=each.column, about=each.about) for each in titles]
-    return f"{'; '.join(lines)}."
+    return f"{'; '.join(f'{each.column}: {each.about}' for each in titles)}."

@@ -62,10 +62,8 @@ def test_the_curves_are_means_over_seeds(finished: Path) -> None:
     (run,) = page_data(render(read_report([finished])))["runs"]
     store = Store(finished)
     spec = store.read()
-    measured = {each["name"]: each["curves"] for each in run["measured"]}
-    assert list(measured) == ["accuracy", "loss"]
-    for what in measured:
-        curve = measured[what][1]
+    assert list(run["measured"]) == ["accuracy", "loss"]
+    for what, (_, curve) in run["measured"].items():
         assert (curve["name"], curve["seeds"]) == ("CRF-FedAvg", 2)
         first, second = (
             [getattr(record.validation, what)

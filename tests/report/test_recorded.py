@@ -127,7 +127,7 @@ def test_it_is_reported_beside_our_own(finished: Path, tmp_path: Path) -> None:
     assert (len(own["cells"]), recorded["name"]) == (4, "flower")
     (cell,) = recorded["cells"]
     assert [len(each["clients"]) for each in cell["rounds"]] == [6, 6, 0]
-    assert recorded["measured"][0]["curves"][0]["mean"] == [0.5, None, 0.5]
+    assert recorded["measured"]["accuracy"][0]["mean"] == [0.5, None, 0.5]
 
 
 def test_columns_are_explained_where_they_are_shown(finished: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.analysis.tables import Table
     from fedcrf.experiments.grid import CellFailed, Runs, Workplace
-    from fedcrf.experiments.recorded import RecordedRun
     from fedcrf.experiments.store import Store
     from fedcrf.loggers import MakeLogger
     from fedcrf.rules.byzfl import Part
@@ -77,7 +76,7 @@ def list_entries(title: str, entries: dict[str, str]) -> None:
         say(f"  {name:<{width}}  {line}")
 
 
-def print_tables(tables: Sequence[Table], form: TableForm = "terminal") -> None:
+def print_tables(tables: Iterable[Table], form: TableForm = "terminal") -> None:
     """Print the tables that have rows, one after the other."""
     texts = []
     for table in tables:
@@ -148,25 +147,24 @@ def run(
     if describe:
         print(tomli_w.dumps(spec.describe()), end="")
         return
-    workplace = _workplace(place)
+    runs = study.runs(output or default_folder(spec))
+    ((_, store),) = runs
+    failed, _ = _carry_out(runs, place)
     from fedcrf.experiments.results import read_results, write_results
-    from fedcrf.experiments.store import Store
 
-    folder = output or default_folder(spec)
-    failed, _ = _carry_out(study.runs(folder), workplace, place.get("log"))
-    print_tables(read_results(Store(folder)).tables())
+    print_tables(read_results(store).tables())
     with _failing(failed):
-        list_files(write_results(Store(folder)))
+        list_files(write_results(store))
 
 
 @with_flags
 def demo(*, output: FolderFlag = Path("runs/demo"), place: Annotated[Said, (JOBS,)]) -> None:
     """Show the point: three rules on the digits, with three attackers among ten and without."""
-    workplace = _workplace({**place, "device": "cpu"})
     from fedcrf.experiments.demo import accuracies, demo_table, demonstration, verdict
     from fedcrf.report.page import read_report, write_page
 
-    failed, _ = _carry_out(demonstration(output).runs(output), workplace, None, brief=True)
+    runs = demonstration(output).runs(output)
+    failed, _ = _carry_out(runs, {**place, "device": "cpu"}, brief=True)
     with _failing(failed):
         page = output / "report.html"
         write_page(read_report([output]), page)
@@ -192,7 +190,6 @@ def reproduce(
     output: FolderFlag = Path("results/paper"),
 ) -> None:
     """Make the paper's tables and figures: run what is missing, say which cells are not run."""
-    workplace = _workplace(place)
     from fedcrf.experiments.analysis import paper
     from fedcrf.experiments.results import table, write_results
 
@@ -204,7 +201,7 @@ def reproduce(
     failed: list[CellFailed] = []
     changed: list[Store] = []
     if run:
-        failed, display = _carry_out(runs, workplace, place.get("log"))
+        failed, display = _carry_out(runs, place)
         changed = [
             store
             for spec, store in runs
@@ -245,7 +242,6 @@ def sweep(
     output: FolderFlag = Path("runs/sweep"),
 ) -> None:
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
-    workplace = _workplace(place)
     from fedcrf.experiments.analysis.conditions import sweep_table, write_sweep
     from fedcrf.experiments.results import table
     from fedcrf.experiments.settings import read_toml, setting
@@ -255,7 +251,7 @@ def sweep(
     chosen = tuple(setting(text) for text in settings or [])
     axes = tuple(parse_axis(text) for text in over)
     study = Study((*described, said), axes, chosen)
-    failed, _ = _carry_out(study.runs(output), workplace, place.get("log"))
+    failed, _ = _carry_out(study.runs(output), place)
     results = table(output, study)
     print_tables([sweep_table(study, results)], "latex" if latex else "terminal")
     with _failing(failed):
@@ -295,13 +291,7 @@ def robustness(
 ) -> None:
     """Compare rules under attack, or with unreliable clients: tables, worst cases, heat maps."""
     workplace = _workplace(place)
-    from fedcrf.experiments.analysis.conditions import (
-        Place,
-        other_notices,
-        stale_notices,
-        summary_table,
-        write_suite,
-    )
+    from fedcrf.experiments.analysis import conditions
     from fedcrf.experiments.grid import run_suite
     from fedcrf.experiments.results import held, suite_cells
     from fedcrf.experiments.settings import setting
@@ -322,21 +312,22 @@ def robustness(
         store.check_suite(begun=True)
     shown = held(whole, asked, store)
     cells = suite_cells(shown, store)
-    tables = [summary_table(Place(shown, cells, partition)) for partition in shown.partitions]
-    print_tables(tables, "latex" if latex else "terminal")
-    for line in [*other_notices(cells), *stale_notices(cells)]:
+    places = [conditions.Place(shown, cells, partition) for partition in shown.partitions]
+    print_tables(map(conditions.summary_table, places), "latex" if latex else "terminal")
+    for line in [*conditions.other_notices(cells), *conditions.stale_notices(cells)]:
         say(line)
     with _failing(failed):
-        list_files(write_suite(shown, cells, store.path))
+        list_files(conditions.write_suite(shown, cells, store.path))
 
 
 def _carry_out(
-    runs: Runs, workplace: Workplace, log: str | None, *, brief: bool = False
+    runs: Runs, place: Said, *, brief: bool = False
 ) -> tuple[list[CellFailed], RunDisplay]:
     """Run what is missing of some runs; return the cells that failed, and what was shown."""
     from fedcrf.experiments.grid import run_grids
 
-    with _display(runs, log, brief=brief) as display:
+    workplace = _workplace(place)
+    with _display(runs, place.get("log"), brief=brief) as display:
         return run_grids(runs, workplace, display), display
 
 
@@ -412,46 +403,38 @@ def show(
     ] = False,
 ) -> None:
     """Show the tables of a finished or running run; of a suite, how many cells it has."""
-    from fedcrf.experiments.recorded import recorded_runs
+    from fedcrf.experiments.recorded import (
+        readable,
+        recorded_runs,
+        recorded_table,
+        write_recorded_figures,
+    )
     from fedcrf.experiments.results import read_results, suite_notices, write_results
     from fedcrf.experiments.store import Store
 
     if markdown and latex:
         raise FedcrfError("--markdown and --latex: give one of them")
-    form: TableForm = "markdown" if markdown else "latex" if latex else "terminal"
+    tables: Sequence[Table] = ()
+    damaged, store = False, Store(folder)
     if recorded := recorded_runs(folder):
-        _show_recorded(folder, recorded, form, figures=figures)
-        return
-    store = Store(folder)
-    if store.is_suite:
-        for line in suite_notices(store):
-            say(line)
-        return
-    run_so_far = read_results(store)
-    print_tables(run_so_far.tables(), form)
-    for each in run_so_far.cells:
-        if each.notice:
-            say(f"{each.cell.name}: {each.notice}")
-    if figures:
-        list_files(write_results(store))
-    if any(each.damage for each in run_so_far.cells):
-        raise typer.Exit(1)
-
-
-def _show_recorded(
-    folder: Path, runs: Mapping[str, RecordedRun], form: TableForm, *, figures: bool
-) -> None:
-    from fedcrf.experiments.recorded import readable, recorded_table, write_recorded_figures
-
-    runs, lines = readable(runs)
-    print_tables([recorded_table(runs)], form)
-    if figures:
-        list_files(write_recorded_figures(folder, runs))
-    damages = {name: run.course().damage for name, run in runs.items()}
-    lines += [f"{name}: {damage}" for name, damage in damages.items() if damage]
+        runs, lines = readable(recorded)
+        tables = [recorded_table(runs)]
+        damages = {name: run.course().damage for name, run in runs.items()}
+        lines += [f"{name}: {damage}" for name, damage in damages.items() if damage]
+        damaged = bool(lines)
+    elif store.is_suite:
+        lines = suite_notices(store)
+    else:
+        run_so_far = read_results(store)
+        tables = run_so_far.tables()
+        lines = [f"{each.cell.name}: {each.notice}" for each in run_so_far.cells if each.notice]
+        damaged = any(each.damage for each in run_so_far.cells)
+    print_tables(tables, "markdown" if markdown else "latex" if latex else "terminal")
     for line in lines:
         say(line)
-    if lines:
+    if figures and tables:
+        list_files(write_recorded_figures(folder, runs) if recorded else write_results(store))
+    if damaged:
         raise typer.Exit(1)
 
 

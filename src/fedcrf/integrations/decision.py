@@ -12,7 +12,7 @@ import numpy as np
 
 from fedcrf.errors import listed
 from fedcrf.integrations.replies import Excluded, Metrics, Node, TrainReply, capped
-from fedcrf.rules import AggregationResult, ClientReport, State
+from fedcrf.rules import AggregationResult, State
 
 NO_REPLY = "no reply was usable"
 
@@ -44,14 +44,13 @@ class TrainingRound:
 class Decision:
     """What became of a round's replies.
 
-    Usable replies, and the reports that the rule got of them, are in the order of the clients;
-    ``excluded`` are the nodes without one. ``result`` is what the rule decided, without the next
-    model; None without a usable reply.
+    Usable replies are in the order of the clients, without their models; ``excluded`` are the nodes
+    without one. ``result`` is what the rule decided, without the next model; None without a usable
+    reply.
     """
 
     round: TrainingRound
     replies: Sequence[TrainReply]
-    reports: Sequence[ClientReport]
     excluded: Sequence[Excluded]
     result: AggregationResult | None
 
@@ -106,9 +105,9 @@ class Decision:
         ]
         others = [
             f"Node {reply.node} gives partition {reply.partition}, which another node has or which "
-            f"it did not give first: it is client {report.client}"
-            for reply, report in zip(self.replies, self.reports, strict=True)
-            if reply.partition is not None and reply.partition != report.client
+            f"it did not give first: it is client {reply.client}"
+            for reply in self.replies
+            if reply.partition not in (None, reply.client)
         ]
         return [*exclusions(self.excluded), *few(not_finite), *few(others)]
 

@@ -72,8 +72,7 @@ class JobServer(RuleServer):
         framework: As for `RuleServer`, like all further ones.
     """
 
-    _open: bool
-    _contents: dict[str, Any]
+    _contents: dict[str, Any] | None  # of the sites in this round; None between two rounds
 
     def __init__(
         self,
@@ -109,12 +108,15 @@ class JobServer(RuleServer):
                 model.
         """
         with self._lock:
-            if not self._open:
+            if self._contents is None:
                 if self._number == 0 and self._checkpoint is not None:
-                    self._go_on_if_saved(self.model_of(sent))
+                    saved = self.saved()
+                    if saved is not None:
+                        self.go_on(saved, self.model_of(sent))
+                        self._log.info("Continuing after round %d with its memory", saved.round)
                 self._number += 1
                 self.begin_round(self._number, sent, ())
-                self._open = True
+                self._contents = {}
             self.ask_also(sites)
 
     def replied(self, site: str, content: Any) -> None:
@@ -125,7 +127,8 @@ class JobServer(RuleServer):
         """
         with self._lock:
             asked = self._round.asked if self._round is not None else ()
-            if self._open and (site in asked or not asked):  # it may not be known who was asked
+            known = site in asked or not asked  # it may not be known who was asked
+            if self._contents is not None and known:
                 self._contents[site] = content
                 return
         self._warn([f"a result of {site} is refused: it came after the end of the round it is of"])
@@ -139,14 +142,14 @@ class JobServer(RuleServer):
             FedcrfError: No site fetched the model, it is the second round in a row without a
                 usable reply, or a file cannot be written.
         """
-        if not self._open:
+        with self._lock:
+            contents = None if self._contents is None else dict(self._contents)  # one may be late
+        if contents is None:
             raise FedcrfError(
                 "no site fetched the model in this round: are they connected to the server?"
             )
         assert self._round is not None
         state, weighted_by = self._round.state, self._weighted_by
-        with self._lock:
-            contents = dict(self._contents)  # a site may be late
         replies = [wrap(site, each, state, weighted_by) for site, each in contents.items()]
         decision, after = self.decide(replies, weighted_by)
         metrics = self.averaged(decision, weighted_by)
@@ -157,10 +160,4 @@ class JobServer(RuleServer):
     def forget(self) -> None:
         """Forget the round and its replies; what the rule remembers stays."""
         with self._lock:
-            self._open, self._contents = False, {}
-
-    def _go_on_if_saved(self, model: State) -> None:
-        saved = self.saved()
-        if saved is not None:
-            self.go_on(saved, model)
-            self._log.info("Continuing after round %d with its memory", saved.round)
+            self._contents = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,8 +51,14 @@ class Recorder:
                 "or a new one"
             )
         check_folder(parent, "name another as record_to")
-        self._parent, self._rule = parent, rule
-        self._framework, self._strategy = framework, strategy
+        self._parent = parent
+        self._description = Description(
+            framework=framework,
+            strategy=strategy,
+            rule=rule.name,
+            settings=rule_settings(rule),
+            provenance=provenance(torch.device("cpu")),
+        )
         self._run: RecordedRun | None = None
         self._trained_at = math.nan
 
@@ -71,19 +78,13 @@ class Recorder:
             before.go_on()
             self._run = before
             return before.path
-        description = Description(
-            framework=self._framework,
-            strategy=self._strategy,
-            rule=self._rule.name,
-            settings=rule_settings(self._rule),
-            provenance=provenance(torch.device("cpu")),
-        )
-        self._run = RecordedRun.begin(self._parent, description, datetime.now(UTC))
+        self._run = RecordedRun.begin(self._parent, self._description, datetime.now(UTC))
         return self._run.path
 
-    def trained(self, decision: Decision, losses: Sequence[float], now: float) -> None:
-        """Write a round's training, with each reply's loss, NaN without one; ``now`` is its end."""
+    def trained(self, decision: Decision, losses: Sequence[float]) -> None:
+        """Write a round's training, with each reply's loss, NaN without one."""
         assert self._run is not None
+        now = time.perf_counter()
         current, unknown = decision.round, {"loss": math.nan, "accuracy": math.nan}
         # Sites are clients of these names; ids, which may be new in every run, stand beside them.
         nodes = [reply.node for reply in decision.replies]
@@ -106,17 +107,15 @@ class Recorder:
                 evaluation=math.nan,
             ),
             **decided(
-                decision.reports,
-                nodes if named else small_numbers(decision.reports),
+                decision.replies,
+                nodes if named else small_numbers(decision.replies),
                 decision.result,
             ),
         )
         self._run.append(record)
         self._trained_at = now
 
-    def evaluated(
-        self, number: int, loss: float, accuracy: float, by_clients: bool, now: float
-    ) -> None:
+    def evaluated(self, number: int, loss: float, accuracy: float, *, by_clients: bool) -> None:
         """Write the loss and accuracy of a round's model; NaN where they were not measured."""
         assert self._run is not None
         metrics = Metrics(loss=loss, accuracy=accuracy)
@@ -125,6 +124,6 @@ class Recorder:
                 evaluated_round=number,
                 validation=metrics if by_clients else None,
                 held_out=None if by_clients else metrics,
-                seconds=now - self._trained_at,
+                seconds=time.perf_counter() - self._trained_at,
             )
         )

@@ -10,7 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any, Protocol, TypeVar
 
@@ -84,29 +84,16 @@ class MetricNames(Settings):
             if not names or not all(isinstance(name, str) for name in names):
                 raise FedcrfError(f"{field.name} is {given!r}: give the name of a metric")
 
-    def check(self, evidence: Iterable[str]) -> None:
-        """Raise a `FedcrfError` if no metric has evidence of one of these names."""
-        for name in evidence:
-            if name not in self._evidence:
-                raise unknown_name("evidence", name, self._evidence)
+    def of_evidence(self, name: str) -> Names:
+        """Return the names of the train metric that is evidence for rules.
 
-    def evidence(self, records: Sequence[Metrics], names: Iterable[str]) -> list[dict[str, float]]:
-        """Return the evidence of these names in a round's replies; NaN where one gives none."""
-        columns = {name: numbers(records, self._evidence[name]) for name in names}
-        return [{name: column[i] for name, column in columns.items()} for i in range(len(records))]
-
-    def missing(self, name: str) -> str:
-        """Return the warning for evidence that no client gives."""
-        given = self._evidence[name]
-        metric = given if isinstance(given, str) else given[0]
-        return (
-            f"no client gives a finite train metric '{metric}': the rule weighs without the "
-            f"evidence '{name}'; let the clients send it, or name another in MetricNames"
-        )
-
-    @property
-    def _evidence(self) -> Mapping[str, Names]:
-        return {RESIDUAL_LOSS: self.residual_loss, LABEL_DIVERGENCE: self.label_divergence}
+        Raises:
+            FedcrfError: No metric is evidence of this name.
+        """
+        known = {RESIDUAL_LOSS: self.residual_loss, LABEL_DIVERGENCE: self.label_divergence}
+        if name not in known:
+            raise unknown_name("evidence", name, known)
+        return known[name]
 
 
 class Reply(Protocol):
@@ -131,29 +118,27 @@ class Reply(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class TrainReply:
-    """A reply that a rule can use.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TrainReply(ClientReport):
+    """A reply that a rule can use, as the report that it gets.
+
+    The model is views of ``content``, except for what was cast.
 
     Attributes:
+        client: As its evidence, this is settled by `client_reports`.
         node: The node's id; a registered node keeps it, others get a new one in each run.
         partition: The partition that it says it holds; None without one.
         content: What it sent, as it came.
         metrics: The metrics in ``content``.
-        state: Its model, as views of ``content`` except for what was cast.
         casts: Lines for the log: which dtypes were cast to those of the global model.
-        num_examples: Its count of examples, above 0.
-        effective_steps: For FedNova; 1 for other rules.
     """
 
+    client: int = -1
     node: Node
     partition: int | None
     content: Any
     metrics: Metrics
-    state: State
     casts: frozenset[str]
-    num_examples: float
-    effective_steps: float
 
 
 @dataclass(frozen=True)
@@ -404,24 +389,24 @@ def client_reports(
     identities: Identities,
     names: MetricNames,
     evidence: Collection[str] = (),
-) -> tuple[list[TrainReply], list[ClientReport]]:
-    """Return replies and reports in the order of the clients, the same in every run.
+) -> list[TrainReply]:
+    """Return replies with their clients and evidence, by client: in the same order in every run.
 
-    The identities get the new nodes; ``evidence`` names what the rule uses.
+    The identities get the new nodes; ``evidence`` names what the rule uses. It is NaN where a reply
+    gives none.
     """
     identities.settle(replies)
-    ordered = sorted(replies, key=lambda reply: identities.by_node[reply.node])
-    given = names.evidence([reply.metrics for reply in ordered], evidence)
-    return ordered, [
-        ClientReport(
+    records = [reply.metrics for reply in replies]
+    given = {name: numbers(records, names.of_evidence(name)) for name in evidence}
+    reports = [
+        replace(
+            reply,
             client=identities.by_node[reply.node],
-            state=reply.state,
-            num_examples=reply.num_examples,
-            effective_steps=reply.effective_steps,
-            evidence=own,
+            evidence={name: values[i] for name, values in given.items()},
         )
-        for reply, own in zip(ordered, given, strict=True)
+        for i, reply in enumerate(replies)
     ]
+    return sorted(reports, key=lambda report: report.client)
 
 
 def small_numbers(reports: Sequence[ClientReport]) -> list[int]:

@@ -115,7 +115,8 @@ class RuleServer:
         names = MetricNames() if metric_names is None else metric_names
         if not isinstance(names, MetricNames):
             raise FedcrfError(f"metric_names is {names!r}: give MetricNames(...)")
-        names.check(rule.wanted_evidence)
+        for evidence in rule.wanted_evidence:
+            names.of_evidence(evidence)  # an error where there is none
         for name, path in {"record_to": record_to, "checkpoint_to": checkpoint_to}.items():
             if path is not None:
                 check_path(name, path)
@@ -256,22 +257,17 @@ class RuleServer:
             self.metric_names,
             needs_steps=self.rule.needs_steps,
         )
-        ordered, reports = client_reports(
+        reports = client_reports(
             usable, self._identities, self.metric_names, self.rule.wanted_evidence
         )
-        decision = Decision(current, ordered, reports, excluded, None)
-        state: dict[str, NDArray[Any]] = {}
+        result, state = None, {}
         if reports:
             result = aggregate_or_keep(self._secret_rule, self._memory, current.state, reports)
             self._memory = result.memory
-            state = dict(result.state)
+            state, result = dict(result.state), replace(result, state={})
             # The views of the messages are not needed any more: of many nodes they are large.
-            decision = replace(
-                decision,
-                replies=[replace(reply, state={}) for reply in ordered],
-                reports=[replace(report, state={}) for report in reports],
-                result=replace(result, state={}),
-            )
+            reports = [replace(report, state={}) for report in reports]
+        decision = Decision(current, reports, excluded, result)
         self._log_round(decision)
         return decision, state
 
@@ -293,7 +289,7 @@ class RuleServer:
         number = decision.round.number
         if self._recorder is not None:
             losses = numbers(decision.metrics, self.metric_names.training_loss)
-            self._recorder.trained(decision, losses, time.perf_counter())
+            self._recorder.trained(decision, losses)
         if self._checkpoint is not None:
             run = None if self._recorder is None else self._recorder.name
             after = model if decision.kept_reason is None else decision.round.state
@@ -323,9 +319,8 @@ class RuleServer:
         if metrics and self._recorder is not None and self.is_in(number):
             (loss,) = numbers([metrics], self.metric_names.evaluation_loss)
             (accuracy,) = numbers([metrics], self.metric_names.evaluation_accuracy)
-            self._recorder.evaluated(
-                number + self.rounds_before, loss, accuracy, by_clients, time.perf_counter()
-            )
+            number += self.rounds_before
+            self._recorder.evaluated(number, loss, accuracy, by_clients=by_clients)
 
     def _begin(self) -> None:
         """Begin a run with the memory of an earlier one, and nothing else."""
@@ -370,9 +365,15 @@ class RuleServer:
             self._log.error("\t> No usable reply: the model stays as it is%s", why)
         once = sorted({cast for reply in decision.replies for cast in reply.casts})
         for name in self.rule.wanted_evidence:
-            values = [report.evidence[name] for report in decision.reports]
+            values = [reply.evidence[name] for reply in decision.replies]
             if values and not np.isfinite(values).any():
-                once.append(self.metric_names.missing(name))
+                given = self.metric_names.of_evidence(name)
+                metric = given if isinstance(given, str) else given[0]
+                once.append(
+                    f"no client gives a finite train metric '{metric}': the rule weighs without "
+                    f"the evidence '{name}'; let the clients send it, or name another in "
+                    "MetricNames"
+                )
         self._warn([line for line in once if line not in self._warned])
         self._warned.update(once)
 

@@ -75,20 +75,26 @@ class Effects:
         medians: By cause the median over the clients that were not excluded.
         factors: By cause what it made of each client's weight; of its update, for ``clip``. Empty
             of the paper's field, and where the rule is not known.
+        factor_medians: Likewise the medians of the factors.
         named: For each client the causes that are worth a word, the most effective first.
         scored: Whether the field is the paper's: causes add up, by `SCORE_TERMS`, to the score of
             a reliability, and affinities tie the clients.
         affinities: Row i of their matrix from column i + 1 on, where the record has them.
         fell_back: Whether all expected labels were zero, so that weights are the base weights.
+        scales: By cause what its evidence's numbers are to be read with.
+        clients: Those that the lists run over.
     """
 
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)
     medians: Mapping[str, float] = field(default_factory=dict)
     factors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    factor_medians: Mapping[str, float] = field(default_factory=dict)
     named: Sequence[Sequence[str]] = ()
     scored: bool = False
     affinities: Sequence[Sequence[float]] | None = None
     fell_back: bool = False
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    clients: Sequence[Client] = ()
 
 
 def effects_of(record: RoundRecord, rule: object) -> Effects | None:
@@ -103,19 +109,31 @@ def effects_of(record: RoundRecord, rule: object) -> Effects | None:
     rule, scored = plain_rule(rule), bool(reasons.reliability)
     values = _of_the_paper(reasons, rule) if scored else {EXPECTED: reasons.trust, **reasons.causes}
     usable = [client not in record.excluded for client in record.clients]
-    medians = {name: _median(np.asarray(seen)[usable]) for name, seen in values.items()}
     factors = {} if scored or reasons.fell_back else _factors(values, rule)
+    medians, factor_medians = (
+        {name: _median(np.asarray(each)[usable]) for name, each in lists.items()}
+        for lists in (values, factors)
+    )
     named = [
         _named(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
     ]
-    return Effects(values, medians, factors, named, scored, reasons.affinities, reasons.fell_back)
+    return Effects(
+        values=values,
+        medians=medians,
+        factors=factors,
+        factor_medians=factor_medians,
+        named=named,
+        scored=scored,
+        affinities=reasons.affinities,
+        fell_back=reasons.fell_back,
+        scales=_scales(rule),
+        clients=record.clients,
+    )
 
 
-def scales_of(rule: object) -> dict[str, Scale]:
-    """Return by cause what its evidence's numbers are to be read with."""
-    rule = plain_rule(rule)
+def _scales(rule: object) -> dict[str, Scale]:
     if isinstance(rule, RobustCRF):
-        return {"norm": Scale(limit=NormEvidence.limit), **scales_of(rule.reported)}
+        return {"norm": Scale(limit=NormEvidence.limit), **_scales(rule.reported)}
     if isinstance(rule, EvidenceCRF):
         scale = Scale(rule.evidence_threshold, rule.evidence_limit, rule.evidence_strength)
         return {f"{REPORTED} {rule.evidence}": scale}

@@ -31,7 +31,6 @@ from fedcrf.report.effects import (
     Verdict,
     effects_of,
     last_verdicts,
-    scales_of,
 )
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Client, RoundRecord
@@ -64,12 +63,18 @@ class Title:
 
 def title_of(cause: str) -> Title:
     """Return how tables and charts call a cause; one that is not known goes by its own name."""
-    kind, _, name = cause.partition(" ")
-    title = WORDS["titles"].get(kind)
+    title, name = entry("titles", cause)
     if title is None or bool(name) != ("{name}" in title["name"]):
         return Title(cause, WORDS["unknown"], cause)
-    called = title["name"].format(name=name.replace("_", " "))
+    called = title["name"].format(name=name)
     return Title(**{"column": called, **title, "name": called})
+
+
+def entry(section: str, cause: str, unknown: Any = None) -> tuple[Any, str]:
+    """Return what a section of `WORDS` has for a cause, or for its first word; and the others."""
+    kind, _, name = cause.partition(" ")
+    words = WORDS[section]
+    return words.get(cause) or words.get(kind, unknown), name.replace("_", " ")
 
 
 def wording(choices: str | Sequence[tuple[float, str]], value: float) -> str:
@@ -89,13 +94,9 @@ class ClientCauses:
     base_weight: float  # its FedAvg share
     excluded: bool = False  # whether its update was excluded because it is not finite
     overflowed: bool = False  # whether it is finite, and its squared length is not
-    # The clients that it has affinities A_ij with, the largest first
-    neighbours: tuple[tuple[Client, float], ...] = ()
-    # The round's causes and what they made of its weights; None where it has none
-    effects: Effects | None = None
+    # The round's causes and what they made of its weights, as far as they are known
+    effects: Effects = field(default_factory=Effects)
     place: int = 0  # the client's place in the effects' lists
-    # What the evidence's numbers are to be read with, by cause
-    scales: Mapping[str, Scale] = field(default_factory=dict)
     attacks: bool = False  # whether it attacked in this round
     attacker: bool = False  # whether it is one of the run's attackers, in this round or another
     # Its id in the framework that carried out the run, if another did
@@ -107,13 +108,19 @@ class ClientCauses:
         return self.weight / self.base_weight if self.base_weight > 0 else math.nan
 
     @property
-    def named(self) -> Sequence[str]:
-        """The causes of its weight that are worth a word, the most effective first."""
-        return self.effects.named[self.place] if self.effects else ()
+    def neighbours(self) -> list[tuple[Client, float]]:
+        """The clients that it has affinities A_ij with, and these, the largest first."""
+        rows, i = self.effects.affinities, self.place  # row i begins at column i + 1
+        values = [
+            (client, rows[min(i, j)][abs(i - j) - 1])
+            for j, client in enumerate(self.effects.clients)
+            if rows is not None and j != i
+        ]
+        return sorted([pair for pair in values if pair[1] > 0], key=lambda pair: -pair[1])
 
     def seen(self, cause: str) -> float:
         """Return what the field saw of a cause; NaN where that is not known."""
-        values = self.effects.values if self.effects else {}
+        values = self.effects.values
         return values[cause][self.place] if cause in values else math.nan
 
     def value(self, name: str) -> float:
@@ -123,7 +130,7 @@ class ClientCauses:
 
     def median(self, cause: str) -> float:
         """Return the median of a cause over the round's clients; NaN where that is not known."""
-        return self.effects.medians.get(cause, math.nan) if self.effects else math.nan
+        return self.effects.medians.get(cause, math.nan)
 
     def term(self, cause: str) -> float:
         """Return what a cause adds to the score of the reliability."""
@@ -131,7 +138,7 @@ class ClientCauses:
 
     def factor(self, cause: str) -> float:
         """Return what a cause made of the weight; NaN where that is not known."""
-        factors = self.effects.factors if self.effects else {}
+        factors = self.effects.factors
         return factors[cause][self.place] if cause in factors else math.nan
 
 
@@ -146,8 +153,13 @@ def causes_of(
     record: RoundRecord, rule: object, attackers: Collection[Client] = ()
 ) -> list[ClientCauses]:
     """Return what the clients of a round got and why, in the record's order."""
-    effects, scales = effects_of(record, rule), scales_of(rule)
-    affinities = effects.affinities if effects else None
+    return explained(record, effects_of(record, rule), attackers)
+
+
+def explained(
+    record: RoundRecord, effects: Effects | None, attackers: Collection[Client]
+) -> list[ClientCauses]:
+    """Return the same as `causes_of`, of effects that are known already."""
     return [
         ClientCauses(
             client=client,
@@ -156,10 +168,8 @@ def causes_of(
             base_weight=record.base_weight[i],
             excluded=client in record.excluded,
             overflowed=client in (record.overflowed or ()),
-            neighbours=_neighbours(record.clients, affinities, i),
-            effects=effects,
+            effects=effects or Effects(),
             place=i,
-            scales=scales,
             attacks=client in (record.attackers or ()),
             attacker=client in attackers,
             node=record.nodes[i] if record.nodes else None,
@@ -182,9 +192,8 @@ def verdict_line(causes: ClientCauses, verdict: Verdict) -> str:
 
 def reason_in_words(reason: str) -> str:
     """Return why a client is not trusted: a cause, in words of every day."""
-    kind, _, name = reason.partition(" ")
-    words = WORDS["reasons"].get(reason) or WORDS["reasons"].get(kind, WORDS["unknown_reason"])
-    return str(words.format(cause=reason, name=name.replace("_", " ")))
+    words, name = entry("reasons", reason, WORDS["unknown_reason"])
+    return str(words.format(cause=reason, name=name))
 
 
 def sentence(line: str) -> str:
@@ -232,18 +241,17 @@ def client_name(causes: ClientCauses) -> str:
 
 def phrases(causes: ClientCauses) -> list[str]:
     """Return the causes of a client's weight in words, the most effective first."""
-    known, lines = WORDS["phrases"], []
-    for cause in causes.named:
-        kind, _, name = cause.partition(" ")
-        value, scale = causes.seen(cause), causes.scales.get(cause, Scale())
-        chosen = wording(known.get(cause) or known.get(kind, WORDS["unknown_phrase"]), value)
+    effects, lines = causes.effects, []
+    for cause in effects.named[causes.place]:
+        words, name = entry("phrases", cause, WORDS["unknown_phrase"])
+        value, scale = causes.seen(cause), effects.scales.get(cause, Scale())
         number = _signed if cause in WORDS["signed"] else _number
         more = WORDS["or_more"] if value >= scale.limit else ""
-        said = chosen.format(
+        said = wording(words, value).format(
             cause=cause,
             value=number(scale.measured(value), 2) + more,
             median=number(causes.median(cause), 2),
-            name=name.replace("_", " "),
+            name=name,
             factor=_factor(causes.factor(cause)),
         )
         lines.append(said)
@@ -257,7 +265,7 @@ def _template(causes: ClientCauses) -> str:
         return "overflowed" if causes.overflowed else "excluded"
     if math.isnan(causes.weight):
         return "weightless"
-    if effects is None:
+    if not effects.values:
         return "unexplained"
     if effects.fell_back:
         return "fell_back"
@@ -282,11 +290,11 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
     header = tuple(title_of(name).column for name in columns)
 
     def written(causes: ClientCauses, name: str) -> str:
-        if name in ("client", WORDS["node_column"]):
+        if name in ("client", "node"):
             return str(getattr(causes, name))
         if name == "num_examples":
             return str(causes.num_examples).removesuffix(".0")
-        if name == WORDS["attacker_column"]:
+        if name == "attacker":
             return "attacks" if causes.attacks else "not now" if causes.attacker else ""
         return _number(causes.value(name), title_of(name).digits)
 
@@ -297,7 +305,26 @@ def clients_table(causes: Sequence[ClientCauses]) -> Table:
 def excluded_nodes_table(record: RoundRecord) -> Table:
     """Return which nodes of another framework have no part in a round, and why."""
     rows = tuple((str(each.node), each.reason) for each in record.excluded_nodes or ())
-    return Table("excluded from the round", (WORDS["node_column"], "because it"), rows)
+    return Table("excluded from the round", ("node", "because it"), rows)
+
+
+def exclusion_lines(record: RoundRecord) -> list[str]:
+    """Return who was excluded from a round, and why its model stayed as it was."""
+    words = WORDS["exclusions"]
+    overflowed, reasons = record.overflowed or (), record.reasons
+    lines = [
+        words["overflowed" if client in overflowed else "client"].format(client=client)
+        for client in record.excluded
+    ]
+    lines += [
+        words["node"].format(node=each.node, reason=each.reason)
+        for each in record.excluded_nodes or ()
+    ]
+    if record.stayed is not None:
+        lines.append(words["kept_model"].format(reason=record.stayed))
+    if reasons is not None and reasons.trust and reasons.fell_back:
+        lines.append(words["fell_back"])
+    return [f"Round {record.round}: {line}." for line in lines]
 
 
 def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
@@ -306,17 +333,16 @@ def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
     client, *columns = WORDS["client_columns"]
     return [
         client,
-        *([WORDS["node_column"]] if any(each.node is not None for each in causes) else []),
+        *(["node"] if any(each.node is not None for each in causes) else []),
         *columns,
-        *_shown(causes[0].effects if causes else None),
-        *([WORDS["attacker_column"]] if attacked else []),
+        *(_shown(causes[0].effects) if causes else []),
+        *(["attacker"] if attacked else []),
     ]
 
 
-def _shown(effects: Effects | None) -> list[str]:
+def _shown(effects: Effects) -> list[str]:
     """Return the causes that tables show; not those that say how much of another one counts."""
-    seen = effects.values if effects else ()
-    return [name for name in seen if name not in WORDS["particulars"]]
+    return [name for name in effects.values if name not in WORDS["particulars"]]
 
 
 def causes_table(causes: ClientCauses) -> Table:
@@ -326,7 +352,7 @@ def causes_table(causes: ClientCauses) -> Table:
     multiplies the weight. Without a row where the causes are not known.
     """
     effects = causes.effects
-    if effects is None or causes.excluded:
+    if not effects.values or causes.excluded:
         return Table("", (), ())
     if effects.scored:
         title, last = "what makes its reliability", "adds to the score"
@@ -354,19 +380,6 @@ def neighbours_table(causes: ClientCauses) -> Table:
     """Return a client's nearest neighbours and their affinities."""
     rows = [(str(client), f"{value:.3g}") for client, value in causes.neighbours[:NEAREST]]
     return Table("its nearest neighbours", ("client", "affinity"), tuple(rows))
-
-
-def _neighbours(
-    clients: Sequence[Client], rows: Sequence[Sequence[float]] | None, i: int
-) -> tuple[tuple[Client, float], ...]:
-    """Return those that have an affinity, the largest first; row i begins at column i + 1."""
-    if rows is None:
-        return ()
-    values = [
-        (client, rows[min(i, j)][abs(i - j) - 1]) for j, client in enumerate(clients) if j != i
-    ]
-    tied = [(client, value) for client, value in values if value > 0]
-    return tuple(sorted(tied, key=lambda pair: -pair[1]))
 
 
 def _signed(value: float, digits: int = 2) -> str:

@@ -38,8 +38,17 @@ from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import CellResult, Course, PartitionRecord, Store
 from fedcrf.files import write_text
 from fedcrf.objectives import ACCURACY
-from fedcrf.report.effects import Effects, Verdict, effects_of, scales_of, verdicts_of
-from fedcrf.report.explanation import WORDS
+from fedcrf.report.effects import Effects, Verdict, effects_of, verdicts_of
+from fedcrf.report.explanation import (
+    WORDS,
+    ClientCauses,
+    columns_of,
+    exclusion_lines,
+    explained,
+    title_of,
+    verdict_line,
+    weight_lines,
+)
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.rules import FedAvg
 from fedcrf.simulation.records import RoundRecord, Rounds
@@ -61,14 +70,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What was measured on the validation parts: accuracy, loss, or a metric of the user's."""
-
-    name: str
-    curves: Sequence[Curve]
-
-
-@dataclass(frozen=True)
 class RunContent:
     """What is shown of one run."""
 
@@ -81,14 +82,15 @@ class RunContent:
     details: Table | None  # what stands behind the results; None where that is not known
     damaged: bool  # whether files of it are damaged or do not belong to it
     description: str  # the resolved run file
-    measured: Sequence[Measured]
+    # By name what was measured on the validation parts: accuracy, loss, or a metric of the user's
+    measured: Mapping[str, Sequence[Curve]]
     cells: Sequence[Mapping[str, Any]]  # who was trusted in each, as `_cell_trust` has it
     holdings: Sequence[PartitionRecord] = ()
 
     @property
     def curves(self) -> list[Table]:
         """What was measured over the rounds, in numbers."""
-        return [_curves_table(each) for each in self.measured]
+        return [_curves_table(*each) for each in self.measured.items()]
 
 
 @dataclass(frozen=True)
@@ -108,13 +110,13 @@ class Report:
     @property
     def measured(self) -> list[str]:
         """Names of what was measured in any run, each once; a regression has no accuracy."""
-        return list(dict.fromkeys(each.name for run in self.runs for each in run.measured))
+        return list(dict.fromkeys(name for run in self.runs for name in run.measured))
 
     @property
     def over_seeds(self) -> bool:
         """Whether a curve is a mean over several seeds."""
-        measured = (each for run in self.runs for each in run.measured)
-        return any(curve.seeds > 1 for each in measured for curve in each.curves)
+        measured = (curves for run in self.runs for curves in run.measured.values())
+        return any(curve.seeds > 1 for curves in measured for curve in curves)
 
     @property
     def damaged(self) -> bool:
@@ -126,16 +128,23 @@ class Report:
         """What the page's program draws and says; each of what was measured has a figure."""
         drawn = ("name", "measured", "holdings", "cells")
         runs = [{name: getattr(run, name) for name in drawn} for run in self.runs]
-        words = {"words": WORDS, "terms": SCORE_TERMS}  # what each cause counts in the score
-        return {"runs": runs, "measured": self.measured, **words}
+        rounds = [each for run in self.runs for cell in run.cells for each in cell["rounds"]]
+        causes = [each["causes"] for each in rounds if each["causes"] is not None]
+        names = {name for each in causes for name in (*each["values"], *each["factors"])}
+        return {
+            "runs": runs,
+            "measured": self.measured,
+            "terms": SCORE_TERMS,  # what each cause counts in the score
+            "titles": {name: title_of(name) for name in [*WORDS["titles"], *sorted(names)]},
+            "signed": WORDS["signed"],
+        }
 
 
-def _curves_table(measured: Measured) -> Table:
+def _curves_table(what: str, curves: Sequence[Curve]) -> Table:
     """Return a few rounds of the curves in numbers; a run that has stopped keeps its best."""
-    curves = measured.curves
     length = max(len(curve.mean) for curve in curves)
     rounds = [number for number in (1, 2, 5, 10, 20, 50, 100) if number < length] + [length]
-    form = ".3f" if measured.name in (ACCURACY, LOSS) else ".4g"
+    form = ".3f" if what in (ACCURACY, LOSS) else ".4g"
     rows = []
     for curve in curves:
         values = [curve.mean[min(number, len(curve.mean)) - 1] for number in rounds]
@@ -143,14 +152,14 @@ def _curves_table(measured: Measured) -> Table:
         rows.append((curve.name, *texts))
     named = max((curve.rounds for curve in curves), key=len)
     header = ("method", *(f"round {named[number - 1]}" for number in rounds))
-    return Table(f"Validation {measured.name} over the rounds", header, tuple(rows))
+    return Table(f"Validation {what} over the rounds", header, tuple(rows))
 
 
 UNKNOWN = "data, model and local training, which the server does not know"
 """Of a run that another framework carried out."""
 
 MOST_NUMBERS = 4_000_000
-"""Numbers about clients and rounds in one page; about 30 MB unpacked."""
+"""Numbers about clients and rounds in one page; about 45 MB unpacked, with the words about them."""
 
 
 def read_report(folders: Sequence[Path]) -> Report:
@@ -308,19 +317,17 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
         ("Rounds", f"at most {rounds.maximum}; ends after {rounds.patience} without a better "
                    "validation loss"),
     ]  # fmt: skip
-    provenances = [summary.provenance for summary in run.finished]
-    for term, values in (
-        ("Made by", (f"fedcrf {each.fedcrf}, {_commits(each)}" for each in provenances)),
-        ("With", (f"Python {each.python}, torch {each.torch}, numpy {each.numpy}"
-                  for each in provenances)),
-        ("On", (f"{each.processor}, {each.cores} cores, {each.system}, {each.device}"
-                for each in provenances)),
-        ("Fingerprint of the images", (summary.fingerprint for summary in run.finished)),
-    ):  # fmt: skip
-        distinct = list(dict.fromkeys(values))
-        if distinct:
-            facts.append((term, "; ".join(distinct)))
-    return facts
+    made: dict[str, dict[str, None]] = {}  # by term what was said of the cells, each once
+    for summary in run.finished:
+        by = summary.provenance
+        for term, fact in (
+            ("Made by", f"fedcrf {by.fedcrf}, {_commits(by)}"),
+            ("With", f"Python {by.python}, torch {by.torch}, numpy {by.numpy}"),
+            ("On", f"{by.processor}, {by.cores} cores, {by.system}, {by.device}"),
+            ("Fingerprint of the images", summary.fingerprint),
+        ):
+            made.setdefault(term, {})[fact] = None
+    return facts + [(term, "; ".join(each)) for term, each in made.items()]
 
 
 def _commits(made: Provenance) -> str:
@@ -362,11 +369,11 @@ def _drawn(
         said = "the page would be too large; name fewer runs"
         notices.append(f"who was trusted is left out{of_cells}: {said}")
     rounds = [record for seeds in records.values() for each in seeds for record in each]
-    measured = []
+    measured = {}
     for what in dict.fromkeys(what for each in rounds for what in _validation(each)):
         curves = _curves(records, what)
         if any(math.isfinite(value) for curve in curves for value in curve.mean):
-            measured.append(Measured(what, curves))
+            measured[what] = curves
     return {"measured": measured, "cells": [_cell_trust(each) for each in shown]}
 
 
@@ -393,32 +400,39 @@ def _cell_trust(course: Course) -> dict[str, Any]:
     return {
         "method": course.title,
         "seed": course.seed,
-        "rounds": [_round_trust(*each) for each in rounds],
+        "rounds": [
+            _round_trust(record, seen, explained(record, seen, course.attackers), verdicts)
+            for record, seen, verdicts in rounds
+        ],
         "attackers": course.attackers,
-        "scales": scales_of(course.rule),
     }
 
 
 def _round_trust(
-    record: RoundRecord, effects: Effects | None, verdicts: Sequence[Verdict]
+    record: RoundRecord,
+    effects: Effects | None,
+    clients: Sequence[ClientCauses],
+    verdicts: Sequence[Verdict],
 ) -> dict[str, Any]:
     """Return who was trusted in one round and why; its lists run over the clients."""
-    if effects is not None and effects.affinities is not None:
-        short = [_series(row, digits=2) for row in effects.affinities]
-        effects = replace(effects, affinities=short)
-    excluded_nodes = [f"node {each.node}: {each.reason}" for each in record.excluded_nodes or ()]
+    seen = None
+    if effects is not None:
+        drawn = ("values", "medians", "factors", "factor_medians", "named", "scored")
+        seen = {name: getattr(effects, name) for name in drawn}
+        if effects.affinities is not None:
+            seen["affinities"] = [_series(row, digits=2) for row in effects.affinities]
     kept = {"round", "clients", "weight", "base_weight", "excluded"}
+    told = zip(clients, verdicts, strict=True)
     return {
         **record.model_dump(include=kept),
         "examples": record.num_examples,
         # As text: not every whole number is one in the page.
         "nodes": None if record.nodes is None else [str(node) for node in record.nodes],
-        "overflowed": record.overflowed or [],
-        "excluded_nodes": excluded_nodes,
-        "stayed": record.stayed,
         "attackers": record.attackers or [],
-        "causes": effects,
-        "verdicts": verdicts,
+        "causes": seen,
+        "columns": columns_of(clients),
+        "said": [[verdict_line(each, verdict), *weight_lines(each)] for each, verdict in told],
+        "exclusions": exclusion_lines(record),
     }
 
 
@@ -427,9 +441,7 @@ def _series(values: Iterable[float], digits: int = 6) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-PROGRAM = (
-    "base", "overview", "trust", "field", "weights", "causes", "client", "clients", "begin",
-)  # fmt: skip
+PROGRAM = ("base", "overview", "trust", "weights", "causes", "client", "clients", "begin")
 """The page's program, in the order in which its parts need each other."""
 
 

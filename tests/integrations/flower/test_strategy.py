@@ -493,8 +493,8 @@ def clients_of(
     usable, _ = train_replies(
         map(FlowerReply, replies), [], MODEL, "num-examples", MetricNames(), needs_steps=False
     )
-    ordered, reports = client_reports(usable, identities, MetricNames())
-    nodes, clients = [each.node for each in ordered], [report.client for report in reports]
+    reports = client_reports(usable, identities, MetricNames())
+    nodes, clients = [each.node for each in reports], [each.client for each in reports]
     assert clients == sorted(clients)
     return (
         dict(zip(nodes, clients, strict=True)),

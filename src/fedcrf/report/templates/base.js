@@ -35,22 +35,18 @@ function element(kind, content, attributes = {}) {
   return made;
 }
 
+function list(lines) {
+  const items = lines.map((line) => element("li", line));
+  return element("ul", items);
+}
+
 function table(header, rows, chosen = -1) {
-  const head = element(
-    "tr",
-    header.map((name) => element("th", name, { scope: "col" })),
-  );
-  const body = rows.map((row, number) => {
-    const cells = row.map((cell, i) =>
-      i ? element("td", cell) : element("th", cell, { scope: "row" }),
-    );
-    return element(
-      "tr",
-      cells,
-      number === chosen ? { class: "chosen", "aria-current": "true" } : {},
-    );
+  const names = header.map((name) => element("th", name, { scope: "col" }));
+  const body = rows.map(([first, ...others], number) => {
+    const cells = [element("th", first, { scope: "row" }), ...others.map((each) => element("td", each))];
+    return element("tr", cells, number === chosen ? { class: "chosen", "aria-current": "true" } : {});
   });
-  return element("table", [element("thead", head), element("tbody", body)]);
+  return element("table", [element("thead", element("tr", names)), element("tbody", body)]);
 }
 
 // The digits of base 85, as RFC 1924 has them but for the signs that HTML has a use for.
@@ -96,9 +92,10 @@ const chosenName = (select) => select.selectedOptions[0]?.textContent;
 // purged meanwhile. So `clear` waits, and does nothing where something new was drawn since.
 const drawings = new Map();
 
-function clear(id) {
+function clear(id, why) {
   const latest = drawings.get(id);
   latest?.then(() => drawings.get(id) === latest && Plotly.purge(at(id)));
+  at(`${id}-text`).textContent = why;
 }
 
 function draw(id, traces, layout, summary) {
@@ -134,18 +131,16 @@ function draw(id, traces, layout, summary) {
     { displayModeBar: false, responsive: true },
   );
   const before = drawings.get(id);
-  drawings.set(
-    id,
-    drawing.then(() => before),
-  );
+  const both = drawing.then(() => before);
+  drawings.set(id, both);
   at(`${id}-text`).textContent = summary;
 }
 
 const narrow = () => document.documentElement.clientWidth < 520;
 const rowsHeight = (count, each) => Math.min(760, 90 + Math.max(4, count) * each);
 const LEGEND = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } };
-const diverging = () => [
-  [0, colour("low")],
+const diverging = (from = "low", to = "high") => [
+  [0, colour(from)],
   [0.5, colour("middle")],
-  [1, colour("high")],
+  [1, colour(to)],
 ];

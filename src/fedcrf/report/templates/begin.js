@@ -18,16 +18,15 @@ function prepare() {
   const names = DATA.runs.map((run) => run.name);
   for (const id of ["labels-run", "trust-run"]) if (at(id)) fill(at(id), names);
   if (at("curves-run")) fill(at("curves-run"), ["all", ...names]);
-  const methods = DATA.runs.flatMap((run) => run.measured.flatMap(({ curves }) => curves)).map(({ name }) => name);
-  const choices = [...new Set(methods)];
+  const all = DATA.runs.flatMap(({ measured }) => Object.values(measured).flat());
+  const choices = [...new Set(all.map(({ name }) => name))];
   if (at("rounds")) fill(at("curves-method"), choices.length > 1 ? ["all", ...choices] : choices);
   for (const id of ["curves-run", "curves-method"]) listen(id, "change", curves);
   for (const id of ["labels-run", "labels-seed"]) listen(id, "change", holdings);
   listen("trust-run", "change", chooseRun);
   listen("trust-method", "change", chooseMethod);
   listen("trust-seed", "change", chooseSeed);
-  listen("client", "change", trust);
-  listen("cause", "change", trust);
+  for (const id of ["client", "cause"]) listen(id, "change", trust);
   listen("round", "input", trust);
   listen("choice", "submit", (event) => event.preventDefault());
   for (const radio of document.querySelectorAll("input[name=scale]"))

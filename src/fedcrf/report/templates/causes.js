@@ -12,22 +12,16 @@ function causeNames(cell) {
   return seen.length ? [...new Set(["trust", ...seen])] : [];
 }
 
-const causeTitle = (cause) => titleOf(cause).name;
+const causeTitle = (cause) => DATA.titles[cause].name;
 
 const causeValue = (round, cause, i) => round.causes?.values[cause]?.[i] ?? null;
 
 // Orange is what speaks against a client, whatever its sign.
 function causeScale(cause, values) {
   const reach = largest(values.map(Math.abs), 1e-12);
-  if (cause === "cosine" || DATA.words.signed.includes(cause)) {
-    const colours = diverging();
-    const [low, middle, high] = colours.map((stop) => stop[1]);
-    const turned = [
-      [0, high],
-      [0.5, middle],
-      [1, low],
-    ];
-    return { zmin: -reach, zmax: reach, colorscale: HIGH_IS_AGAINST.includes(cause) ? turned : colours };
+  if (cause === "cosine" || DATA.signed.includes(cause)) {
+    const ends = HIGH_IS_AGAINST.includes(cause) ? ["high", "low"] : ["low", "high"];
+    return { zmin: -reach, zmax: reach, colorscale: diverging(...ends) };
   }
   if (SHARES.includes(cause))
     return {
@@ -63,10 +57,7 @@ function causeMap(cell, place, client) {
   const map = weightMap(cell, place, client);
   const of = (value) =>
     map.clients.map((each) =>
-      cell.rounds.map((round) => {
-        const i = round.clients.indexOf(each);
-        return i < 0 || round.excluded.includes(each) ? null : value(round, i);
-      }),
+      overRounds(cell, each, (round, i) => (round.excluded.includes(each) ? null : value(round, i))),
     );
   const grid = of((round, i) => causeValue(round, cause, i));
   const values = grid.flat().filter(known);
@@ -78,13 +69,8 @@ function causeMap(cell, place, client) {
     hovertemplate: "client %{y}, round %{x}<br>%{customdata}<extra></extra>",
     colorbar: bar(title),
   };
-  const layout = {
-    height: map.height,
-    xaxis: { title: { text: "round" }, showgrid: false },
-    yaxis: map.axis,
-    shapes: marks(map, "x"),
-  };
-  draw("cause-map", [trace, map.excluded, map.attacks], layout, causeSummary(cell, cause, values));
+  const summary = causeSummary(cell, cause, values);
+  draw("cause-map", [trace, map.excluded, map.attacks], map.layout, summary);
   clickable("cause-map", map);
 }
 
@@ -102,11 +88,9 @@ function causeHover(round, cause, i) {
 function causeSummary(cell, cause, values) {
   if (!values.length) return `${causeTitle(cause)} is not known of any client in any round.`;
   const range = `between ${text(Math.min(...values), 2)} and ${text(Math.max(...values), 2)}`;
-  const lowered = [];
-  for (const round of cell.rounds)
-    round.clients.forEach((client, i) => {
-      if (round.causes?.named[i].includes(cause)) lowered.push(client);
-    });
+  const lowered = cell.rounds.flatMap((round) =>
+    round.clients.filter((_, i) => round.causes?.named[i].includes(cause)),
+  );
   const counts = [...new Set(lowered)]
     .sort((a, b) => a - b)
     .map((client) => `${client} (${lowered.filter((each) => each === client).length})`);
@@ -123,8 +107,7 @@ function memory(cell, place, client) {
   if (!remembers) return;
   const clients = clientsOf(cell);
   const rounds = cell.rounds.map((round) => round.round);
-  const course = (each) =>
-    cell.rounds.map((round) => causeValue(round, "remembered", round.clients.indexOf(each)));
+  const course = (each) => overRounds(cell, each, (round, i) => causeValue(round, "remembered", i));
   const line = (y, name, style) => ({
     x: rounds,
     y,

@@ -4,24 +4,120 @@
 function effects(round, i, client) {
   const seen = i >= 0 && !round.excluded.includes(client) ? round.causes : null;
   if (seen?.scored) terms(seen, i, client);
-  else if (Object.keys(seen?.factors ?? {}).length) factors(round, i, client);
-  else {
-    clear("causes");
-    at("causes-text").textContent = whyNoCauses(round, i, client);
-  }
+  else if (Object.keys(seen?.factors ?? {}).length) factors(seen, i, client);
+  else clear("causes", whyNoCauses(round, i, client));
 }
 
 function whyNoCauses(round, i, client) {
-  const words = DATA.words.undrawn;
-  if (i < 0) return filled(words.absent, { client, round: round.round });
-  if (!round.causes) return words.reasons;
-  return round.excluded.includes(client) ? words.excluded : words.factors;
+  if (i < 0) return `Client ${client} took no part in round ${round.round}.`;
+  if (!round.causes) return "This rule keeps no reasons: only the CRF infers reliabilities.";
+  return round.excluded.includes(client)
+    ? "Its update is not finite: there is nothing to compare."
+    : "What each cause made of the weight is not known.";
 }
 
-function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const half = sorted.length / 2;
-  return sorted.length % 2 ? sorted[Math.floor(half)] : (sorted[half - 1] + sorted[half]) / 2;
+const SMALLEST_FACTOR = 0.001;
+
+function factorText(value) {
+  if (!known(value)) return "–";
+  if (value < SMALLEST_FACTOR) return `under ${SMALLEST_FACTOR}`;
+  return text(value, value >= 0.1 ? 2 : 3);
+}
+
+const columnName = (cause) => DATA.titles[cause].column;
+
+// A client's bars, and diamonds of the medians on them. `placed` is a value's place on the axis,
+// `written` its text.
+function besideMedian(client, bars, placed, written) {
+  const y = bars.map(({ label }) => label);
+  const mine = {
+    type: "bar",
+    orientation: "h",
+    y,
+    x: bars.map(({ mine }) => placed(mine)),
+    name: `client ${plain(client)}`,
+    marker: { color: palette()[0] },
+    hovertemplate: "%{y}<extra></extra>",
+  };
+  const middle = {
+    type: "scatter",
+    mode: "markers",
+    y,
+    x: bars.map(({ middle }) => placed(middle)),
+    name: "median over the clients",
+    marker: { symbol: "diamond", size: 11, color: colour("ink") },
+    customdata: bars.map(({ middle }) => written(middle)),
+    hovertemplate: "median %{customdata}<extra></extra>",
+  };
+  return [mine, middle];
+}
+
+// Terms add up: as bars, what each cause adds to the score of the client's reliability.
+function terms({ values, medians }, i, client) {
+  const bars = Object.entries(DATA.terms).map(([name, factor]) => {
+    const value = values[name][i];
+    const mine = factor * value;
+    const product = `${text(factor, 1)} × ${text(value, 2)} = ${text(mine, 2)}`;
+    return { mine, middle: factor * medians[name], label: `${DATA.titles[name].name}<br>${product}` };
+  });
+  const clip = (value) => Math.max(-12, value); // a huge deviation must not hide the others
+  const traces = besideMedian(client, bars, clip, (value) => text(value, 2));
+  const layout = {
+    height: 300,
+    legend: LEGEND,
+    xaxis: { title: { text: "adds to the score" }, zeroline: true, zerolinewidth: 2 },
+    yaxis: { autorange: "reversed", showgrid: false },
+  };
+  const score = sum(bars.map(({ mine }) => mine));
+  const added = bars.map(({ mine }) => text(mine, 2)).join(" + ");
+  const summary =
+    `Score ${added.replaceAll("+ −", "− ")} = ${text(score, 2)}; ` +
+    `its logistic function is the reliability ρ = ${text(values.reliability[i], 3)}.`;
+  draw("causes", traces, layout, summary);
+}
+
+// Factors multiply: as bars on a logarithmic scale, what each cause made of the client's weight.
+function factors(causes, i, client) {
+  const names = Object.keys(causes.factors);
+  const log = (value) => Math.log2(Math.max(value, SMALLEST_FACTOR));
+  const bars = names.map((name) => ({
+    mine: causes.factors[name][i],
+    middle: causes.factor_medians[name],
+    label: `${plain(DATA.titles[name].name)}<br>× ${factorText(causes.factors[name][i])}`,
+  }));
+  const traces = besideMedian(client, bars, log, (value) => `× ${factorText(value)}`);
+  const drawn = traces.flatMap(({ x }) => x);
+  const least = Math.min(-1, ...drawn);
+  const most = Math.max(0.15, ...drawn);
+  const below = narrow() ? [0.3, 0.03, 0.001] : [0.5, 0.25, 0.1, 0.03, 0.01, 0.001];
+  const above = narrow() ? [30, 1000] : [2, 10, 100, 1000];
+  const ticks = [1, ...below, ...above].filter(
+    (tick) => log(tick) >= least * 1.01 && log(tick) <= most * 1.01,
+  );
+  const layout = {
+    height: 120 + 46 * names.length,
+    legend: LEGEND,
+    xaxis: {
+      title: { text: "makes of the weight" },
+      tickvals: ticks.map(log),
+      ticktext: ticks.map((tick) => `× ${tick}`),
+      tickangle: 0,
+      range: [least - 0.08 * (most - least), most + 0.08 * (most - least)],
+      zeroline: true,
+      zerolinewidth: 2,
+    },
+    yaxis: { autorange: "reversed", showgrid: false },
+  };
+  const product = names
+    .filter((name) => name !== "clip")
+    .reduce((all, name) => all * causes.factors[name][i], 1);
+  const summary =
+    `All but the clipping together: × ${factorText(product)} of what its examples earn where ` +
+    "nothing else is known" +
+    (known(causes.values.clip?.[i])
+      ? `; its update counts ${text(causes.values.clip[i], 2)} of its length.`
+      : ".");
+  draw("causes", traces, layout, summary);
 }
 
 function course(cell, place, client) {
@@ -29,10 +125,7 @@ function course(cell, place, client) {
   const absent = cell.rounds.some((round) => !round.clients.includes(client));
   const line = (name, value, color, dash, yaxis = "y") => ({
     x: rounds,
-    y: cell.rounds.map((round) => {
-      const i = round.clients.indexOf(client);
-      return i < 0 ? null : (value(round, i) ?? null);
-    }),
+    y: overRounds(cell, client, value),
     name,
     mode: absent ? "lines+markers" : "lines", // a round between two others is no line
     marker: { color, size: 5 },

@@ -4,40 +4,26 @@ const FEW_CLIENTS = 12; // all their affinities can be drawn
 const MANY_CLIENTS = 30; // too many to name in the graph
 
 function roundTable(cell, round, chosen) {
-  const columns = roundColumns(cell, round);
+  const { columns } = round;
   const rows = round.clients.map((_, i) => columns.map((name) => written(cell, round, name, i)));
   at("round-table").replaceChildren(table(columns.map(columnName), rows, chosen));
-  at("round-table-text").textContent = columnsExplained(columns);
-}
-
-function roundColumns(cell, { causes, nodes }) {
-  const words = DATA.words;
-  const [client, ...columns] = words.client_columns;
-  return [
-    client,
-    ...(nodes?.length ? [words.node_column] : []),
-    ...columns,
-    ...Object.keys(causes?.values ?? {}).filter((name) => !words.particulars.includes(name)),
-    ...(cell.attackers.length ? [words.attacker_column] : []),
-  ];
+  const titles = columns.map((name) => DATA.titles[name]).filter(({ about }) => about);
+  const explained = titles.map(({ column, about }) => `${column}: ${about}`);
+  at("round-table-text").textContent = `${explained.join("; ")}.`;
 }
 
 function written(cell, round, name, i) {
   if (name === "client") return String(round.clients[i]);
-  if (name === DATA.words.node_column) return round.nodes[i];
+  if (name === "node") return round.nodes[i];
   if (name === "num_examples") return String(round.examples[i]);
   if (name === "multiple") return times(round.weight[i], round.base_weight[i]);
-  if (name === DATA.words.attacker_column) return attacking(cell, round, round.clients[i]);
-  return text((round[name] ?? [])[i] ?? causeValue(round, name, i), titleOf(name).digits);
+  if (name === "attacker") return attacking(cell, round, round.clients[i]);
+  return text((round[name] ?? [])[i] ?? causeValue(round, name, i), DATA.titles[name].digits);
 }
 
-function columnsExplained(columns) {
-  const explained = columns
-    .filter((name) => titleOf(name).about)
-    .map((name) =>
-      filled(DATA.words.column, { title: columnName(name), about: titleOf(name).about }),
-    );
-  return `${explained.join("; ")}.`;
+function attacking(cell, round, client) {
+  if (round.attackers.includes(client)) return "attacks";
+  return cell.attackers.includes(client) ? "not now" : "";
 }
 
 function affinity({ affinities }, i, j) {
@@ -48,25 +34,19 @@ function graph(round, chosen) {
   const { causes } = round;
   const m = round.clients.length;
   if (!causes?.affinities || m < 2) {
-    clear("graph");
+    const large = "The affinities are not recorded for a round of so many clients.";
+    clear("graph", m < 2 ? "A single client has no neighbours." : large);
     at("neighbours").replaceChildren();
-    at("graph-text").textContent = whyNoGraph(causes, m);
     return;
   }
   const near = round.clients.map((_, i) => nearest(causes, i, m));
+  const drawn = near.map((others) => (m <= FEW_CLIENTS ? others : others.slice(0, 3)));
   const edges = [];
   for (let i = 0; i < m; i++)
     for (let j = i + 1; j < m; j++)
-      if (
-        m <= FEW_CLIENTS
-          ? near[i].includes(j)
-          : near[i].slice(0, 3).includes(j) || near[j].slice(0, 3).includes(i)
-      )
-        edges.push([i, j, affinity(causes, i, j)]);
-  const strongest = largest(
-    edges.map(([, , value]) => value),
-    1e-12,
-  );
+      if (drawn[i].includes(j) || drawn[j].includes(i)) edges.push([i, j, affinity(causes, i, j)]);
+  const values = edges.map(([, , value]) => value);
+  const strongest = largest(values, 1e-12);
   const hidden = { visible: false, range: [-1.35, 1.35] };
   const layout = {
     height: 420,
@@ -80,15 +60,8 @@ function graph(round, chosen) {
     `(at most ${strongest.toPrecision(2)} in this round)` +
     (m > FEW_CLIENTS ? "; only each client's three nearest are drawn." : ".");
   draw("graph", [...lines(edges, strongest, m), circles(round, chosen, near)], layout, summary);
-  const shown = at("graph");
-  shown.removeAllListeners?.("plotly_click");
-  shown.on("plotly_click", ({ points: [point] }) => point.text && choose(point.text, -1));
+  onClick("graph", (point) => point.text && choose(point.text, -1));
   at("neighbours").replaceChildren(neighbours(round, chosen, near));
-}
-
-function whyNoGraph(causes, m) {
-  const words = DATA.words.undrawn;
-  return m < 2 ? words.neighbours : words.unrecorded;
 }
 
 function nearest(causes, i, m) {
@@ -171,24 +144,7 @@ function neighbours(round, chosen, near) {
 }
 
 function exclusions(cell) {
-  const words = DATA.words.exclusions;
-  const lines = [];
-  for (const each of cell.rounds) {
-    const { round } = each;
-    for (const client of each.excluded) {
-      const line = each.overflowed.includes(client) ? words.overflowed : words.client;
-      lines.push(filled(line, { round, client }));
-    }
-    for (const node of each.excluded_nodes) lines.push(filled(words.node, { round, node }));
-    if (each.stayed) lines.push(filled(words.kept_model, { round, reason: each.stayed }));
-    if (each.causes?.fell_back) lines.push(filled(words.fell_back, { round }));
-  }
-  at("excluded").replaceChildren(
-    lines.length
-      ? element(
-          "ul",
-          lines.map((line) => element("li", line)),
-        )
-      : element("p", words.nobody),
-  );
+  const lines = cell.rounds.flatMap((round) => round.exclusions);
+  const nobody = element("p", "No client was excluded in any round.");
+  at("excluded").replaceChildren(lines.length ? list(lines) : nobody);
 }

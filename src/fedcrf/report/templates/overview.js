@@ -39,7 +39,7 @@ function scaleOf(what, means) {
 
 function drawCurves(id, what, wanted, method) {
   const several = DATA.runs.length > 1;
-  const curvesOf = (run) => run.measured.find((each) => each.name === what)?.curves ?? [];
+  const curvesOf = (run) => run.measured[what] ?? [];
   const names = [...new Set(DATA.runs.flatMap((run) => curvesOf(run).map((curve) => curve.name)))];
   const shown = DATA.runs.flatMap((run, number) =>
     curvesOf(run)
@@ -104,15 +104,11 @@ function curves() {
 
 function holdings() {
   const run = DATA.runs[at("labels-run") ? Number(at("labels-run").value) : 0];
-  fill(
-    at("labels-seed"),
-    run.holdings.map((each) => each.seed),
-    chosenName(at("labels-seed")),
-  );
+  const seeds = run.holdings.map((each) => each.seed);
+  fill(at("labels-seed"), seeds, chosenName(at("labels-seed")));
   const held = run.holdings[Number(at("labels-seed").value)];
   if (!held) {
-    clear("holdings");
-    at("holdings-text").textContent = "What the clients hold is not recorded.";
+    clear("holdings", "What the clients hold is not recorded.");
     at("holdings-table").replaceChildren();
     return;
   }
@@ -130,10 +126,7 @@ function holdings() {
         x: labels.map((_, i) => i),
         y: held.clients.map((each) => plain(each.client)),
         customdata: all.map(() => labels),
-        colorscale: [
-          [0, colour("few")],
-          [1, colour("many")],
-        ],
+        colorscale: shades("few", "many"),
         zmin: 0,
         hoverongaps: false,
         xgap: 1,
@@ -141,7 +134,7 @@ function holdings() {
         texttemplate: few ? "%{z}" : "",
         textfont: { size: narrow() ? 8 : 11 },
         hovertemplate: "client %{y}, label %{customdata}: %{z} examples<extra></extra>",
-        colorbar: { title: { text: "examples" }, thickness: 12, outlinewidth: 0 },
+        colorbar: bar("examples"),
         showscale: !narrow(),
       },
     ],

@@ -11,11 +11,8 @@ function chooseRun() {
 
 function chooseMethod() {
   const cells = trustRun().cells.filter((cell) => cell.method === chosenName(at("trust-method")));
-  fill(
-    at("trust-seed"),
-    cells.map((cell) => cell.seed),
-    chosenName(at("trust-seed")),
-  );
+  const seeds = cells.map((cell) => cell.seed);
+  fill(at("trust-seed"), seeds, chosenName(at("trust-seed")));
   chooseSeed();
 }
 
@@ -55,6 +52,13 @@ const clientsOf = (cell) =>
 const chosenClient = (cell) =>
   clientsOf(cell).find((each) => String(each) === chosenName(at("client")));
 
+// What is known of a client in every round; null where it took no part.
+const overRounds = (cell, client, value) =>
+  cell.rounds.map((round) => {
+    const i = round.clients.indexOf(client);
+    return i < 0 ? null : (value(round, i) ?? null);
+  });
+
 function multiple(round, i) {
   const weight = round.weight[i];
   const base = round.base_weight[i];
@@ -62,11 +66,7 @@ function multiple(round, i) {
 }
 
 function meanMultiple(cell, client) {
-  const logs = [];
-  for (const round of cell.rounds) {
-    const times = multiple(round, round.clients.indexOf(client));
-    if (times > 0) logs.push(Math.log2(times));
-  }
+  const logs = overRounds(cell, client, multiple).filter((times) => times > 0).map(Math.log2);
   return logs.length ? 2 ** (sum(logs) / logs.length) : null;
 }
 
@@ -76,64 +76,15 @@ function leastTrusted(cell, clients) {
 }
 
 function leastTrustedRound(cell, client) {
-  const all = cell.rounds.map(
-    (round) => multiple(round, round.clients.indexOf(client)) ?? Infinity,
-  );
+  const all = overRounds(cell, client, multiple).map((times) => times ?? Infinity);
   return all.indexOf(Math.min(...all));
 }
 
-// Which lines of the words are a client's.
-function templateOf(round, i) {
-  const { causes } = round;
-  if (round.overflowed.includes(round.clients[i])) return "overflowed";
-  if (round.excluded.includes(round.clients[i])) return "excluded";
-  if (!known(round.weight[i])) return "weightless";
-  if (!causes) return "unexplained";
-  if (causes.fell_back) return "fell_back";
-  if (causes.scored) return "explained";
-  return Object.keys(causes.factors).length ? "traced" : "untraced";
-}
-
-function verdictTold(cell, round, i) {
-  const words = DATA.words;
-  const [kind, since, reason] = round.verdicts[i];
-  const client = clientName(cell, round, round.clients[i]);
-  const verdict = filled(words.verdicts[kind], { client, since });
-  const cause = kind === "excluded" ? templateOf(round, i) : reason;
-  if (!known(cause)) return verdict;
-  const [first, ...rest] = cause.split(" ");
-  const why = words.reasons[cause] ?? words.reasons[first] ?? words.unknown_reason;
-  const shown = { cause, name: rest.join(" ").replaceAll("_", " ") };
-  return filled(words.verdicts.reason, { verdict, reason: filled(why, shown) });
-}
-
-function numbersTold(cell, round, i) {
-  const words = DATA.words;
-  const values = {};
-  const shown = {};
-  for (const [name, digits] of Object.entries(words.decimals)) {
-    values[name] = (round[name] ?? round.causes?.values[name])?.[i];
-    shown[name] = text(values[name], digits);
-  }
-  for (const [cause, choices] of Object.entries(words.causes))
-    shown[cause] = wording(choices, values[cause] ?? NaN).replace("{}", shown[cause]);
-  const named = phrases(cell, round, i);
-  const lines = words[templateOf(round, i)];
-  return lines.flatMap((line) => {
-    if (line !== "{phrases}") return [filled(line, shown)];
-    return named.length ? named : [words.nothing];
-  });
-}
-
-function because(cell, round, client, i) {
-  const told = i < 0 ? `client ${client} took no part` : verdictTold(cell, round, i);
-  const lines = i < 0 ? [] : numbersTold(cell, round, i);
+function because(round, client, i) {
+  const [verdict, ...lines] = i < 0 ? [`client ${client} took no part`] : round.said[i];
   at("because").replaceChildren(
-    element("p", `Round ${round.round}, ${told}.`),
-    element(
-      "ul",
-      lines.map((line) => element("li", line.replaceAll("× ", "×\u00a0"))),
-    ),
+    element("p", `Round ${round.round}, ${verdict}.`),
+    list(lines.map((line) => line.replaceAll("× ", "×\u00a0"))),
   );
 }
 
@@ -146,7 +97,7 @@ function trust() {
   const i = round.clients.indexOf(client);
   at("round-shown").textContent = `${round.round} of ${cell.rounds[cell.rounds.length - 1].round}`;
   at("round").setAttribute("aria-valuetext", `round ${round.round}`);
-  because(cell, round, client, i);
+  because(round, client, i);
   weights(cell, place, client);
   effects(round, i, client);
   course(cell, place, client);

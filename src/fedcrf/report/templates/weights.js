@@ -11,28 +11,24 @@ function weights(cell, place, client) {
     "one attacks.";
 }
 
-function clickable(id, map) {
+function onClick(id, answer) {
   const shown = at(id);
   shown.removeAllListeners?.("plotly_click");
-  shown.on("plotly_click", ({ points: [point] }) =>
-    choose(map.clients.map(String)[map.clients.map(plain).indexOf(point.y)], map.rounds.indexOf(point.x)),
-  );
+  shown.on("plotly_click", ({ points: [point] }) => answer(point));
 }
+
+const clickable = (id, map) =>
+  onClick(id, ({ x, y }) =>
+    choose(String(map.clients[map.clients.map(plain).indexOf(y)]), map.rounds.indexOf(x)),
+  );
 
 function weightMap(cell, place, client) {
   const clients = clientsOf(cell);
   const rounds = cell.rounds.map((round) => round.round);
-  const grid = (name) =>
-    clients.map((each) =>
-      cell.rounds.map((round) => {
-        const i = round.clients.indexOf(each);
-        return i < 0 ? null : round[name][i];
-      }),
-    );
+  const grid = (name) => clients.map((each) => overRounds(cell, each, (round, i) => round[name][i]));
   const ours = grid("weight");
   const base = grid("base_weight");
   const map = { method: cell.method, clients, rounds, place, client, ours, base };
-  map.height = rowsHeight(clients.length, 22);
   map.trace = {
     type: "heatmap",
     x: rounds,
@@ -43,7 +39,7 @@ function weightMap(cell, place, client) {
       "client %{y}, round %{x}<br>weight %{customdata[0]}, " +
       "FedAvg's %{customdata[1]} (× %{customdata[2]})<extra></extra>",
   };
-  map.axis = {
+  const yaxis = {
     type: "category",
     autorange: "reversed",
     showgrid: false,
@@ -53,8 +49,17 @@ function weightMap(cell, place, client) {
     categoryarray: clients.map(plain),
     ...attackerTicks(cell, clients),
   };
-  map.excluded = excludedMarks(cell);
-  map.attacks = attackMarks(cell);
+  map.layout = {
+    height: rowsHeight(clients.length, 22),
+    xaxis: { title: { text: "round" }, showgrid: false },
+    yaxis,
+    shapes: marks(map, "x"),
+  };
+  map.excluded = {
+    ...symbols(cell, "excluded", "x", 7),
+    hovertemplate: "client %{y}, round %{x}: excluded<extra></extra>",
+  };
+  map.attacks = { ...symbols(cell, "attackers", "triangle-up", 6), hoverinfo: "skip" };
   return map;
 }
 
@@ -91,13 +96,7 @@ function drawMultiples(map, summary) {
       ticktext: ticks.map((tick) => `×${Number((2 ** tick).toPrecision(2))}`),
     },
   };
-  const layout = {
-    height: map.height,
-    xaxis: { title: { text: "round" }, showgrid: false },
-    yaxis: map.axis,
-    shapes: marks(map, "x"),
-  };
-  draw("weights", [trace, map.excluded, map.attacks], layout, summary);
+  draw("weights", [trace, map.excluded, map.attacks], map.layout, summary);
 }
 
 function drawSideBySide(map, summary) {
@@ -116,17 +115,15 @@ function drawSideBySide(map, summary) {
     yanchor: "bottom",
     showarrow: false,
   });
-  const round = { title: { text: "round" }, showgrid: false };
   const layout = {
-    height: stacked ? 2 * map.height : map.height,
+    ...map.layout,
+    height: (stacked ? 2 : 1) * map.layout.height,
     margin: { l: 10, r: 10, t: 30, b: 10 },
     grid: { rows: stacked ? 2 : 1, columns: stacked ? 1 : 2, pattern: "independent" },
-    xaxis: round,
-    xaxis2: round,
-    yaxis: map.axis,
-    yaxis2: { ...map.axis, title: { text: stacked ? "client" : "" } },
+    xaxis2: map.layout.xaxis,
+    yaxis2: { ...map.layout.yaxis, title: { text: stacked ? "client" : "" } },
     annotations: [name("x", plain(map.method)), name("x2", "FedAvg's weights")],
-    shapes: [...marks(map, "x"), ...marks(map, "x2")],
+    shapes: [...map.layout.shapes, ...marks(map, "x2")],
   };
   draw("weights", [ours, base, map.excluded, map.attacks], layout, summary);
 }
@@ -154,30 +151,15 @@ function marks(map, axis) {
   return [column, { ...column, ...frame }];
 }
 
-function excludedMarks(cell) {
-  const all = cell.rounds.flatMap((round) => round.excluded.map((client) => [round.round, client]));
+// A symbol on each client that a round names so.
+function symbols(cell, name, symbol, size) {
+  const all = cell.rounds.flatMap((round) => round[name].map((client) => [round.round, client]));
   return {
     type: "scatter",
     mode: "markers",
     x: all.map(([round]) => round),
     y: all.map(([, client]) => plain(client)),
-    marker: { symbol: "x", color: colour("ink"), size: 7 },
-    showlegend: false,
-    hovertemplate: "client %{y}, round %{x}: excluded<extra></extra>",
-  };
-}
-
-function attackMarks(cell) {
-  const all = cell.rounds.flatMap((round) =>
-    round.attackers.map((client) => [round.round, client]),
-  );
-  return {
-    type: "scatter",
-    mode: "markers",
-    hoverinfo: "skip",
-    x: all.map(([round]) => round),
-    y: all.map(([, client]) => plain(client)),
-    marker: { symbol: "triangle-up", color: colour("ink"), size: 6 },
+    marker: { symbol, color: colour("ink"), size },
     showlegend: false,
   };
 }
