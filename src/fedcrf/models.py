@@ -110,8 +110,8 @@ def check_size(model: str, image_shape: ImageShape, smallest: int) -> None:
         )
 
 
-def _check_widths(plan: object, name: str) -> None:
-    for units in getattr(plan, name):
+def _check_widths(name: str, widths: tuple[int, ...]) -> None:
+    for units in widths:
         check_whole(name, units, least=1)
 
 
