@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -358,7 +358,11 @@ THIN: RunSpec = small_spec(
 
 
 def begun(folder: Path, rounds: int, *, always: bool) -> CellStore:
-    """Carry out the first rounds of the thin cell as a run does; then it is killed."""
+    """Carry out the first rounds of the thin cell as a run does; then it is killed.
+
+    ``always`` is as if rounds were so long that each had a checkpoint, or else so short that only
+    those with a record have one.
+    """
     (spec,) = THIN.cells()
     data = load_dataset("digits")
     splits = client_splits(data.train.labels, spec.partition, 0)
@@ -367,11 +371,10 @@ def begun(folder: Path, rounds: int, *, always: bool) -> CellStore:
         EarlyStopping(99), max_rounds=8, evaluate_every=3,
     )  # fmt: skip
     store = Store(folder).cell(spec)
-    with store.locked():
+    with store.locked(), pytest.MonkeyPatch.context() as seconds:
+        seconds.setattr("fedcrf.experiments.store.SPACING", 0.0 if always else math.inf)
         store.begin(spec, provenance(torch.device("cpu")))
         for state, record in islice(whole.steps(whole.start()), rounds):
-            if always and (checkpoint := store.path / "checkpoint.pt").exists():
-                os.utime(checkpoint, (0, 0))  # long ago
             store.append(state, record)
     return store
 
