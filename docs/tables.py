@@ -244,6 +244,7 @@ def paper() -> str:
 LAST_TEN = "last ten rounds"
 
 
+@cache
 def last_rounds() -> dict[str, pd.DataFrame]:
     """Return by method the end of each run of the confirmation at 60 rounds, by seed."""
     rows = []
