@@ -19,15 +19,13 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, NormEvidence, RobustCRF
 from fedcrf.crf.evidence_crf import REPORTED, reported_reliability
+from fedcrf.crf.parts import Vector
 from fedcrf.crf.potentials import SCORE_TERMS, label_prior
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Client, Reasons, RoundRecord, Rounds, brief
-
-Vector = NDArray[np.float64]
 
 MISSING = "missing"
 """Stands before the name of evidence that clients do not report."""

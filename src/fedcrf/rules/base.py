@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from fedcrf.checks import Settings, is_number
 from fedcrf.crf import Posterior, base_weights
 from fedcrf.crf.evidence import clip_factors
+from fedcrf.crf.parts import Matrix as Matrix
+from fedcrf.crf.parts import Vector as Vector
 from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.rules.state import (
     FlatState,
@@ -38,12 +40,6 @@ from fedcrf.statistics import (
 from fedcrf.statistics.inputs import Layers, finite_clients
 from fedcrf.statistics.one_pass import scatter
 from fedcrf.statistics.sums import update_norms
-
-Vector = NDArray[np.float64]
-"""A number for each of m clients, or for each of the n of them whose reports are finite."""
-
-Matrix = NDArray[np.float64]
-"""A number for each two of them."""
 
 Memory = Mapping[str, NDArray[Any]]
 """What a rule keeps from one round for the next: arrays by name, which a checkpoint holds."""
