@@ -471,6 +471,7 @@ def draw_protocols() -> None:
 
 JUDGED = {
     "digits": ("attacks", "digits"),
+    "digits-40-rounds": ("noise", "digits"),
     "hospitals": ("hospitals", "mnist-6000"),
     "flpoison": ("flpoison", "mnist"),
     "byzfl": ("byzfl", "mnist"),
@@ -487,7 +488,7 @@ def judged() -> str:
     rows = []
     for name, (suite, dataset) in JUDGED.items():
         folder = RESULTS / "judged" / name
-        for place in places_of(folder, suite, dataset, suite != "attacks"):
+        for place in places_of(folder, suite, dataset, suite not in ("attacks", "noise")):
             quiet, baseline = place.suite.quiet, place.mean(place.suite.quiet, "fedavg")
             rows.append(
                 (

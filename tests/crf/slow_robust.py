@@ -156,6 +156,22 @@ class SlowRobust:
         silent = self._answers(present)
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
         long = self._norms(present, norms, examples)
+        few = self._few(present)
+
+        def opposition(trust: dict) -> dict:
+            """What each meets beyond the median, and what of it is tolerated."""
+            met = dict.fromkeys(present, 0.0)
+            for i, j in ((i, j) for i in present for j in present if i != j):
+                against = -alike[i, j] if alike[i, j] < 0 else -(1 - few) * alike[i, j]
+                met[i] += few * against * own[j] * vote[j] * trust[j]
+            middle, deviation = usual(met[i] for i in credited)
+            crowded = (1 - few) * 4 * self.tolerance * deviation
+            settled = few * self.tolerance / 2
+            return {
+                i: (met[i] - middle, settled * math.sqrt(max(1.0, sizes[i])) + crowded)
+                for i in present
+            }
+
         turned = self._turned(present)
         distant = self._distant(present)
         for c in present:
@@ -167,29 +183,27 @@ class SlowRobust:
                 ]
             energy[c] = [
                 -math.log(p + 1e-12)
-                + self.norm_strength * q * long[c] / self.window
                 + self.response_strength * q * silent[c] / self.window
                 + self.consistency_strength * q * turned[c] / self.window
                 + self.norm_strength * q * distant[c] / self.window
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
-        belief, few = dict(start), self._few(present)
+        belief = dict(start)
         for _ in range(self.iterations):
-            trust = {c: dot(belief[c], self.labels) for c in present}
-            met = dict.fromkeys(present, 0.0)
-            for i, j in ((i, j) for i in present for j in present if i != j):
-                against = -alike[i, j] if alike[i, j] < 0 else -(1 - few) * alike[i, j]
-                met[i] += few * against * own[j] * vote[j] * trust[j]
-            middle, deviation = usual(met[i] for i in credited)
-            settled = self.tolerance / 2
-            tolerated = few * settled + (1 - few) * 4 * self.tolerance * deviation
+            against = opposition({c: dot(belief[c], self.labels) for c in present})
             renewed = {}
             for i in present:
-                extra = few * settled * (math.sqrt(max(1.0, sizes[i])) - 1)
-                opposed = max(0.0, met[i] - middle - tolerated - extra) / self.window
+                beyond, tolerated = against[i]
+                opposed = max(0.0, beyond - tolerated) / self.window
+                clearly = 2 * beyond / tolerated - 1 if tolerated else float(beyond > 0)
+                heard = min(1.0, max(0.0, clearly, 2 * start[i][0] - 1)) / self.window
                 fresh = self._normalised(
                     [
-                        math.exp(-e - 2 * self.opposition_strength * q * opposed)
+                        math.exp(
+                            -e
+                            - 2 * self.opposition_strength * q * opposed
+                            - self.norm_strength * q * heard * long[i]
+                        )
                         for e, q in zip(energy[i], self.labels, strict=True)
                     ]
                 )

@@ -22,6 +22,7 @@ from fedcrf.crf import (
     LogOddsPrior,
     NormEvidence,
     Observation,
+    OpposedNorm,
     Opposition,
     Reliability,
     ResponseEvidence,
@@ -159,6 +160,29 @@ def test_norm_evidence(spread):
 
 
 @pytest.mark.parametrize(
+    ("degrees", "wrong", "counted"),
+    [
+        (90, 0.1, 0.0),
+        (90, 0.5, 0.0),
+        (90, 0.8, 0.6),
+        (90, 1.0, 1.0),
+        (97, 0.1, 0.3516),  # four oppose it, it opposes each: 2·(4 − 0.9)·0.10900/0.5 − 1
+        (180, 0.1, 1.0),
+    ],
+)
+def test_length_counts_as_far_as_a_client_is_opposed_or_was_wrong(degrees, wrong, counted):
+    angle = math.radians(degrees)
+    rows = np.zeros((5, 6))
+    rows[:4] = np.column_stack([np.ones(4), np.zeros(4), 0.5 * np.eye(4)])
+    rows[4, :2] = 99.0 * math.cos(angle), 99.0 * math.sin(angle)
+    initial = np.full((5, 3), [0.0, 0.0, 1.0])
+    initial[4] = wrong, 0.0, 1.0 - wrong
+    part = OpposedNorm(opposition=Opposition(vote_power=1e9))
+    energy = part.message(replace(observe(rows), initial=initial), LABELS)(initial)
+    assert_allclose(energy.causes["norm"], [0, 0, 0, 0, 2 * counted], atol=1e-4)
+
+
+@pytest.mark.parametrize(
     ("response", "spread", "evidence"),
     [
         ([-0.6, -0.4, 0.2, 0.0, math.nan], 0.0, [0, 0, 0.3, 0.1, 0]),  # the median is −0.2
@@ -227,12 +251,12 @@ def test_linear_parts_tell_their_energies():
         "update_consistency": known[::-1],
         "goal_distance": 2.0 * known,
     }
-    seen = observe(updates(), measured=measured)
     marginals = np.full((7, 3), 1 / 3)
+    seen = observe(updates(), measured=measured, initial=np.full((7, 3), [0.8, 0.1, 0.1]))
     energies = [part.energy(seen, LABELS) for part in field.evidence]
     energies += [part.message(seen, LABELS)(marginals) for part in field.pairwise]
     causes = [part.cause for part in field.linear_parts]
-    assert causes == ["norm", *measured, "opposition"]
+    assert causes == [*measured, "norm", "opposition"]
     for part, energy in zip(field.linear_parts, energies, strict=True):
         assert part.cause in energy.causes
         evidence = energy.causes[part.evidence]
@@ -361,10 +385,13 @@ def test_a_robust_potential_is_one_class_and_one_line():
 )
 def test_the_tolerance_sets_all_that_is_tolerated(tolerance, response, consistency):
     field = RobustCRF(tolerance=tolerance).field
+    opposition = Opposition(tolerance=tolerance / 2, spread=4 * tolerance)
+    assert field.pairwise == (
+        OpposedNorm(tolerance=tolerance, spread=4 * tolerance, opposition=opposition),
+        opposition,
+    )
     assert field.evidence == (
-        NormEvidence(tolerance=tolerance, spread=4 * tolerance),
         ResponseEvidence(share=response, spread=4 * tolerance),
         ConsistencyEvidence(share=consistency, spread=4 * tolerance),
         GoalEvidence(tolerance=tolerance),
     )
-    assert field.pairwise == (Opposition(tolerance=tolerance / 2, spread=4 * tolerance),)

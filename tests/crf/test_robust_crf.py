@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from crf.slow_robust import SlowRobust
 from fedcrf import EvidenceCRF, FedcrfError, RobustCRF
 from fedcrf.crf import client_crf, evidence_crf, field, robust_crf
-from fedcrf.crf.evidence import goal_distance
+from fedcrf.crf.evidence import OpposedNorm, goal_distance
 from fedcrf.crf.memory import ADDED
 
 D = 30
@@ -74,15 +74,16 @@ def play(
 def of_large_rounds(crf: RobustCRF, large_round: float) -> RobustCRF:
     """Return a CRF for which rounds are large from so many clients on."""
 
-    def changed(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(
-            replace(part, large_round=large_round) if hasattr(part, "large_round") else part
-            for part in parts
-        )
+    def changed(part: Any) -> Any:
+        if isinstance(part, OpposedNorm):
+            return replace(part, opposition=changed(part.opposition))
+        return replace(part, large_round=large_round) if hasattr(part, "large_round") else part
 
     crf = replace(crf)
     was = crf.field
-    changes = {"evidence": changed(was.evidence), "pairwise": changed(was.pairwise)}
+    changes = {
+        name: tuple(map(changed, getattr(was, name))) for name in ("evidence", "pairwise")
+    }
     vars(crf)["field"] = replace(was, **changes)  # where it is cached
     return crf
 

@@ -10,6 +10,7 @@ from fedcrf.crf.evidence import (
     GoalEvidence,
     LogOddsPrior,
     NormEvidence,
+    OpposedNorm,
     Opposition,
     ResponseEvidence,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Message",
     "NormEvidence",
     "Observation",
+    "OpposedNorm",
     "Opposition",
     "PairwisePart",
     "Posterior",

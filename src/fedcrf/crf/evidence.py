@@ -11,6 +11,7 @@ is evidence. Two quantities are common to several:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -52,9 +53,9 @@ class LogOddsPrior(Settings):
 
 @dataclass(frozen=True)
 class MeasuredEvidence(LinearPart):
-    """Base of a robust potential of one client: ψ(q) = κ·q·min(limit, max(0, x_i − t_i)).
+    """Base of a robust potential of one client: ψ(q) = κ·q·min(limit, max(0, x_i − t)).
 
-    x_i is what is measured of the client, or −1 times that; t_i is the threshold.
+    x_i is what is measured of the client, or −1 times that; t is the threshold.
     """
 
     sign: ClassVar[float] = 1.0
@@ -83,11 +84,14 @@ class MeasuredEvidence(LinearPart):
         measured = self.measure(seen)
         if measured is None:
             return Energy(np.zeros((seen.num_clients, len(labels))))
+        return self.against(self.excess(seen, measured), labels, {self.cause: measured})
+
+    def excess(self, seen: Observation, measured: Vector) -> Vector:
+        """Return (m,) min(limit, max(0, x − t)) of what is measured; 0 where it is unknown."""
         known = np.isfinite(measured)
         values = self.sign * measured
         excess = values - self.threshold(seen, *median_and_lower_mad(values[known]))
-        evidence = np.where(known, np.minimum(np.maximum(0.0, excess), self.limit), 0.0)
-        return self.against(evidence, labels, {self.cause: measured})
+        return np.where(known, np.minimum(np.maximum(0.0, excess), self.limit), 0.0)
 
 
 @dataclass(frozen=True)
@@ -285,6 +289,24 @@ class Opposition(LinearPart):
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
         counted = votes(seen.cosines, self.vote_power)
+        opposition = self.among(seen, counted)
+
+        def energy(marginals: Matrix) -> Energy:
+            met, above, tolerated = opposition(marginals.dot(labels))
+            evidence = np.maximum(0.0, above - tolerated)
+            return self.against(evidence, labels, {self.cause: met, "vote": counted})
+
+        return energy
+
+    def among(
+        self, seen: Observation, counted: Vector
+    ) -> Callable[[Vector], tuple[Vector, Vector, Vector | float]]:
+        """Return the function from the clients' trust to σ, σ − median(σ) and t.
+
+        Args:
+            seen: The round.
+            counted: (m,) 1/k, how much of each client's vote counts; see `votes`.
+        """
         judges = np.flatnonzero(seen.finite & (seen.credit >= 0.5))
         large = large_round_share(seen.finite, self.large_round)
         against = np.where(np.isnan(seen.cosines), 0.0, -seen.cosines)
@@ -295,16 +317,49 @@ class Opposition(LinearPart):
         if seen.sizes is not None:
             tolerance = tolerance * np.sqrt(np.maximum(1.0, seen.sizes))
 
-        def energy(marginals: Matrix) -> Energy:
-            met = conflicts.dot(marginals.dot(labels))
+        def opposition(trust: Vector) -> tuple[Vector, Vector, Vector | float]:
+            met = conflicts.dot(trust)
             tolerated = tolerance
             if large > 0.0:
                 middle, deviation = median_and_lower_mad(met[judges])
                 tolerated = tolerance + large * self.spread * deviation
             else:
                 middle = median(met[judges]) if len(judges) else 0.0
-            evidence = np.maximum(0.0, met - middle - tolerated)
-            return self.against(evidence, labels, {self.cause: met, "vote": counted})
+            return met, met - middle, tolerated
+
+        return opposition
+
+
+@dataclass(frozen=True)
+class OpposedNorm(NormEvidence):
+    """A norm counts against those who are opposed: ψ(q) = κ·q·h_i·min(limit, max(0, z_i − t)).
+
+    Length alone is no evidence, since a client that still learns what others have learnt has a long
+    update. It counts by h_i = max(x_i, 2·P_i(0) − 1), cut to [0, 1]: as far as the client is
+    opposed, or was wrong before. x_i rises from 0 to 1 where the opposition σ_i, less its median,
+    rises from half of what is tolerated to all of it. P_i(0) is the probability of the smallest
+    label before the round's evidence.
+
+    Attributes:
+        opposition: It tells σ and what is tolerated of it.
+    """
+
+    opposition: Opposition = Opposition()
+
+    def message(self, seen: Observation, labels: Vector) -> Message:
+        """Return the message; the cause is h·min(limit, max(0, z − t)) by ``norm``."""
+        long = self.excess(seen, self.measure(seen))
+        if not long.any():
+            nothing = self.against(long, labels, {})
+            return lambda marginals: nothing
+        opposition = self.opposition.among(seen, votes(seen.cosines, self.opposition.vote_power))
+        wrong = 0.0 if seen.initial is None else 2.0 * seen.initial[:, labels.argmin()] - 1.0
+
+        def energy(marginals: Matrix) -> Energy:
+            _, above, tolerated = opposition(marginals.dot(labels))
+            half = np.maximum(0.5 * tolerated, np.finfo(np.float64).tiny)
+            counted = np.maximum(above / half - 1.0, wrong)
+            return self.against(np.clip(counted, 0.0, 1.0) * long, labels, {})
 
         return energy
 

@@ -117,8 +117,7 @@ class Field(Settings):
             initial = transition(initial, seen.before, self.persistence, seen.window)
         unary = unary_energy(initial)
         causes = dict(prior.causes)
-        if causes:  # potentials may need them too
-            seen = replace(seen, measured={**seen.measured, **causes})
+        seen = replace(seen, initial=initial, measured={**seen.measured, **causes})
         for part in self.evidence:
             energy = _counted(part.energy(seen, labels), part, seen.window)
             unary = unary + energy.values

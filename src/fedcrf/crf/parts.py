@@ -36,6 +36,7 @@ class Observation:
             earlier rounds, and the causes of the prior; NaN where a client's is unknown.
         before: (m, L) marginals of the round in which a client last took part; NaN rows for new
             clients. None without a memory.
+        initial: (m, L) marginals before the round's evidence. A field sets them.
         credit: (m,) in [0, 1], how much a client's opposition to others counts; or one for all.
         sizes: (m,) each client's examples as a multiple of the median, as far as they are believed;
             None where all clients count as of one size.
@@ -48,6 +49,7 @@ class Observation:
     evidence: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     before: NDArray[np.float64] | None = None
+    initial: NDArray[np.float64] | None = None
     credit: NDArray[np.float64] | float = 1.0
     sizes: NDArray[np.float64] | None = None
     window: float = 1.0

@@ -17,7 +17,7 @@ from fedcrf.crf.evidence import (
     GoalEvidence,
     LogOddsPrior,
     MeasuredEvidence,
-    NormEvidence,
+    OpposedNorm,
     Opposition,
     ResponseEvidence,
     clip_factors,
@@ -70,8 +70,8 @@ class RobustCRF(Settings):
     honest update changes against the model's last step. Five measurements can be evidence against a
     client:
 
-    - norm (`NormEvidence`): its update is longer than its examples explain;
     - opposition (`Opposition`): trusted clients' updates point against it;
+    - norm (`OpposedNorm`): it is opposed, and its update is longer than its examples explain;
     - curvature response (`ResponseEvidence`): its update does not change against the model's step;
     - update consistency (`ConsistencyEvidence`): its update turns away from its last one;
     - goal distance (`GoalEvidence`): by its own response, it wants the model to go much farther
@@ -140,7 +140,7 @@ class RobustCRF(Settings):
         [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0]
     """
 
-    behaviour: ClassVar[int] = 4
+    behaviour: ClassVar[int] = 5
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
         name: said for said, names in GONE.items() for name in names.split()
@@ -164,16 +164,19 @@ class RobustCRF(Settings):
     def field(self) -> Field:
         """The field of these settings."""
         spread = 4.0 * self.tolerance
+        opposition = Opposition(tolerance=0.5 * self.tolerance, spread=spread)
         return Field(
             self.labels,
             LogOddsPrior(self.prior_log_odds),
             evidence=(
-                NormEvidence(tolerance=self.tolerance, spread=spread),
                 ResponseEvidence(share=self._response_share, spread=spread),
                 ConsistencyEvidence(share=max(0.0, 1.0 - 0.5 * self.tolerance), spread=spread),
                 GoalEvidence(tolerance=self.tolerance),
             ),
-            pairwise=(Opposition(tolerance=0.5 * self.tolerance, spread=spread),),
+            pairwise=(
+                OpposedNorm(tolerance=self.tolerance, spread=spread, opposition=opposition),
+                opposition,
+            ),
             persistence=self.persistence,
             iterations=30,
             damping=0.5,
