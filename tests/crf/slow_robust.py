@@ -188,7 +188,7 @@ class SlowRobust:
                 + self.norm_strength * q * distant[c] / self.window
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
-        belief = dict(start)
+        belief, grown = dict(start), self._grown(present)
         for _ in range(self.iterations):
             against = opposition({c: dot(belief[c], self.labels) for c in present})
             renewed = {}
@@ -196,7 +196,7 @@ class SlowRobust:
                 beyond, tolerated = against[i]
                 opposed = max(0.0, beyond - tolerated) / self.window
                 clearly = 2 * beyond / tolerated - 1 if tolerated else float(beyond > 0)
-                heard = min(1.0, max(0.0, clearly, 2 * start[i][0] - 1)) / self.window
+                heard = min(1.0, max(0.0, clearly, 2 * start[i][0] - 1, grown[i])) / self.window
                 fresh = self._normalised(
                     [
                         math.exp(
@@ -289,6 +289,21 @@ class SlowRobust:
         middle, deviation = usual(z.values())
         tolerated = self.tolerance * max(1, 4 * deviation) + math.log(self.window) / 2
         return {c: min(2.0, max(0.0, z.get(c, middle) - middle - tolerated)) for c in present}
+
+    def _grown(self, present: list) -> dict:
+        """How much longer each has become than the median has, in tolerances; 1 where it is new."""
+        grown = {
+            c: math.log(norm(each.update) / norm(each.earlier_update))
+            for c in present
+            if (each := self.history[c]).earlier_update is not None
+            and norm(each.update)
+            and norm(each.earlier_update)
+        }
+        middle = median(grown.values()) if grown else 0.0
+        return {
+            c: 1.0 if c not in grown else (grown[c] - middle) / max(self.tolerance, 1e-300)
+            for c in present
+        }
 
     def _answers(self, present: list) -> dict:
         self.response = {}

@@ -22,11 +22,11 @@ from fedcrf.crf import (
     LogOddsPrior,
     NormEvidence,
     Observation,
-    OpposedNorm,
     Opposition,
     Reliability,
     ResponseEvidence,
     RobustCRF,
+    SuspectNorm,
     mean_field,
 )
 from fedcrf.crf.evidence import MeasuredEvidence
@@ -160,25 +160,29 @@ def test_norm_evidence(spread):
 
 
 @pytest.mark.parametrize(
-    ("degrees", "wrong", "counted"),
+    ("degrees", "wrong", "growth", "counted"),
     [
-        (90, 0.1, 0.0),
-        (90, 0.5, 0.0),
-        (90, 0.8, 0.6),
-        (90, 1.0, 1.0),
-        (97, 0.1, 0.3516),  # four oppose it, it opposes each: 2·(4 − 0.9)·0.10900/0.5 − 1
-        (180, 0.1, 1.0),
+        (90, 0.1, 0.0, 0.0),
+        (90, 0.5, 0.0, 0.0),
+        (90, 0.8, 0.0, 0.6),
+        (90, 1.0, 0.0, 1.0),
+        (97, 0.1, 0.0, 0.3516),  # four oppose it, it opposes each: 2·(4 − 0.9)·0.10900/0.5 − 1
+        (180, 0.1, 0.0, 1.0),
+        (90, 0.1, 0.8, 0.4),  # the tolerance is 2
+        (90, 0.1, 9.0, 1.0),
+        (90, 0.1, math.nan, 1.0),
     ],
 )
-def test_length_counts_as_far_as_a_client_is_opposed_or_was_wrong(degrees, wrong, counted):
+def test_length_counts_as_far_as_more_speaks_against_a_client(degrees, wrong, growth, counted):
     angle = math.radians(degrees)
     rows = np.zeros((5, 6))
     rows[:4] = np.column_stack([np.ones(4), np.zeros(4), 0.5 * np.eye(4)])
     rows[4, :2] = 99.0 * math.cos(angle), 99.0 * math.sin(angle)
     initial = np.full((5, 3), [0.0, 0.0, 1.0])
     initial[4] = wrong, 0.0, 1.0 - wrong
-    part = OpposedNorm(opposition=Opposition(vote_power=1e9))
-    energy = part.message(replace(observe(rows), initial=initial), LABELS)(initial)
+    part = SuspectNorm(tolerance=2.0, opposition=Opposition(vote_power=1e9))
+    seen = observe(rows, measured={"norm_growth": np.array([-0.3, 0.0, 0.0, 0.2, growth])})
+    energy = part.message(replace(seen, initial=initial), LABELS)(initial)
     assert_allclose(energy.causes["norm"], [0, 0, 0, 0, 2 * counted], atol=1e-4)
 
 
@@ -252,7 +256,7 @@ def test_linear_parts_tell_their_energies():
         "goal_distance": 2.0 * known,
     }
     marginals = np.full((7, 3), 1 / 3)
-    seen = observe(updates(), measured=measured, initial=np.full((7, 3), [0.8, 0.1, 0.1]))
+    seen = observe(updates(), measured=measured)
     energies = [part.energy(seen, LABELS) for part in field.evidence]
     energies += [part.message(seen, LABELS)(marginals) for part in field.pairwise]
     causes = [part.cause for part in field.linear_parts]
@@ -387,7 +391,7 @@ def test_the_tolerance_sets_all_that_is_tolerated(tolerance, response, consisten
     field = RobustCRF(tolerance=tolerance).field
     opposition = Opposition(tolerance=tolerance / 2, spread=4 * tolerance)
     assert field.pairwise == (
-        OpposedNorm(tolerance=tolerance, spread=4 * tolerance, opposition=opposition),
+        SuspectNorm(tolerance=tolerance, spread=4 * tolerance, opposition=opposition),
         opposition,
     )
     assert field.evidence == (

@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from crf.slow_robust import SlowRobust
 from fedcrf import EvidenceCRF, FedcrfError, RobustCRF
 from fedcrf.crf import client_crf, evidence_crf, field, robust_crf
-from fedcrf.crf.evidence import OpposedNorm, goal_distance
+from fedcrf.crf.evidence import SuspectNorm, goal_distance
 from fedcrf.crf.memory import ADDED
 
 D = 30
@@ -75,15 +75,13 @@ def of_large_rounds(crf: RobustCRF, large_round: float) -> RobustCRF:
     """Return a CRF for which rounds are large from so many clients on."""
 
     def changed(part: Any) -> Any:
-        if isinstance(part, OpposedNorm):
+        if isinstance(part, SuspectNorm):
             return replace(part, opposition=changed(part.opposition))
         return replace(part, large_round=large_round) if hasattr(part, "large_round") else part
 
     crf = replace(crf)
     was = crf.field
-    changes = {
-        name: tuple(map(changed, getattr(was, name))) for name in ("evidence", "pairwise")
-    }
+    changes = {name: tuple(map(changed, getattr(was, name))) for name in ("evidence", "pairwise")}
     vars(crf)["field"] = replace(was, **changes)  # where it is cached
     return crf
 

@@ -10,9 +10,9 @@ from fedcrf.crf.evidence import (
     GoalEvidence,
     LogOddsPrior,
     NormEvidence,
-    OpposedNorm,
     Opposition,
     ResponseEvidence,
+    SuspectNorm,
 )
 from fedcrf.crf.evidence_crf import EvidenceCRF
 from fedcrf.crf.exact import exact_marginals
@@ -47,7 +47,6 @@ __all__ = [
     "Message",
     "NormEvidence",
     "Observation",
-    "OpposedNorm",
     "Opposition",
     "PairwisePart",
     "Posterior",
@@ -56,6 +55,7 @@ __all__ = [
     "Reliability",
     "ResponseEvidence",
     "RobustCRF",
+    "SuspectNorm",
     "base_weights",
     "exact_marginals",
     "mean_field",

@@ -29,6 +29,12 @@ LARGE_ROUND = 10.0
 NORM_EXPONENT = 0.7
 """How an honest update's norm grows with its examples: as n^a."""
 
+GROWTH = "norm_growth"
+"""The name by which `SuspectNorm` is told how much longer updates have become."""
+
+TINY = float(np.finfo(np.float64).tiny)
+"""The smallest divisor."""
+
 
 @dataclass(frozen=True)
 class LogOddsPrior(Settings):
@@ -331,14 +337,19 @@ class Opposition(LinearPart):
 
 
 @dataclass(frozen=True)
-class OpposedNorm(NormEvidence):
-    """A norm counts against those who are opposed: ψ(q) = κ·q·h_i·min(limit, max(0, z_i − t)).
+class SuspectNorm(NormEvidence):
+    """A norm counts as far as its client is suspect for something else.
 
-    Length alone is no evidence, since a client that still learns what others have learnt has a long
-    update. It counts by h_i = max(x_i, 2·P_i(0) − 1), cut to [0, 1]: as far as the client is
-    opposed, or was wrong before. x_i rises from 0 to 1 where the opposition σ_i, less its median,
-    rises from half of what is tolerated to all of it. P_i(0) is the probability of the smallest
-    label before the round's evidence.
+    ψ(q) = κ·q·h_i·min(limit, max(0, z_i − t)), with z_i and t of `NormEvidence`. Length alone is no
+    evidence, since a client that still learns what others have learnt has a long update. It counts
+    by h_i, the largest of three numbers, cut to [0, 1]:
+
+    - x_i, as far as the client is opposed: it rises from 0 to 1 where the opposition σ_i, less its
+      median, rises from half of what is tolerated to all of it;
+    - 2·P_i(0) − 1, as far as it was wrong before: P_i(0) is the probability of the smallest label
+      before the round's evidence;
+    - (γ_i − median(γ)) / tolerance, as far as it has become longer: γ_i is the logarithm by which
+      its update is longer than its last one. A client without an earlier update has 1.
 
     Attributes:
         opposition: It tells σ and what is tolerated of it.
@@ -353,15 +364,26 @@ class OpposedNorm(NormEvidence):
             nothing = self.against(long, labels, {})
             return lambda marginals: nothing
         opposition = self.opposition.among(seen, votes(seen.cosines, self.opposition.vote_power))
-        wrong = 0.0 if seen.initial is None else 2.0 * seen.initial[:, labels.argmin()] - 1.0
+        suspect = self._grown(seen)
+        if seen.initial is not None:
+            wrong = 2.0 * seen.initial[:, labels.argmin()] - 1.0
+            suspect = np.maximum(suspect, wrong)
 
         def energy(marginals: Matrix) -> Energy:
             _, above, tolerated = opposition(marginals.dot(labels))
-            half = np.maximum(0.5 * tolerated, np.finfo(np.float64).tiny)
-            counted = np.maximum(above / half - 1.0, wrong)
+            counted = np.maximum(above / np.maximum(0.5 * tolerated, TINY) - 1.0, suspect)
             return self.against(np.clip(counted, 0.0, 1.0) * long, labels, {})
 
         return energy
+
+    def _grown(self, seen: Observation) -> Vector:
+        """Return how much longer updates have become, as a multiple of the tolerance."""
+        growth = seen.measured.get(GROWTH, np.full(seen.num_clients, np.nan))
+        known = np.isfinite(growth)
+        if not known.any():
+            return np.ones(seen.num_clients)
+        grown = (growth - median(growth[known])) / max(self.tolerance, TINY)
+        return np.where(known, grown, 1.0)
 
 
 def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:
@@ -369,7 +391,7 @@ def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vecto
 
     A norm of 0 counts as the smallest number above it; examples, or shares of them, are above 0.
     """
-    lengths = np.log(np.maximum(norms, np.finfo(np.float64).tiny))
+    lengths = np.log(np.maximum(norms, TINY))
     excess = lengths - exponent * np.log(num_examples)
     return np.asarray(excess - median(excess))
 

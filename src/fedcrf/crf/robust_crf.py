@@ -12,14 +12,15 @@ import numpy as np
 
 from fedcrf.checks import Count, Finite, Fraction, Natural, Positive, Settings, Share, number
 from fedcrf.crf.evidence import (
+    GROWTH,
     NORM_EXPONENT,
     ConsistencyEvidence,
     GoalEvidence,
     LogOddsPrior,
     MeasuredEvidence,
-    OpposedNorm,
     Opposition,
     ResponseEvidence,
+    SuspectNorm,
     clip_factors,
     length_excess,
     votes,
@@ -71,7 +72,8 @@ class RobustCRF(Settings):
     client:
 
     - opposition (`Opposition`): trusted clients' updates point against it;
-    - norm (`OpposedNorm`): it is opposed, and its update is longer than its examples explain;
+    - norm (`SuspectNorm`): its update is longer than its examples explain, and it is opposed, was
+      wrong before, or was shorter before;
     - curvature response (`ResponseEvidence`): its update does not change against the model's step;
     - update consistency (`ConsistencyEvidence`): its update turns away from its last one;
     - goal distance (`GoalEvidence`): by its own response, it wants the model to go much farther
@@ -174,7 +176,7 @@ class RobustCRF(Settings):
                 GoalEvidence(tolerance=self.tolerance),
             ),
             pairwise=(
-                OpposedNorm(tolerance=self.tolerance, spread=spread, opposition=opposition),
+                SuspectNorm(tolerance=self.tolerance, spread=spread, opposition=opposition),
                 opposition,
             ),
             persistence=self.persistence,
@@ -387,7 +389,7 @@ class RobustCRF(Settings):
             if isinstance(part, MeasuredEvidence)
             and (compared := part.compare(averages)) is not None
         }
-        return {**measured, ResponseEvidence.cause: response}
+        return {**measured, ResponseEvidence.cause: response, GROWTH: averages.growth}
 
     def _counted(
         self, claimed: Vector, norms: Vector, response: Vector

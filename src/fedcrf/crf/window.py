@@ -125,6 +125,15 @@ class Averages:
         """(m,) curvature responses; NaN where the model did not move, or the client is new."""
         return curvature_response(self.change, self.steps)
 
+    @cached_property
+    def growth(self) -> Vector:
+        """(m,) log‖U‖ − log‖V‖, how much longer updates have become; NaN where that is unknown."""
+        now, then = row_norms(self.updates), row_norms(self.before)
+        known = (now > 0.0) & (then > 0.0)  # False for NaN
+        growth = np.full(len(now), np.nan)
+        growth[known] = np.log(now[known]) - np.log(then[known])
+        return growth
+
     def after(self, sketches: Matrix, position: Vector, length: float) -> Self:
         """Return the averages after a round of a window of k rounds.
 
