@@ -218,6 +218,9 @@ def commands() -> str:
     for folder, how in made_by.items():
         parts = [f"`{command}`" for command in how.get("commands", [])]
         parts += [how["note"]] if "note" in how else []
+        if "outdated" in how:
+            methods = ", ".join(f"`{method}`" for method in how["outdated"])
+            parts.append(f"{methods} as it was before it changed, to be run again")
         rows.append((f"`{folder}/`", "; ".join(parts)))
     return Table("", ("folder", "command"), tuple(rows)).as_markdown()
 
