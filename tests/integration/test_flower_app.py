@@ -129,7 +129,7 @@ def test_in_simulation_with_hostile_clients(processes: Processes, tmp_path: Path
     records = check(tmp_path / "out", rounds=5)
     first, last = (np.array(record.weight) for record in (records[0], records[-1]))
     assert first[:3].sum() > 0.2
-    assert last[:3].sum() < 0.05
+    assert last[:3].sum() < 0.1
     assert last[3:].min() > 0.05
     assert records[-1].validation.accuracy > records[0].validation.accuracy + 0.3
 
