@@ -432,10 +432,10 @@ def gain() -> str:
 PROTOCOLS = RESULTS / "protocols"
 
 
-def places_of(folder: Path, suite: str, dataset: str, quick: bool) -> list[Place]:
-    """Return the partitions of a published suite."""
+def places_of(folder: Path, suite: str, dataset: str) -> list[Place]:
+    """Return the partitions of a published suite, at its small size where it has one."""
     whole, store = read_suite(suite, dataset), Store(folder)
-    shown = held(whole, whole.chosen(quick=quick, conditions=[], seeds=[]), store)
+    shown = held(whole, whole.chosen(quick=whole.quick is not None, conditions=[], seeds=[]), store)
     cells = suite_cells(shown, store)
     return [
         Place(shown, cells, partition, f"{folder.name.replace('-quick', '')}, {partition}")
@@ -450,7 +450,7 @@ def protocol_places() -> list[Place]:
     places = []
     for folder in sorted(PROTOCOLS.glob("*-quick*")):
         name, _, dataset = folder.name.partition("-quick-")
-        places += places_of(folder, name, dataset, quick=True)
+        places += places_of(folder, name, dataset)
     return places
 
 
@@ -491,7 +491,7 @@ def judged() -> str:
     rows = []
     for name, (suite, dataset) in JUDGED.items():
         folder = RESULTS / "judged" / name
-        for place in places_of(folder, suite, dataset, suite not in ("attacks", "noise")):
+        for place in places_of(folder, suite, dataset):
             quiet, baseline = place.suite.quiet, place.mean(place.suite.quiet, "fedavg")
             rows.append(
                 (

@@ -181,7 +181,7 @@ def test_length_counts_as_far_as_more_speaks_against_a_client(degrees, wrong, gr
     initial = np.full((5, 3), [0.0, 0.0, 1.0])
     initial[4] = wrong, 0.0, 1.0 - wrong
     part = SuspectNorm(tolerance=2.0, opposition=Opposition(vote_power=1e9))
-    seen = observe(rows, measured={"norm_growth": np.array([-0.3, 0.0, 0.0, 0.2, growth])})
+    seen = observe(rows, measured={"norm": np.array([-0.3, 0.0, 0.0, 0.2, growth])})
     energy = part.message(replace(seen, initial=initial), LABELS)(initial)
     assert_allclose(energy.causes["norm"], [0, 0, 0, 0, 2 * counted], atol=1e-4)
 

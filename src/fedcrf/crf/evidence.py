@@ -29,9 +29,6 @@ LARGE_ROUND = 10.0
 NORM_EXPONENT = 0.7
 """How an honest update's norm grows with its examples: as n^a."""
 
-GROWTH = "norm_growth"
-"""The name by which `SuspectNorm` is told how much longer updates have become."""
-
 TINY = float(np.finfo(np.float64).tiny)
 """The smallest divisor."""
 
@@ -357,6 +354,10 @@ class SuspectNorm(NormEvidence):
 
     opposition: Opposition = Opposition()
 
+    def compare(self, averages: Averages) -> Vector:
+        """Return γ, NaN where a client is new; see `MeasuredEvidence.compare`."""
+        return averages.growth
+
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; the cause is h·min(limit, max(0, z − t)) by ``norm``."""
         long = self.excess(seen, self.measure(seen))
@@ -378,7 +379,7 @@ class SuspectNorm(NormEvidence):
 
     def _grown(self, seen: Observation) -> Vector:
         """Return how much longer updates have become, as a multiple of the tolerance."""
-        growth = seen.measured.get(GROWTH, np.full(seen.num_clients, np.nan))
+        growth = seen.measured.get(self.cause, np.full(seen.num_clients, np.nan))
         known = np.isfinite(growth)
         if not known.any():
             return np.ones(seen.num_clients)

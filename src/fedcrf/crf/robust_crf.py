@@ -12,7 +12,6 @@ import numpy as np
 
 from fedcrf.checks import Count, Finite, Fraction, Natural, Positive, Settings, Share, number
 from fedcrf.crf.evidence import (
-    GROWTH,
     NORM_EXPONENT,
     ConsistencyEvidence,
     GoalEvidence,
@@ -385,11 +384,11 @@ class RobustCRF(Settings):
             response = np.full_like(response, np.nan)
         measured = {
             part.cause: compared
-            for part in self.field.evidence
+            for part in self.field.linear_parts
             if isinstance(part, MeasuredEvidence)
             and (compared := part.compare(averages)) is not None
         }
-        return {**measured, ResponseEvidence.cause: response, GROWTH: averages.growth}
+        return {**measured, ResponseEvidence.cause: response}
 
     def _counted(
         self, claimed: Vector, norms: Vector, response: Vector

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedcrf.crf import ClientCRF, EvidenceCRF, NormEvidence, RobustCRF
+from fedcrf.crf.evidence import TINY
 from fedcrf.crf.evidence_crf import REPORTED, reported_reliability
 from fedcrf.crf.parts import Vector
 from fedcrf.crf.potentials import SCORE_TERMS, label_prior
@@ -180,7 +181,7 @@ def _of_the_field(
     new = np.full(len(expected_label), np.nan)
     length = float(np.fmax.reduce(seen.get(WINDOW, new), initial=1.0))
     prior, unknown = (
-        np.maximum(rule.prior_label(each, length), np.finfo(np.float64).tiny)
+        np.maximum(rule.prior_label(each, length), TINY)
         for each in (seen.get(REMEMBERED, new), np.array(np.nan))
     )
     energies = {
@@ -189,7 +190,7 @@ def _of_the_field(
         if part.evidence in seen
     }
     total = np.sum(list(energies.values()), axis=0)
-    left = np.maximum(expected_label / prior, np.finfo(np.float64).tiny)
+    left = np.maximum(expected_label / prior, TINY)
     factors = {
         cause: left ** (energy / np.where(total > 0, total, 1.0))
         for cause, energy in energies.items()
