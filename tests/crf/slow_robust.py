@@ -248,7 +248,7 @@ class SlowRobust:
             return
         noise = math.sqrt(slowly(self.jumps, most) + slowly(self.deviations, most))
         clear = max(0.0, -slowly(self.middles, most)) / noise if noise else math.inf
-        wanted = min(2.0, max(0.5, 1.5 / max(clear, 1e-3)))
+        wanted = min(2.0, max(0.5, 2.25 / max(clear, 1e-3)))
         self.window = min(most, max(1.0, self.window * math.sqrt(wanted)))
 
     def _few(self, present: list) -> float:

@@ -141,7 +141,7 @@ class RobustCRF(Settings):
         [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0]
     """
 
-    behaviour: ClassVar[int] = 5
+    behaviour: ClassVar[int] = 6
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
         name: said for said, names in GONE.items() for name in names.split()

@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 from fedcrf.crf.parts import Matrix, Vector
 from fedcrf.crf.potentials import median
 
-LEAST_SIGNAL = 1.5
+LEAST_SIGNAL = 2.25
 """The responses' ratio of mean to scatter at which a window is long enough.
 
-At home in rounds of an epoch it is 2 to 3, in rounds of a mini-batch 0.3 to 0.8.
+At home it is 2 to 3 in rounds of an epoch, about 2 where the clients have learnt, and 0.3 to 0.8 in
+rounds of a mini-batch.
 """
 
 TO_DEVIATION = 1.4826
