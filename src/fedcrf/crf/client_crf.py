@@ -50,8 +50,8 @@ class ClientCRF(Settings):
             of fewer clients than planned has all pairs.
         sketch_size: Numbers in the sketches that estimate the angles; exact angles where left out.
             See `fedcrf.statistics.NeighbourSearch`.
-        sketch_seed: Seed of the sketches' signs, which must stay secret. Where left out, Flower's
-            strategies draw a secret one; elsewhere it is 0, so that runs repeat.
+        sketch_seed: Seed of the sketches' signs, which must stay secret. Where left out, servers
+            in Flower and NVFlare draw a secret one; elsewhere it is 0, so that runs repeat.
 
     Raises:
         FedcrfError: A setting outside its range.

@@ -116,8 +116,8 @@ class RobustCRF(Settings):
             longest absent are forgotten first; they are new when they return.
         sketch_size: Numbers in a sketch; the error of a cosine is about 1/√size.
         sketch_seed: Seed of the sketches' signs, which must stay secret: an attacker that knows
-            them can make updates whose sketches mislead. Where left out, Flower's strategies draw a
-            secret one; elsewhere it is 0, so that runs repeat.
+            them can make updates whose sketches mislead. Where left out, servers in Flower and
+            NVFlare draw a secret one; elsewhere it is 0, so that runs repeat.
 
     Raises:
         FedcrfError: A setting outside its range.

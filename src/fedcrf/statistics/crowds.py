@@ -69,8 +69,8 @@ class NeighbourSearch(Settings):
     Attributes:
         neighbours: k ≥ 1; all other clients if there are fewer.
         sketch_size: Numbers in the sketches from which cosines are estimated (`EstimatedCosines`).
-            Sketches are made in the one pass; beyond it estimates take O(m²) time for each number
-            of a sketch, exact cosines for each of an update. Without it, or if updates have no more
+            Sketches take a second pass; beyond it estimates take O(m²) time for each number of a
+            sketch, exact cosines for each of an update. Without it, or if updates have no more
             numbers, cosines are exact.
         sketch_seed: The seed of the sketches' signs. Keep it secret: an attacker that knows it can
             send updates whose sketches mislead.
