@@ -21,7 +21,7 @@ METHODS = ("fedavg", "geometric-median", "crf-robust")
 
 HONEST = "honest"
 
-ATTACKED = {"ipm": "ipm-2", "sign-flip": "sign-flip-3", "scaling": "scaling-50"}
+ATTACKED = {"ipm": "ipm-2", "label-flip": "label-flip", "scaling": "scaling-50"}
 """By folder the suite's conditions: of its thirteen attacks the worst for each of the methods.
 
 The rule and the attacks were chosen by the tables of ``results/robustness/attacks-digits``.
