@@ -92,6 +92,31 @@ def test_one_display_has_the_runs_of_all_seeds(tmp_path: Path, log: Log) -> None
     assert shown == [[0, 1]]
 
 
+@pytest.mark.parametrize(
+    ("cells", "together"),  # a seed has five: nobody, an attack, and its attackers left out
+    [
+        (1, [[0], [1], [2], [3]]),
+        (6, [[0, 1], [2, 3]]),
+        (11, [[0, 1, 2], [3]]),
+        (64, [[0, 1, 2, 3]]),
+    ],
+)
+def test_seeds_with_few_cells_are_run_together(
+    cells: int, together: list[list[int]], tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[int]] = []
+
+    def counting(runs: Sequence[tuple[RunSpec, Store]], *_: object) -> list[CellFailed]:
+        asked.append(sorted({seed for spec, _ in runs for seed in spec.seeds}))
+        return []
+
+    monkeypatch.setattr("fedcrf.experiments.grid.run_grids", counting)
+    monkeypatch.setattr("fedcrf.experiments.grid.CELLS_TOGETHER", cells)
+    suite = small(seeds=range(4))
+    run_suite(suite, Store(tmp_path), Workplace(device="cpu"), lambda _: nullcontext(log))
+    assert asked == together
+
+
 def finished(log: Log) -> list[str]:
     return [event.cell.name for event in log.events if isinstance(event, CellFinished)]
 
@@ -220,6 +245,7 @@ def test_what_a_failed_cell_had_done_outlasts_the_seeds_after_it(
         return [CellFailed(spec.cells()[0], "no room") for spec, _ in runs if spec.seeds == (0,)]
 
     monkeypatch.setattr("fedcrf.experiments.grid.run_grids", failing)
+    monkeypatch.setattr("fedcrf.experiments.grid.CELLS_TOGETHER", 1)
     store = Store(tmp_path)
     assert run_suite(small(), store, Workplace(device="cpu"), lambda _: nullcontext(log))
     assert store.under_way("iid", "ipm-2", 0).path.is_dir()

@@ -56,6 +56,9 @@ if TYPE_CHECKING:
 WORTH_PROCESSES = 10_000
 """Training images a round from which processes for the clients repay their start."""
 
+CELLS_TOGETHER = 64
+"""Seeds of a suite are run together until they have so many cells: a cell holds open files."""
+
 
 @dataclass(frozen=True)
 class Workplace:
@@ -462,8 +465,9 @@ def _dataset(workplace: Workplace, settings: DataSettings) -> ImageDataset:
 def run_suite(
     suite: Suite, store: Store, workplace: Workplace, observer_of: ObserverOf
 ) -> list[CellFailed]:
-    """Run every cell of a suite that is missing or stale, seed by seed; return those that failed.
+    """Run every cell of a suite that is missing or stale; return those that failed.
 
+    Seeds follow one another, several at once where they have few cells, so that no core waits.
     ``observer_of`` returns, for the runs of all seeds, who is called with everything that happens.
     """
     from fedcrf.experiments.results import keys_of, score_table  # tables, which no worker needs
@@ -501,10 +505,19 @@ def run_suite(
                         scored.append(key)
                 observer(event)
 
-            for runs in filter(None, of_seeds):
-                failed += run_grids(runs, workplace, keep)
-                store.pack(scored, same.values())
+            together: list[tuple[RunSpec, Store]] = []
+            for number, runs in enumerate(of_seeds, start=1):
+                together += runs
+                last = number == len(of_seeds)
+                if together and (last or _num_cells(together) >= CELLS_TOGETHER):
+                    failed += run_grids(together, workplace, keep)
+                    store.pack(scored, same.values())
+                    together = []
     return failed
+
+
+def _num_cells(runs: Runs) -> int:
+    return sum(len(spec.methods) for spec, _ in runs)
 
 
 def _runs(suite: Suite, store: Store, wanted: Container[CellKey], seed: int) -> Runs:
