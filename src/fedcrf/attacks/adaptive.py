@@ -185,7 +185,7 @@ class Optimal(Attack, ABC):
         """Return the update for τ = 0 and what each unit of τ adds to it, (d,) each."""
 
     def forge(self, scene: Scene) -> Forgery:
-        """See `Attack.forge`."""
+        """Return the reports of the best τ; honest ones where no attacker takes part."""
         if not scene.num_attackers:
             return Forgery(scene.own)
         origin, direction = self._line(scene)
@@ -257,7 +257,7 @@ class Adaptive(Attack):
     remembers: ClassVar[bool] = True
 
     def forge(self, scene: Scene) -> Forgery:
-        """See `Attack.forge`."""
+        """Return what is decided on; what clients sent is remembered to fake responses."""
         sent, memory = self._decided(scene)
         if self.faked_response:
             memory = {**memory, **Recollection.of(scene).after(scene, sent)}

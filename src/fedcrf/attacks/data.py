@@ -25,7 +25,7 @@ class LabelFlip(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `DataAttack.poison`."""
+        """Return the images, and C − 1 − q for every label q."""
         return images, num_classes - 1 - labels
 
 
@@ -43,7 +43,7 @@ class LabelNoise(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `DataAttack.poison`."""
+        """Return the images, and labels of which some are drawn anew."""
         replaced = draw.random(len(labels)) < self.rate
         return images, np.where(replaced, draw.integers(0, num_classes, len(labels)), labels)
 
@@ -62,7 +62,7 @@ class FeatureNoise(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `DataAttack.poison`."""
+        """Return noisy images, and the labels."""
         noise = self.sd * draw.standard_normal(images.shape, dtype=np.float32)
         return (images + noise).astype(np.float32), labels
 
@@ -89,7 +89,7 @@ class Backdoor(DataAttack):
     def poison(
         self, images: Images, labels: Labels, num_classes: int, draw: np.random.Generator
     ) -> tuple[Images, Labels]:
-        """See `DataAttack.poison`.
+        """Return examples of which a share has the trigger, and the target as its label.
 
         Raises:
             FedcrfError: The data set does not have the classes, or its images are too small.
@@ -109,7 +109,7 @@ class Backdoor(DataAttack):
         """Return images with the trigger for the places ``replaced``; none if there are none."""
 
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
-        """See `DataAttack.check_data`."""
+        """Raise a `FedcrfError` if the target is none of the classes."""
         check_class("target", self.target, num_classes)
 
     def backdoored(self, images: Images, labels: Labels) -> tuple[Images, NDArray[np.bool_]]:
@@ -126,7 +126,7 @@ class Backdoor(DataAttack):
         return images
 
     def trained(self, scene: Scene) -> Sequence[ClientReport]:
-        """See `DataAttack.trained`."""
+        """Return what was trained, with updates multiplied by ``boost``."""
         return scene.own if self.boost == 1.0 else scene.reports(self.boost * scene.own_updates)
 
 
@@ -165,7 +165,7 @@ class PixelPattern(Backdoor):
         """Return the parts of the pattern in images of a height and width."""
 
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
-        """See `DataAttack.check_data`."""
+        """Raise a `FedcrfError` also if the pattern is larger than the images."""
         super().check_data(image_shape, num_classes)
         _, height, width = image_shape
         areas = self.areas(height, width)
@@ -178,7 +178,7 @@ class PixelPattern(Backdoor):
             )
 
     def trigger(self, images: Images) -> Images:
-        """See `Backdoor.trigger`."""
+        """Return images with the whole pattern."""
         return self._stamped(images, self.areas(*images.shape[2:]))
 
     def _planted(
@@ -209,7 +209,7 @@ class BadNets(PixelPattern):
     """
 
     def areas(self, height: int, width: int) -> list[Area]:
-        """See `PixelPattern.areas`."""
+        """Return the square."""
         side = proportional(5, height, width) if self.size is None else self.size
         return [(slice(height - side, height), slice(width - side, width))]
 
@@ -240,11 +240,11 @@ class DistributedBackdoor(PixelPattern):
             raise FedcrfError(f"part {self.part}: give a whole number from 0 to 3")
 
     def of_attacker(self, number: int) -> Self:
-        """See `DataAttack.of_attacker`."""
+        """Return the attack with the attacker's own bar, unless ``part`` says which."""
         return self if self.part is not None else replace(self, part=number % 4)
 
     def areas(self, height: int, width: int) -> list[Area]:
-        """See `PixelPattern.areas`."""
+        """Return the four bars, row by row."""
         size = proportional(4, height, width) if self.size is None else self.size
         gap = proportional(2, height, width) if self.gap is None else self.gap
         return [
@@ -296,12 +296,12 @@ class EdgeCase(Backdoor):
             raise FedcrfError(f"source {self.source}: it is the target too; give another class")
 
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
-        """See `DataAttack.check_data`."""
+        """Raise a `FedcrfError` if the target or the source is none of the classes."""
         super().check_data(image_shape, num_classes)
         check_class("source", self.source, num_classes)
 
     def backdoored(self, images: Images, labels: Labels) -> tuple[Images, NDArray[np.bool_]]:
-        """See `Backdoor.backdoored`; the images are as they are, and the rarest count."""
+        """Return the test images as they are; the rarest of the source class count."""
         counted = np.zeros(len(labels), dtype=np.bool_)
         counted[self._rarest(images, labels)] = True
         return images, counted

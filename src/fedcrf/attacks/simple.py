@@ -34,7 +34,7 @@ class SignFlip(Attack):
     factor: Annotated[float, number(0.0)] = 1.0
 
     def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+        """Return −c·u_i."""
         return -self.factor * scene.own_updates
 
 
@@ -49,7 +49,7 @@ class Scaling(Attack):
     factor: Annotated[float, number(0.0)] = 50.0
 
     def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+        """Return c·u_i."""
         return self.factor * scene.own_updates
 
 
@@ -64,7 +64,7 @@ class GaussianNoise(Attack):
     sd: Annotated[float, number(0.0)] = 1.0
 
     def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+        """Return an own draw for each attacker."""
         return scene.draw.normal(0.0, self.sd, scene.own_updates.shape)
 
 
@@ -79,7 +79,7 @@ class NotFinite(Attack):
     value: Literal["nan", "inf"] = "nan"
 
     def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+        """Return an update that holds nothing but the value."""
         return np.full(scene.own_updates.shape[1], float(self.value))
 
 
@@ -88,7 +88,7 @@ class FreeRider(Attack):
     """Sends the global model unchanged: a zero update."""
 
     def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+        """Return an update of zeros."""
         return np.zeros(scene.own_updates.shape[1])
 
 
@@ -251,7 +251,7 @@ class InflatedCount(Attack):
     update_factor: Annotated[float, number()] = 1.0
 
     def forge(self, scene: Scene) -> Forgery:
-        """See `Attack.forge`."""
+        """Return the attackers' own reports, with counts and updates multiplied."""
         return Forgery(
             [
                 replace(report, num_examples=round(self.factor * report.num_examples))

@@ -45,13 +45,13 @@ class ALIE(Attack):
     estimate_from: Literal["honest", "attackers"] = "honest"
 
     def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+        """Return μ − z·σ, the same for all attackers."""
         known = scene.honest_updates if self.estimate_from == "honest" else scene.own_updates
         z = largest_z(scene.num_clients, scene.num_attackers) if self.z is None else self.z
         return np.asarray(known.mean(axis=0) - z * known.std(axis=0))
 
     def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
-        """See `Attack.obstacle`."""
+        """Return what is missing: honest clients, a spread, or a quantile to take z from."""
         num_honest = num_clients - num_attackers
         if num_honest < 1:
             return (
@@ -120,7 +120,7 @@ class HybridSparse(Attack):
         return Forgery(scene.reports(scene.honest_mean - strengths * spread), memory)
 
     def obstacle(self, num_clients: int, num_attackers: int) -> str | None:
-        """See `Attack.obstacle`."""
+        """Return what is missing: what `ALIE` needs, or a second honest client."""
         plain = ALIE(self.z).obstacle(num_clients, num_attackers)
         return super().obstacle(num_clients, num_attackers) or plain
 
@@ -152,7 +152,7 @@ class InnerProductManipulation(Attack):
     fewest_honest: ClassVar[int] = 1
 
     def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+        """Return −ε times the honest mean, with each attacker's own noise."""
         update = -self.epsilon * scene.honest_mean
         return with_noise(update, scene.num_attackers, self.noise, scene.draw)
 
@@ -174,7 +174,7 @@ class Opposed(Attack):
     fewest_honest: ClassVar[int] = 2
 
     def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+        """Return the copies of honest updates, turned against the honest mean."""
         chosen = np.arange(scene.num_attackers) % len(scene.honest_updates)
         victims = scene.honest_updates[chosen]
         mean = unit(scene.honest_mean)
@@ -199,7 +199,7 @@ class _AsFarAs(Attack):
     fewest_honest: ClassVar[int] = 1
 
     def updates(self, scene: Scene) -> Vector:
-        """See `Attack.updates`."""
+        """Return g + γp, the same for all attackers."""
         mean = scene.honest_mean
         away: dict[str, Vector] = {
             "unit": unit(mean),

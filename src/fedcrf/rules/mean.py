@@ -48,7 +48,7 @@ class FedNova(Deciding):
 
     @property
     def needs_steps(self) -> bool:
-        """See `Rule.needs_steps`."""
+        """True: updates are divided by the steps."""
         return True
 
     def decide(self, given: Round) -> AggregationResult:
