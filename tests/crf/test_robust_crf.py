@@ -488,6 +488,16 @@ def test_updates_are_clipped_to_so_many_median_norms(clip):
     assert_allclose(posterior.coefficients, posterior.weights * posterior.clip)
 
 
+@pytest.mark.parametrize("scale", [1e30, 1e150, 1e200, 1e307])
+def test_huge_models_need_no_squares(scale):
+    memory: Any = None
+    for number in range(3):
+        rows = np.random.default_rng(number).normal(size=(4, D))
+        posterior = SMALL.infer(rows, memory=memory, model=np.full(D, scale * (1 + number)))
+        memory = {name: np.array(posterior.memory[name]) for name in posterior.memory}
+        assert posterior.weights.sum() == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("scale", [1e-150, 1e-6, 1e30, 1e40, 1e100])
 def test_one_huge_or_tiny_update_spoils_no_later_round(scale):
     memory, model = None, np.zeros(D)
@@ -615,6 +625,12 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "a window below 1": (
         {**FIRST, "window": np.array([0.5, 1.0, -1.0, 0.0, 0.0])},
+        "memory is damaged",
+    ),
+    "sketches beyond float32": ({**FIRST, "sketches": np.full((3, 64), 1e300)}, "is damaged"),
+    "a last round beyond all": ({**FIRST, "last": np.array([2**63 - 1])}, "memory is damaged"),
+    "counts beyond 64 bits": (
+        {**FIRST, "counts": np.array([2**64 - 1], np.uint64)},
         "memory is damaged",
     ),
     "complex sketches": ({**FIRST, "sketches": 1j * FIRST["sketches"]}, "memory is damaged"),

@@ -56,6 +56,9 @@ ARRAYS: Mapping[str, Plain] = {
 ADDED = ("before", "earlier", "counts", "last", "window")
 """Those that memories of version 0.1 lack, which knows no windows."""
 
+MOST_ROUNDS = 1 << 62
+"""Larger numbers of rounds are no memory's: one more would not fit into 64 bits."""
+
 LARGEST_SKETCHED = 1e30
 """Larger numbers in a sketch count as this one, so that float64 holds their squares."""
 
@@ -169,14 +172,16 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             raise damaged from None
         if arrays["layout"].shape != new.layout.shape:
             raise damaged
-        given = replace(
-            new, layout=arrays["layout"], labels=arrays["labels"], expected=arrays["expected"]
-        )
+        given = replace(new, layout=arrays["layout"], labels=arrays["labels"])
         given._check_settings(new)
-        if not _fit_together(arrays, new) or not _hold_values(arrays):
+        if not _fit_together(arrays, new):
             raise damaged
-        own = {name: np.asarray(arrays[name], each.dtype) for name, each in ARRAYS.items()}
-        return replace(given, rows=_rows(own), window=Window(*own["window"].tolist()))
+        with np.errstate(over="ignore"):  # what a dtype does not hold becomes infinite
+            own = {name: np.asarray(arrays[name], each.dtype) for name, each in ARRAYS.items()}
+        if not _hold_values(own):
+            raise damaged
+        window = Window(*own["window"].tolist())
+        return replace(given, rows=_rows(own), expected=own["expected"], window=window)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a plain array, made anew and for the caller to keep."""
@@ -373,16 +378,16 @@ def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
 
 def _hold_values(arrays: Arrays) -> bool:
     """Return whether the numbers in plain arrays that fit together can be a memory's."""
-    beliefs, rounds = arrays["beliefs"], arrays["rounds"]
-    counts, window = arrays["counts"], arrays["window"]
+    beliefs, rounds, window = arrays["beliefs"], arrays["rounds"], arrays["window"]
+    counted = np.stack([arrays["counts"], arrays["last"]])
     finite = ["sketches", "positions", "window"]
     if not arrays["layout"][3]:  # where the model is given, nothing reads what is expected of it
         finite.append("expected")
     return (
         all(bool(np.isfinite(arrays[name]).all()) for name in finite)
         and len(np.unique(arrays["clients"])) == len(rounds)
-        and bool(((rounds >= 0) & (rounds < len(counts))).all())
-        and bool((counts >= 1).all() and (arrays["last"] >= 1).all() and (beliefs >= 0).all())
+        and bool(((rounds >= 0) & (rounds < counted.shape[1])).all())
+        and bool(((counted >= 1) & (counted <= MOST_ROUNDS)).all() and (beliefs >= 0).all())
         and bool(window[0] >= 1 and (np.delete(window, 2) >= 0).all())
         and bool((np.abs(window) <= LARGEST_SKETCHED).all())
         and not np.isinf(arrays["before"]).any()

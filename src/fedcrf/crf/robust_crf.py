@@ -26,7 +26,7 @@ from fedcrf.crf.evidence import (
 )
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field, transition
-from fedcrf.crf.memory import Arrays, ClientMemory, as_remembered, identities
+from fedcrf.crf.memory import LARGEST_SKETCHED, Arrays, ClientMemory, as_remembered, identities
 from fedcrf.crf.parts import Matrix, Observation, Vector
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import median
@@ -297,6 +297,7 @@ class RobustCRF(Settings):
         layout = (statistics.dimension, self.sketch_size, seed, given)
         past = ClientMemory.of(memory, layout, self.labels)
         position = past.expected if position is None else position
+        position = np.clip(position, -LARGEST_SKETCHED, LARGEST_SKETCHED)
         # Rounded, so that a repeated update has not changed.
         sketches = as_remembered(sketches).astype(np.float64)
         sketches[~finite] = np.nan
