@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Natural, one_of
 from fedcrf.rules.base import AggregationResult, Deciding, Round
-from fedcrf.statistics.inputs import Layers
+from fedcrf.statistics.inputs import BLOCK_NUMBERS, Layers
 from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
 from fedcrf.statistics.one_pass import checked_dimension
-
-BLOCK_NUMBERS = 1 << 16
-"""Numbers of all clients that are worked on at once."""
 
 Groups = NDArray[np.float64]
 """(m, g, c): of m updates, g groups of c coordinates, about their mean."""
