@@ -278,6 +278,14 @@ def test_weights_reasons_and_buffers_are_the_rule_s(kind: Any, name: str) -> Non
         assert_array_equal(result.state[key], plain.state[key], err_msg=key)
 
 
+@pytest.mark.parametrize("kind", SERVER_OPTIMIZERS.values())
+def test_a_server_optimizer_diverges_without_a_warning(kind: Any) -> None:
+    before = {"w": np.zeros(3)}
+    reports = [ClientReport(i, {"w": np.full(3, 1e200 * (1 + i))}, 1) for i in range(3)]
+    state = Optimized(FedAvg(), kind()).aggregate({}, before, reports).state
+    assert not np.isnan(state["w"]).any()
+
+
 def test_an_adaptive_step_would_make_a_running_variance_negative() -> None:
     # Which is why it takes none: the variances fall towards zero, and the step overshoots.
     variance = [np.array([value], np.float32) for value in (1e-2, 1e-4)]

@@ -132,8 +132,8 @@ class Optimized(Wrapper):
         for name in self._trained(model):
             before = model[name].astype(np.float64)
             moments = {moment: arrays[name] for moment, arrays in kept.items()}
-            step, renewed = self.optimizer.step(state[name] - before, moments)
             with np.errstate(over="ignore"):  # a diverging model becomes infinite, without warning
+                step, renewed = self.optimizer.step(state[name] - before, moments)
                 state[name] = np.asarray(before + rate * step).astype(model[name].dtype)
             for moment, array in renewed.items():
                 kept[moment][name] = np.asarray(array)
