@@ -130,8 +130,13 @@ def test_buckets_are_drawn_anew_each_round_and_by_seed() -> None:
 
 @pytest.mark.parametrize(
     "memory",
-    [{"center": np.zeros(4), "rounds": np.array(1)}, {"m": np.zeros(23)}, {"center": np.zeros(23)}],
-    ids=["other model", "other rule", "no rounds"],
+    [
+        {"center": np.zeros(4), "rounds": np.array(1)},
+        {"m": np.zeros(23)},
+        {"center": np.zeros(23)},
+        {"center": np.full(23, "a"), "rounds": np.array(1)},
+    ],
+    ids=["other model", "other rule", "no rounds", "words"],
 )
 def test_a_memory_of_something_else_is_refused(memory: Any) -> None:
     round_ = sample(3, shapes=SHAPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.rules import (
     BRA,
     FLAME,
+    GAS,
     LASA,
     ClientReport,
     DnC,
@@ -132,11 +134,24 @@ def test_a_client_that_is_not_finite_keeps_its_past(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", REMEMBERING, ids=name_of)
 @pytest.mark.parametrize(
-    "memory", [{"other": np.zeros(2)}, {"clients": np.arange(2), "scores": 1, "history": 1}]
+    "memory",
+    [
+        {"other": np.zeros(2)},
+        {"clients": np.arange(2), "scores": 1, "history": 1},
+        {"clients": np.array(2), "scores": np.zeros(2), "history": np.zeros(2)},
+        {"clients": np.arange(2), "scores": np.array(["a", "b"]), "history": np.array(["a", "b"])},
+    ],
 )
 def test_a_memory_of_another_rule_is_refused(rule: Rule, memory: dict[str, np.ndarray]) -> None:
     with pytest.raises(FedcrfError, match=r"the memory holds no .* give that of the round before"):
         rule.aggregate(memory, *sample(3))
+
+
+@pytest.mark.parametrize("rule", [DnC(), SignGuard(), FLAME(), GAS()], ids=name_of)
+@pytest.mark.parametrize("rounds", [np.zeros(3, int), np.array(-1), np.array(np.nan), None])
+def test_a_memory_that_counts_no_rounds_is_refused(rule: Rule, rounds: Any) -> None:
+    with pytest.raises(FedcrfError, match="memory does not count rounds: give that of the round"):
+        rule.aggregate({"rounds": rounds}, *sample(3))
 
 
 @pytest.mark.parametrize("rule", [DnC(num_byzantine=1), SignGuard(), FLAME(noise=0.1)], ids=name_of)

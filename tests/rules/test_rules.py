@@ -142,9 +142,14 @@ def test_integers_keep_their_dtype_and_are_rounded_not_cut(
 
 
 @every_rule
-def test_models_of_integers_alone_are_averaged_or_refused_in_words(rule: Rule) -> None:
-    before = {"table": np.zeros((2, 2), np.uint8)}
-    reports = [ClientReport(i, {"table": np.full((2, 2), i, np.uint8)}, 5) for i in range(3)]
+@pytest.mark.parametrize("more", [{}, {"none": np.zeros((0, 2), np.float32)}], ids=["", "none"])
+def test_models_of_integers_alone_are_averaged_or_refused_in_words(
+    rule: Rule, more: dict[str, Any]
+) -> None:
+    before = {"table": np.zeros((2, 2), np.uint8), **more}
+    reports = [
+        ClientReport(i, {"table": np.full((2, 2), i, np.uint8), **more}, 5) for i in range(3)
+    ]
     refused = ""
     try:
         table = Round(before, reports).aggregate(rule).state["table"]
@@ -399,6 +404,15 @@ def test_a_report_that_is_not_of_the_model_is_named(
     reports = [ClientReport(client, dict(before), 1) for client in range(3)]
     reports[1] = ClientReport(7, change(before), 1)
     with pytest.raises(FedcrfError, match=f"client 7 reports .*{message}"):
+        rule.aggregate({}, before, reports)
+
+
+@every_rule
+@pytest.mark.parametrize("dtype", ["complex64", "U1", "S1", "M8[s]", object])
+def test_tensors_of_no_real_numbers_are_refused(rule: Rule, dtype: Any) -> None:
+    before = {"w": np.zeros(2), "odd": np.zeros(3, dtype)}
+    reports = [ClientReport(client, dict(before), 1) for client in range(3)]
+    with pytest.raises(FedcrfError, match=r"'odd' of the global model holds .*: give real numbers"):
         rule.aggregate({}, before, reports)
 
 

@@ -34,6 +34,7 @@ from fedcrf.statistics import (
     ModelGeometry,
     UpdateGeometry,
     centred_geometry,
+    is_floating,
     model_geometry,
     weighted_average,
 )
@@ -384,7 +385,7 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
 
     Raises:
         FedcrfError: No reports, or one whose tensors differ in name, shape or dtype; tensors that
-            are not NumPy arrays; states or evidence that are not by name.
+            are not NumPy arrays of real numbers; states or evidence that are not by name.
     """
     if not reports:
         raise FedcrfError("there are no reports to aggregate: give at least one")
@@ -406,6 +407,8 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
                     f"'{name}' of {who} is a {type(tensor).__name__}: give NumPy arrays, those of "
                     "torch tensors with .numpy()"
                 )
+            if tensor.dtype.kind not in "biuf" and not is_floating(tensor.dtype):
+                raise FedcrfError(f"'{name}' of {who} holds {tensor.dtype}: give real numbers")
         misfit = misfit_of(state, model)
         if misfit is not None:
             raise FedcrfError(f"{who} {misfit}")
@@ -526,8 +529,8 @@ class Round:
         Raises:
             FedcrfError: The memory is of another rule or model.
         """
-        known, kept = self.memory.get(CLIENTS), self.memory.get(name)
-        fits = known is not None and kept is not None and np.shape(kept) == (len(known), *shape)
+        known, kept = (np.asarray(self.memory.get(each)) for each in (CLIENTS, name))
+        fits = known.ndim == 1 and kept.shape == (len(known), *shape) and kept.dtype.kind in "iuf"
         if self.memory and not fits:
             raise FedcrfError(
                 f"the memory holds no '{name}' of clients of this model: give that of the round "
@@ -549,21 +552,38 @@ class Round:
         """Return the memory as a rule of that name keeps it; an empty one in the first round.
 
         Raises:
-            FedcrfError: Its arrays have other names or shapes.
+            FedcrfError: Its arrays have other names or shapes, or hold no numbers.
         """
         memory = {name: np.asarray(array) for name, array in self.memory.items()}
-        if memory and {name: array.shape for name, array in memory.items()} != dict(shapes):
+        fits = {name: array.shape for name, array in memory.items()} == dict(shapes) and all(
+            array.dtype.kind in "iuf" for array in memory.values()
+        )
+        if memory and not fits:
             raise FedcrfError(
                 f"the memory is not of {rule} and this model: give that of the round before, or "
                 "none to begin anew"
             )
         return memory
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds a rule has drawn for, as it remembers; 0 in the first.
+
+        Raises:
+            FedcrfError: The memory is of another rule.
+        """
+        rounds = np.asarray(self.memory.get(ROUNDS, 0))
+        if rounds.shape or rounds.dtype.kind not in "iu" or rounds < 0:
+            raise FedcrfError(
+                "the memory does not count rounds: give that of the round before, or none to begin "
+                "anew"
+            )
+        return int(rounds)
+
     def drawing(self, seed: int | None) -> tuple[np.random.Generator, Memory]:
         """Return a generator that is new in every round, and the memory for the next round."""
-        rounds = int(self.memory.get(ROUNDS, 0))
-        draws = np.random.default_rng(np.random.SeedSequence([seed or 0, rounds]))
-        return draws, {ROUNDS: np.array(rounds + 1)}
+        draws = np.random.default_rng(np.random.SeedSequence([seed or 0, self.rounds]))
+        return draws, {ROUNDS: np.array(self.rounds + 1)}
 
     def weighted(
         self,

@@ -150,13 +150,14 @@ class ByzFLRule(Deciding):
             shapes[LAST] = (updates.shape[1],)
         memory = given.kept(self.name, shapes)
         attackers = self._allowed(int(finite.sum()), self._attackers - int((~finite).sum()))
-        aggregate = self._among(finite)._aggregated(updates[finite], attackers, memory)
-        renewed = {ROUNDS: np.array(int(memory.get(ROUNDS, 0)) + 1), LAST: aggregate}
+        rule, rounds = self._among(finite), given.rounds
+        aggregate = rule._aggregated(updates[finite], attackers, rounds, memory)
+        renewed = {ROUNDS: np.array(rounds + 1), LAST: aggregate}
         kept = {name: renewed[name] for name in shapes}
         return given.without_weights(_moved(given, aggregate), kept)
 
     def _aggregated(
-        self, updates: NDArray[np.float32], attackers: int, memory: Memory
+        self, updates: NDArray[np.float32], attackers: int, rounds: int, memory: Memory
     ) -> NDArray[np.float32]:
         """Return ByzFL's aggregate of finite updates, which it overwrites."""
         byzfl_aggregators()  # names the extra that has torch too
@@ -164,7 +165,7 @@ class ByzFLRule(Deciding):
 
         *before, part = self.parts
         vectors = torch.from_numpy(updates)
-        seeds = [getattr(self, "seed", None) or 0, int(memory.get(ROUNDS, 0))]
+        seeds = [getattr(self, "seed", None) or 0, rounds]
         try:
             with torch.random.fork_rng(devices=[]):  # ByzFL draws from torch's own generator
                 drawn = int(np.random.SeedSequence(seeds).generate_state(1)[0])

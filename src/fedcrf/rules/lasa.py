@@ -61,9 +61,9 @@ class LASA(Deciding):
     def _threshold(self, model: State, state: State) -> float:
         """Return the size up to which numbers of a client's weight tensors are set to 0."""
         names = [name for name in floating_names(model) if _is_sparse(model[name])]
-        if not self.sparsity or not names:
-            return -1.0
         sizes = np.abs(update_of(state, model, names))
+        if not self.sparsity or not len(sizes):
+            return -1.0
         kept = max(1, int(len(sizes) * (1 - self.sparsity)))
         sizes.partition(len(sizes) - kept)
         return float(sizes[len(sizes) - kept])
