@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +28,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.store import folder_lock
 from fedcrf.report.explanation import find_rounds
 from fedcrf.report.page import read_report
-from fedcrf.rules import FedAvg
+from fedcrf.rules import FedAvg, Rule
 from fedcrf.simulation.federation import Stream, generator, torch_seed
 from tolerance import assert_alike
 
@@ -256,6 +258,24 @@ def test_what_is_judged_and_what_is_averaged() -> None:
     assert weights.model["0.running_mean"].min() > 100, "it is averaged all the same"
 
 
+def test_batch_norm_that_each_site_keeps_to_itself() -> None:
+    """One of its tensors is a single number, how many batches there were."""
+
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 2))
+
+    result = simulate(model=normed, share="!0.*", rounds=2)
+    means = [result.model_of(site)["0.running_mean"] for site in NAMES]
+    assert not any(torch.equal(means[0], other) for other in means[1:])
+    batches = result.personal["north"]["0.num_batches_tracked"]
+    assert (batches.dtype, batches.item()) == (torch.int64, 2)
+
+
+@pytest.mark.parametrize("rate", [Fraction(1, 20), Decimal("0.05"), torch.tensor(0.05).double()])
+def test_a_learning_rate_of_another_kind_of_number(rate: Any) -> None:
+    assert_same(simulate(learning_rate=rate), simulate())
+
+
 @pytest.mark.parametrize("given", ["all", "some"])
 def test_judging_all_is_no_choice(given: str) -> None:
     judge = None if given == "all" else "*"
@@ -299,6 +319,7 @@ def test_what_is_asked_of_a_result_and_is_not_there_is_a_line(tmp_path: Path) ->
     (tmp_path / "file").write_text("", encoding="utf-8")
     for ask, said in (
         (lambda: result.explain("nort"), "unknown site 'nort': did you mean 'north'"),
+        (lambda: result.explain(number="1"), "round '1': give its number, or none for the last"),
         (lambda: result.explain(number=2), "has no round 2: choose from 1 to 1"),
         (lambda: result.model_of("z"), "unknown site 'z': choose from east"),
         (lambda: result.report(tmp_path), "not a file: name another file"),
@@ -655,6 +676,24 @@ class Random(nn.Linear):
         self.weight.data += torch.from_numpy(np.random.default_rng().random((2, 5))).float()
 
 
+class Kept(nn.Linear):
+    """A layer with a buffer of these numbers."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        super().__init__(5, 2)
+        self.register_buffer("kept", numbers)
+
+
+class Words(torch.utils.data.Dataset[Any]):
+    """Items whose target is a word."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return np.ones(5), "ill"
+
+
 NORMED = lambda: nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2))  # noqa: E731
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -689,6 +728,18 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"sites": odd("west", targets=lambda y: y[:7])},
         "site 'west' has 30 inputs and 7 targets: give one target for each",
     ),
+    "sparse inputs": (
+        {"sites": odd("west", lambda x: torch.from_numpy(x).to_sparse())},
+        "inputs of site 'west' are sparse, or a tensor without numbers: give a dense one",
+    ),
+    "a data set of words": (
+        {"sites": {"north": Words()}}, "site 'north': its data set cannot be read .*: give one"
+    ),
+    "labels of another kind": (
+        {"sites": {name: (torch.tensor(x), torch.tensor(y).int()) for name, (x, y) in
+                   sites().items()}},
+        "targets are int32, and .*: make them int64, as targets.long",
+    ),
     "no pair": ({"sites": {"north": 3}}, "site 'north' holds a int: give a pair"),
     "a name and its number": (
         {"sites": {1: sites()["north"], "1": sites()["south"]}}, "'1' is there twice: give each"
@@ -709,11 +760,25 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"test": (np.zeros((3, 4)), np.zeros(3, int))},
         r"inputs of the server's test have shape \(4,\)",
     ),
+    "the server's labels below 0": (
+        {"validation": (np.zeros((3, 5)), np.array([0, 1, -1]))},
+        "the server's validation has label -1, and cross-entropy takes labels from 0 on",
+    ),
     "a share of all": ({"validation": 1.0}, r"validation 1.0: give a share in \[0, 1\), or inputs"),
     "nothing to validate on": ({"validation": 0.001}, "too few examples to validate on: give val"),
     "no model": ({"model": 3}, "the model is a int: give a function or class"),
     "a function of no model": ({"model": lambda: 3}, "the model's function makes a int: give"),
     "a model that cannot be made": ({"model": lambda: nn.Linear(1)}, r"function failed \(TypeErr"),
+    "a layer without a size": (
+        {"model": lambda: nn.LazyLinear(2)}, "makes a network whose 'weight' has no numbers yet"
+    ),
+    "a mask that is infinite": (
+        {"model": lambda: Kept(torch.tensor([-torch.inf]))},
+        "the model's 'kept' is not finite before any training: .* share='!kept'",
+    ),
+    "a model of complex numbers": (
+        {"model": lambda: Kept(torch.tensor([1j]))}, "the model's 'kept' is complex64: give real"
+    ),
     "a model of other inputs": (
         {"model": lambda: nn.Linear(4, 2)},
         r"the model cannot take inputs of shape \(32, 5\) and float32 \(RuntimeError",
@@ -736,6 +801,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"loss": nn.CrossEntropyLoss(reduction="none")},
         r"the loss returns a tensor of shape \(32,\): return a scalar tensor, such as its mean",
     ),
+    "a loss of one number in a row": (
+        {"loss": lambda o, t: cross_entropy(o, t)[None]}, r"returns a tensor of shape \(1,\): ret"
+    ),
+    "a complex loss": ({"loss": lambda o, t: o.mean() * 1j}, "the loss returns a complex number:"),
     "a loss of a number": ({"loss": lambda o, t: 1.0}, "the loss returns a float: return a scalar"),
     "a loss of nothing": (
         {"loss": lambda o, t: o.detach().mean()},
@@ -752,6 +821,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a metric of no number": ({"metrics": {"f1": lambda o, t: None}}, "'f1' gives no number"),
     "a metric's name alone": ({"metrics": "acc"}, "metrics is 'acc': give a function of"),
     "metrics twice": ({"metrics": [l1_loss, l1_loss]}, "metric 'l1_loss' is there twice"),
+    "metrics whose names are alike": (
+        {"metrics": {1: l1_loss, "1": l1_loss}}, "metric '1' is there twice: give metrics by name"
+    ),
+    "an optimizer of another network": (
+        {"optimizer": lambda p: torch.optim.Adam(nn.Linear(5, 2).parameters())},
+        "the optimizer steps none of the parameters it is given: make it of those",
+    ),
     "an optimizer that is none": ({"optimizer": lambda p: p}, "function returns a list"),
     "an optimizer that asks for more": (
         {"optimizer": lambda p: torch.optim.LBFGS(p)},
@@ -770,6 +846,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"rule": "krum", "num_byzantin": 1}, "'num_byzantin': did you mean num_byzantine"
     ),
     "a rule that is none": ({"rule": 3}, "rule is a int: give a method's name"),
+    "a class of rules that lacks a method": (
+        {"rule": Rule}, r"rule Rule cannot be made \(TypeError: .*\): give an object of the class"
+    ),
     "a rule for fewer attackers": (
         {"rule": "krum", "attack": "sign-flip", "attackers": ["north", "south"]},
         "Krum: 2 attackers of 4 clients are half or more",
@@ -783,6 +862,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an attacker twice": (
         {"attack": "sign-flip", "attackers": ["north", "north"]},
         "attackers: site 'north' is there twice",
+    ),
+    "an attacker twice, by number and name": (
+        {"attack": "sign-flip", "attackers": [1, "1"], "sites": list(sites().values())},
+        "attackers: site '1' is there twice",
+    ),
+    "attackers that are no number": (
+        {"attack": "sign-flip", "attackers": float("nan")}, "attackers is nan: give sites by name"
     ),
     "all attack": ({"attack": SignFlip(), "attackers": list(NAMES)}, "one be honest"),
     "labels flipped of none": (
@@ -808,6 +894,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a folder that is a file": (
         {"record_to": __file__},
         "test_simulate.py is a file; choose another folder as record_to=",
+    ),
+    "a folder whose name is too long": (
+        {"record_to": Path(__file__).with_name("x" * 300)},
+        "xxx/description.json: File name too long; name another folder as record_to",
     ),
     "a folder that is none": ({"record_to": 3}, "record_to is a int: give the path of a folder"),
     "shares of more than all": ({"validation": 0.6, "test": 0.6}, "sum to less than 1, not"),

@@ -20,6 +20,7 @@ from fedcrf.extras import naming_extras
 with naming_extras():
     import torch
     from torch import Tensor, nn
+    from torch.nn.parameter import is_lazy
 
 ImageShape = tuple[int, int, int]
 """Channels, height, width."""
@@ -77,6 +78,12 @@ def made_by(factory: Callable[..., Any], called: str, *arguments: object) -> nn.
         raise FedcrfError(
             f"{called} makes a {type(network).__name__}: give what returns a torch.nn.Module"
         )
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        if is_lazy(tensor) or tensor.is_meta:
+            raise FedcrfError(
+                f"{called} makes a network whose '{name}' has no numbers yet: give the layer the "
+                "size of its inputs, and no meta device"
+            )
     return network
 
 

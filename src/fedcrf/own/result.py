@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedcrf.checks import check_path
+from fedcrf.checks import check_path, is_number
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extras import check_installed, naming_extras
 
@@ -100,6 +100,8 @@ class SimulationResult:
 
         By default it is of all sites in the last round, or the last in which the site took part.
         """
+        if number is not None and not is_number(number):
+            raise FedcrfError(f"round {number!r}: give its number, or none for the last")
         found = Course(self.description.title, self.records, self.description.known_rule)
         client = None if site is None else self._site(site)
         lines, tables = in_words(found, find_round(found, number, client), client)

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from fedcrf._version import __version__
 from fedcrf.attacks import Attack, DataAttack, Threat, find_attack
-from fedcrf.checks import check_whole, is_number
+from fedcrf.checks import check_whole, checked_number, is_number
 from fedcrf.data.site_files import read_site_files
-from fedcrf.errors import FedcrfError, KeywordError, in_a_line, listed, unknown_name
+from fedcrf.errors import FedcrfError, KeywordError, failing, in_a_line, listed, unknown_name
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.experiments.settings import find_method, method_title
@@ -33,7 +33,7 @@ from fedcrf.experiments.store import CellStore, check_free, folder_lock
 from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
-from fedcrf.own.trial import Factory, Tried, chosen, task_of
+from fedcrf.own.trial import Factory, Tried, chosen, task_of, tensors_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
 from fedcrf.rules.wrappers import Judged
@@ -65,14 +65,17 @@ def opened(path: Path, description: Description) -> Iterator[CellStore]:
     The rounds and what goes on from them lie as those of a cell do.
     """
     run = RecordedRun(path)
-    if run.exists():
-        _check_same(path, run.description(), description)
-    else:
-        check_free(path, "description.json", "such run")
-    with folder_lock(path):
-        if not run.exists():
-            run.describe(description, datetime.now(UTC))
-        yield CellStore(path)
+    try:
+        if run.exists():
+            _check_same(path, run.description(), description)
+        else:
+            check_free(path, "description.json", "such run")
+        with folder_lock(path):
+            if not run.exists():
+                run.describe(description, datetime.now(UTC))
+            yield CellStore(path)
+    except OSError as error:  # a name that is too long, a full disk
+        raise FedcrfError(f"{error.filename or path}: {error.strerror or error}; {OTHER}") from None
 
 
 def _check_same(path: Path, kept: Description, asked: Description) -> None:
@@ -181,10 +184,7 @@ def _fingerprint(network: nn.Module) -> str:
     """Return what tells a network from others: its parts and its initial weights."""
     parts = re.sub(r" at 0x[0-9a-f]+", "", repr(network))
     digest = hashlib.sha256(parts.encode())
-    tensors = {
-        name: each for name, each in network.state_dict().items() if isinstance(each, Tensor)
-    }
-    for name, array in state_of(tensors).items():
+    for name, array in state_of(tensors_of(network)).items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]
@@ -207,6 +207,8 @@ ARGUMENTS = {
     "another --output": "another folder as record_to=",
     "another with --output": "another folder as record_to=",
     "name it by --label-column, or rename it": "rename it",
+    "move the cell's folder away to run it anew": "move the folder away to run it anew",
+    "delete its folder to run that cell anew": "move the folder away to run it anew",
 }
 """What errors name for who calls a function, instead of the command line's flags."""
 
@@ -235,7 +237,10 @@ def run(given: SimpleNamespace) -> SimulationResult:
     if not isinstance(given.record_to, str | Path | None):
         kind = type(given.record_to).__name__
         raise FedcrfError(f"record_to is a {kind}: give the path of a folder")
-    training = LocalTraining(given.learning_rate, 0.9, given.batch_size, given.local_epochs)
+    rate = given.learning_rate
+    if type(rate) not in (int, float):  # a number of NumPy or torch, or a fraction
+        rate = checked_number("learning_rate", rate)
+    training = LocalTraining(rate, 0.9, given.batch_size, given.local_epochs)
     from_files = isinstance(given.sites, str | Path)
     held = read_sites(read_site_files(Path(given.sites)).sites if from_files else given.sites)
     servers = {
@@ -295,11 +300,19 @@ def run(given: SimpleNamespace) -> SimulationResult:
             records.append(record)
             if folder is not None:
                 folder.append(state, record)
-        whole = _whole_model(network, state.model)
+        initial = tensors_of(network)
+        whole = {
+            name: _tensor_of(state.model[name], like=tensor)
+            if name in state.model
+            else tensor.detach().clone()
+            for name, tensor in initial.items()
+        }
         if folder is not None:
             save_model(folder.path / "model.pt", whole)
     personal = {
-        site: {name: torch.from_numpy(rows[i].copy()) for name, rows in state.personal.items()}
+        site: {
+            name: _tensor_of(rows[i], like=initial[name]) for name, rows in state.personal.items()
+        }
         for i, site in enumerate(held.identities)
     }
     return SimulationResult(whole, tuple(held.identities), tuple(records), description, personal)
@@ -354,7 +367,8 @@ def _threat(
         return None, None
     given = find_attack(attack) if isinstance(attack, str) else attack
     if isinstance(given, type) and issubclass(given, Attack):
-        given = given()
+        with failing(f"attack {given.__name__} cannot be made ({{}}): give an object of the class"):
+            given = given()
     threat = given if isinstance(given, Threat) else Threat(given)
     made, schedule = threat.attack, threat.schedule
     if not isinstance(made, Attack):
@@ -371,14 +385,16 @@ def _threat(
         return threat, None
     if is_number(attackers):
         return Threat(made, replace(schedule, attackers=attackers)), None
-    names = [attackers] if isinstance(attackers, str) else list(attackers)
+    if not isinstance(attackers, Iterable):
+        raise FedcrfError(f"attackers is {attackers!r}: give sites by name, or how many of them")
+    names = [attackers] if isinstance(attackers, str) else [str(each) for each in attackers]
     known = [str(each) for each in sites.identities]
     for name in names:
-        if str(name) not in known:
-            raise unknown_name("site among the attackers", str(name), known)
+        if name not in known:
+            raise unknown_name("site among the attackers", name, known)
         if names.count(name) > 1:
             raise FedcrfError(f"attackers: site '{name}' is there twice: name each once")
-    places = tuple(known.index(str(name)) for name in names)
+    places = tuple(map(known.index, names))
     return Threat(made, replace(schedule, attackers=len(names))), places
 
 
@@ -391,7 +407,8 @@ def _rule(given: SimpleNamespace, num_sites: int, threat: Threat | None) -> tupl
         if method.server_optimizer:
             made = Optimized(made, SERVER_OPTIMIZERS[method.server_optimizer]())
     elif isinstance(made, type) and issubclass(made, Rule):
-        made = made()
+        with failing(f"rule {made.__name__} cannot be made ({{}}): give an object of the class"):
+            made = made()
     if not isinstance(made, Rule):
         raise FedcrfError(
             f"rule is a {type(given.rule).__name__}: give a method's name, as of 'fedcrf methods', "
@@ -402,15 +419,9 @@ def _rule(given: SimpleNamespace, num_sites: int, threat: Threat | None) -> tupl
     return made.informed(count, drawn, given.seed), objective
 
 
-def _whole_model(network: nn.Module, state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the network's tensors, those that were averaged in their places."""
-    return {
-        name: torch.from_numpy(np.array(state[name])).to(tensor.dtype)
-        if name in state
-        else tensor.detach().clone()
-        for name, tensor in network.state_dict().items()
-        if isinstance(tensor, Tensor)
-    }
+def _tensor_of(array: Any, like: Tensor) -> Tensor:
+    """Return an array, or one number, as a tensor of its own of another's dtype."""
+    return torch.from_numpy(np.array(array)).to(like.dtype)
 
 
 def _shown(

@@ -179,7 +179,8 @@ def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
         raise FedcrfError(f"{called}: items of its data set are no pairs of inputs and target")
     pair = []
     for number, what in enumerate(("inputs", "targets")):
-        each = [torch.as_tensor(item[number]) for item in items]
+        with failing(wrong):
+            each = [torch.as_tensor(item[number]) for item in items]
         shapes = sorted({tuple(tensor.shape) for tensor in each})
         if len(shapes) > 1:
             raise FedcrfError(
@@ -192,6 +193,8 @@ def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
 
 def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
+        if values.layout != torch.strided or values.is_meta:
+            raise FedcrfError(f"{what} are sparse, or a tensor without numbers: give a dense one")
         tensor = values.detach()
     else:
         with failing(f"{what} are no array ({{}}): give one"):

@@ -80,6 +80,12 @@ class Factory:
         return made_by(self.make, "the model's function")
 
 
+def tensors_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return a network's tensors by name; state of other kinds stays where it is."""
+    state = network.state_dict()
+    return {name: each for name, each in state.items() if isinstance(each, Tensor)}
+
+
 def task_of(
     network: nn.Module,
     sites: Sites,
@@ -96,9 +102,12 @@ def task_of(
             )
     measured = _metrics(metrics)
     if loss is None and not _are_classes(sites):
+        targets = sites.examples[0].labels
+        mend = "give loss=, such as torch.nn.functional.mse_loss"
+        if not targets.is_floating_point() and targets.dtype != torch.int64:
+            mend = "make them int64, as targets.long() does, or give loss="
         raise FedcrfError(
-            f"targets are {kind_of(sites.examples[0].labels)}, and cross-entropy takes labels from "
-            "0 on: give loss=, such as torch.nn.functional.mse_loss"
+            f"targets are {kind_of(targets)}, and cross-entropy takes labels from 0 on: {mend}"
         )
     if loss is None and (measured or not sites.have_labels):
         loss, measured = functional.cross_entropy, measured or {ACCURACY: _accuracy}
@@ -109,12 +118,16 @@ def task_of(
         for name, each in network.named_parameters(remove_duplicate=False)
         if not each.requires_grad
     }
-    tensors = {
-        name: each
-        for name, each in network.state_dict().items()
-        if isinstance(each, Tensor) and name not in frozen
-    }
+    tensors = {name: each for name, each in tensors_of(network).items() if name not in frozen}
     shared = frozenset(tensors) if share is None else chosen(tensors, share, "share")
+    for name, each in tensors.items():
+        if each.is_complex():
+            raise FedcrfError(f"the model's '{name}' is {kind_of(each)}: give real numbers")
+        if name in shared and not torch.isfinite(each).all():
+            raise FedcrfError(
+                f"the model's '{name}' is not finite before any training: make it so, or leave it "
+                f"to the sites by share='!{name}'"
+            )
     return Task(loss, measured, optimizer, shared, frozenset(tensors) - shared)
 
 
@@ -159,7 +172,7 @@ class Tried:
                 numbers[f"metric {name}"] = float(metric(outputs, few.labels))
         optimizer = None
         if task.optimizer is not None:
-            optimizer, numbers["optimizer"] = _step(trained, loss.reshape(()), task.optimizer)
+            optimizer, numbers["optimizer"] = _step(trained, loss, task.optimizer)
         return cls(num_classes, numbers, optimizer)
 
 
@@ -170,19 +183,21 @@ def _metrics(metrics: Any) -> dict[str, Metric]:
         raise FedcrfError(
             f"metrics is '{metrics}': give a function of outputs and targets, or several by name"
         )
-    if not isinstance(metrics, Mapping):
-        several = metrics if isinstance(metrics, Sequence) else [metrics]
+    if isinstance(metrics, Mapping):
+        names, several = [str(name) for name in metrics], list(metrics.values())
+    else:
+        several = list(metrics) if isinstance(metrics, Sequence) else [metrics]
         names = [getattr(each, "__name__", type(each).__name__).lower() for each in several]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise FedcrfError(f"metric '{twice[0]}' is there twice: give metrics by name")
-        metrics = dict(zip(names, several, strict=True))
-    for name, each in metrics.items():
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise FedcrfError(f"metric '{twice[0]}' is there twice: give metrics by name")
+    named = dict(zip(names, several, strict=True))
+    for name, each in named.items():
         if not callable(each):
             raise FedcrfError(f"metric '{name}' is a {type(each).__name__}: give a function")
         if name == "loss":
             raise FedcrfError("a metric is called 'loss', as the loss is: give it another name")
-    return {str(name): each for name, each in metrics.items()}
+    return named
 
 
 def _are_classes(sites: Sites) -> bool:
@@ -216,8 +231,9 @@ def _loss(outputs: Outputs, targets: Tensor, task: Task) -> Tensor:
         # What torch warns of here is broadcast, and not what anybody means by a loss.
         warnings.filterwarnings("error", message="Using a target size")
         value = task.loss_of(outputs, targets)
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        what = _shape(value) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    if not isinstance(value, Tensor) or value.dim() or value.is_complex():
+        scalar = isinstance(value, Tensor) and not value.dim()
+        what = "a complex number" if scalar else _shape(value)
         raise FedcrfError(f"the loss returns {what}: return a scalar tensor, such as its mean")
     if not torch.isfinite(value).all():
         raise FedcrfError(
@@ -252,6 +268,12 @@ def _num_classes(
     count = largest[where] + 1
     if task.loss not in (None, functional.cross_entropy):
         return count
+    for called, each in held.items():
+        if isinstance(each, Examples) and int(each.labels.min()) < 0:
+            raise FedcrfError(
+                f"{called} has label {int(each.labels.min())}, and cross-entropy takes labels from "
+                "0 on: mend the labels"
+            )
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(few):
         raise FedcrfError(
             f"the model makes {_shape(outputs)} of {len(few)} examples: make logits of shape "
@@ -274,6 +296,12 @@ def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tu
         raise FedcrfError(
             f"the optimizer's function returns a {type(made).__name__}: return a "
             "torch.optim.Optimizer of the parameters it is given"
+        )
+    stepped = {id(each) for group in made.param_groups for each in group["params"]}
+    if stepped.isdisjoint(map(id, parameters)):
+        raise FedcrfError(
+            "the optimizer steps none of the parameters it is given: make it of those, as in "
+            "lambda parameters: torch.optim.Adam(parameters)"
         )
     before = [each.detach().clone() for each in parameters]
     with failing("the optimizer makes no step ({}): give one that needs gradients alone"):
