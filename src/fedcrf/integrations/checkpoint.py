@@ -97,10 +97,12 @@ def named(start: str, arrays: Memory) -> Memory:
     }
 
 
-def checked_memory(rule: Rule, memory: Memory | None, *, names: bool = False) -> Memory:
+def checked_memory(
+    rule: Rule, memory: Memory | None, *, names: bool = False, mend: str = MEND
+) -> Memory:
     """Return the memory that a strategy handed out; that of no rounds where there is none.
 
-    ``names`` says whether the ids of nodes are names instead of numbers.
+    ``names`` says whether the ids of nodes are names instead of numbers; errors end with ``mend``.
 
     Raises:
         FedcrfError: It is no strategy's, damaged, or of one with another rule.
@@ -108,9 +110,9 @@ def checked_memory(rule: Rule, memory: Memory | None, *, names: bool = False) ->
     if memory is None:
         return {NODES: np.zeros(0, dtype=np.uint64), CLIENTS: np.zeros(0, dtype=np.int64)}
     if not isinstance(memory, Mapping) or not {NODES, CLIENTS} <= {*memory}:
-        raise FedcrfError(f"the memory is not of a strategy: {MEND}")
+        raise FedcrfError(f"the memory is not of a strategy: {mend}")
     damaged = FedcrfError(
-        f"the memory is damaged: its nodes and clients do not belong together; {MEND}"
+        f"the memory is damaged: its nodes and clients do not belong together; {mend}"
     )
     try:
         ids = {name: as_numpy(memory[name]) for name in (NODES, CLIENTS, SIGNS) if name in memory}
@@ -128,7 +130,7 @@ def checked_memory(rule: Rule, memory: Memory | None, *, names: bool = False) ->
     ours = rule.name
     made_by = ", ".join(map(str, np.ravel(memory.get(MADE_BY, ours))))
     if made_by != ours:
-        raise FedcrfError(f"the memory is of another rule, {made_by}, not of {ours}: {MEND}")
+        raise FedcrfError(f"the memory is of another rule, {made_by}, not of {ours}: {mend}")
     if named(RULE, memory) and not rule.remembers:
-        raise FedcrfError(f"the memory is of another rule: {ours} remembers nothing; {MEND}")
+        raise FedcrfError(f"the memory is of another rule: {ours} remembers nothing; {mend}")
     return {**memory, **ids}

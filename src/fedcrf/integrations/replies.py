@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any, Protocol, TypeVar
@@ -228,15 +227,6 @@ def _sorted_out(
         except FedcrfError as error:
             excluded.append(Excluded.of(reply.node, error))
     return usable, excluded
-
-
-@contextmanager
-def about(whose: str) -> Iterator[None]:
-    """Within the context, an error about a model begins with whose model it is."""
-    try:
-        yield
-    except FedcrfError as error:
-        raise FedcrfError(f"{whose} {error}") from None
 
 
 def check_numbers(name: str, tensor: NDArray[Any]) -> None:

@@ -40,7 +40,6 @@ from fedcrf.integrations.replies import (
     Metrics,
     Node,
     Reply,
-    about,
     average_metrics,
     client_reports,
     evaluate_replies,
@@ -174,9 +173,9 @@ class RuleServer:
         if not self._checkpoint.exists():
             return None
         saved = Checkpoint.load(self._checkpoint)
-        return replace(
-            saved, memory=checked_memory(self.rule, saved.memory, names=self._named_nodes)
-        )
+        mend = f"give that rule, or take the checkpoint {self._checkpoint} away to begin anew"
+        memory = checked_memory(self.rule, saved.memory, names=self._named_nodes, mend=mend)
+        return replace(saved, memory=memory)
 
     @contextmanager
     def after(self, saved: Checkpoint, model: State, num_rounds: int) -> Iterator[None]:
@@ -209,11 +208,18 @@ class RuleServer:
         More nodes than are asked now may follow; see `ask_also`.
 
         Raises:
-            FedcrfError: The model holds something other than real numbers, the memory is of another
-                model, or the records' folder cannot be made.
+            FedcrfError: The model holds something other than real numbers, or in the first round
+                numbers that are not finite; the memory is of another model, or the records' folder
+                cannot be made.
         """
         model = self.model_of(sent)
         if number == 1:
+            for name, tensor in model.items():
+                if not np.isfinite(tensor).all():  # no client's update would be finite either
+                    raise FedcrfError(
+                        f"the global model is not finite in '{name}': mend that tensor, or do not "
+                        "send it"
+                    )
             self._begin()
             self._check_memory(model)
             if self._recorder is not None:
@@ -227,8 +233,10 @@ class RuleServer:
         Raises:
             FedcrfError: It holds something other than real numbers.
         """
-        with about("the global model"):
+        try:
             return self._read(sent)
+        except FedcrfError as error:
+            raise FedcrfError(f"the global model {error}") from None
 
     def ask_also(self, nodes: Iterable[Node]) -> None:
         """Add nodes to those that the round's model is sent to; a node may be there already."""

@@ -943,7 +943,12 @@ def test_what_cannot_be_resumed_is_named(tmp_path: Path) -> None:
     CRFAvg(checkpoint_to=path).start(grid, arrays(MODEL), 1)
     for strategy, model, said in [
         (CRFAvg(checkpoint_to=path), {"other": np.ones(2)}, f"checkpoint {path} reports other"),
-        (RuleStrategy(CRFRobust(), checkpoint_to=path), MODEL, "another rule, CRF, not of CRFRob"),
+        (
+            RuleStrategy(CRFRobust(), checkpoint_to=path),
+            MODEL,
+            f"of another rule, CRF, not of CRFRobust: "
+            f"give that rule, or take the checkpoint {path} away",
+        ),
     ]:
         with pytest.raises(FedcrfError, match=said):
             strategy.resume(grid, arrays(model), 3)
@@ -1173,9 +1178,20 @@ def test_beyond_200_replies_a_round_holds_little_more_than_the_next_model(
     assert peak <= 1.2 * size, peak / size
 
 
-def test_a_model_that_is_not_made_of_numbers_is_refused() -> None:
-    with pytest.raises(FedcrfError, match="the global model holds <U1 as 'name'"):
-        ask(CRFAvg(), [1, 2], {"name": np.array("x")})
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        ("x", "the global model holds <U1 as 'mask': give real numbers"),
+        (
+            [0, -np.inf],
+            "the global model is not finite in 'mask': mend that tensor, or do not send",
+        ),
+        (np.nan, "the global model is not finite in 'mask'"),
+    ],
+)
+def test_a_model_that_no_rule_can_move_is_refused(tensor: Any, said: str) -> None:
+    with pytest.raises(FedcrfError, match=said):
+        ask(CRFAvg(), [1, 2], {"weight": np.ones(2), "mask": np.array(tensor)})
 
 
 class OnlyEven(CRFAvg):
