@@ -39,6 +39,9 @@ T = TypeVar("T")
 
 DESCRIPTION = "description.json"
 
+ANY_RULE = ("RuleStrategy", "RuleAggregator")
+"""The strategies whose names do not say their rule: Flower's and NVFlare's."""
+
 MEND = "take it and the lines after it away to keep the rounds before, or record the run anew"
 """What can be done about a damaged record; the server did it once, and nothing does it again."""
 
@@ -63,7 +66,7 @@ class Description(Record):
     @property
     def title(self) -> str:
         """The strategy, with its rule where it is that of any."""
-        any_rule = self.strategy == "RuleStrategy"
+        any_rule = self.strategy in ANY_RULE
         return f"{self.strategy}({self.rule})" if any_rule else self.strategy
 
     @property

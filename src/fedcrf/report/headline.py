@@ -98,7 +98,8 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
     if not run.records:
         return Headline(f"{title} has no rounds yet.", [])
     last = run.records[-1]
-    tiles, said = [], [f"{title} has done {last.round} rounds"]
+    rounds = "one round" if last.round == 1 else f"{last.round} rounds"
+    tiles, said = [], [f"{title} has done {rounds}"]
     beside = next((each for each in fedavg if each.round == last.round), None)
     results = (
         (of, what, getattr(getattr(last, of), what))
