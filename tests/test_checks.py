@@ -67,6 +67,8 @@ def test_what_is_a_number(value: object, number: bool) -> None:
         (lambda: CNN(channels=0), "channels 0: give a whole number, 1 or more"),
         (lambda: Proximal("0.1"), "mu '0.1': give a number"),  # type: ignore[arg-type]
         (lambda: LocalTraining(learning_rate="0.1"), "learning_rate '0.1': give"),  # type: ignore[arg-type]
+        (lambda: LocalTraining(batch_size="3"), "batch_size '3': give a whole number"),  # type: ignore[arg-type]
+        (lambda: ATTACKS["ipm"](epsilon="2"), "epsilon '2': give a number"),
         (lambda: LocalTraining(momentum=True), "momentum True: give a number"),
         (lambda: byzfl_rule("byzfl-mda")(attackers=1.5), "attackers 1.5: give a whole number"),
         (lambda: ATTACKS["ipm"](epsilon=np.float32("inf")), "epsilon inf: give a number"),

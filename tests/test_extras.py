@@ -78,6 +78,8 @@ def test_a_command_names_the_extra_that_it_needs() -> None:
 @pytest.mark.parametrize(
     ("module", "package"),
     [
+        ("fedcrf.integrations.flower", "flwr"),
+        ("fedcrf.integrations.nvflare", "nvflare"),
         ("fedcrf.cli", "typer"),
         ("fedcrf.data", "PIL"),
         ("fedcrf.experiments.study", "pydantic"),
@@ -91,7 +93,8 @@ def test_a_command_names_the_extra_that_it_needs() -> None:
 )
 def test_a_module_names_the_extra_that_it_needs(module: str, package: str) -> None:
     done = run_without(f"import {module}", "numpy")
-    said = f"ModuleNotFoundError: {package} is not installed: pip install 'fedcrf[simulation]'"
+    extra = {"flwr": "flower", "nvflare": "nvflare"}.get(package, "simulation")
+    said = f"ModuleNotFoundError: {package} is not installed: pip install 'fedcrf[{extra}]'"
     assert done.stderr.splitlines()[-1] == said
 
 

@@ -216,11 +216,16 @@ check_path = _must_be("a path", lambda value: isinstance(value, str | Path) and 
 check_function = _must_be("a function", callable)
 
 
+def _shown(value: object) -> object:
+    """Return a value as errors write it: text in quotes, which "3" needs to be seen to be text."""
+    return repr(value) if isinstance(value, str) else value
+
+
 def check_whole(name: str, value: object, least: int) -> None:
     """Raise a `FedcrfError` unless ``value`` is a whole number of at least ``least``."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or int(value) < least:  # type: ignore[call-overload]
-        raise FedcrfError(f"{name} {value}: give a whole number, {least} or more")
+        raise FedcrfError(f"{name} {_shown(value)}: give a whole number, {least} or more")
 
 
 def check_number(name: str, value: float, least: float = -math.inf, most: float = math.inf) -> None:
@@ -228,7 +233,7 @@ def check_number(name: str, value: float, least: float = -math.inf, most: float 
     if not is_number(value) or not least <= value <= most:
         bounds = "" if math.isinf(least) else f" of {least:g} or more"
         bounds = bounds if math.isinf(most) else f" from {least:g} to {most:g}"
-        raise FedcrfError(f"{name} {value}: give a number{bounds}")
+        raise FedcrfError(f"{name} {_shown(value)}: give a number{bounds}")
 
 
 def checked_number(name: str, value: Any) -> float:

@@ -4,14 +4,10 @@
 The clients' code does not change.
 """
 
-from fedcrf.extras import mend
+from fedcrf.extras import naming_extras
 
-try:
+with naming_extras():
     import flwr  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "flwr":
-        raise
-    raise ModuleNotFoundError(mend(error), name=error.name) from None
 
 from fedcrf.integrations.flower.strategy import CRFAvg, RuleStrategy
 from fedcrf.integrations.replies import MetricNames

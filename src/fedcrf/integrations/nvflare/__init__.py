@@ -3,14 +3,10 @@
 The sites' code does not change, except that it has to say how many examples it trained on.
 """
 
-from fedcrf.extras import mend
+from fedcrf.extras import naming_extras
 
-try:
+with naming_extras():
     import nvflare  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "nvflare":
-        raise
-    raise ModuleNotFoundError(mend(error), name=error.name) from None
 
 from fedcrf.integrations.nvflare.aggregator import RuleAggregator
 
