@@ -271,6 +271,21 @@ def test_batch_norm_that_each_site_keeps_to_itself() -> None:
     assert (batches.dtype, batches.item()) == (torch.int64, 2)
 
 
+class Precise(nn.Linear):
+    """A layer of double precision, and a whole number that float32 does not hold."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 2, dtype=torch.float64)
+        self.register_buffer("number", torch.tensor(2**24 + 1))
+
+
+def test_a_model_of_double_precision() -> None:
+    held = {name: (torch.from_numpy(x), torch.from_numpy(y)) for name, (x, y) in sites().items()}
+    result = simulate(model=Precise, sites=held)
+    assert result.model["weight"].dtype == torch.float64
+    assert result.model["number"] == 2**24 + 1
+
+
 @pytest.mark.parametrize("rate", [Fraction(1, 20), Decimal("0.05"), torch.tensor(0.05).double()])
 def test_a_learning_rate_of_another_kind_of_number(rate: Any) -> None:
     assert_same(simulate(learning_rate=rate), simulate())

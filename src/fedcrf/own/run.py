@@ -349,9 +349,9 @@ def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
 
 def _check_seeded(network: nn.Module, start: RunState) -> None:
     """Raise a `FedcrfError` where the model's function does not make the same network again."""
-    state = network.state_dict()
+    made = state_of(tensors_of(network))
     for name, array in start.model.items():
-        if not np.array_equal(state[name].detach().cpu().float(), array, equal_nan=True):
+        if not np.array_equal(made[name], array, equal_nan=True):
             raise FedcrfError(
                 f"the model's function gives '{name}' other numbers every time: draw them by "
                 "torch's own generator, which the seed decides"
