@@ -849,6 +849,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         r"the optimizer makes no step \(TypeError",
     ),
     "no such rule": ({"rule": "crf-robst"}, "unknown method 'crf-robst': did you mean"),
+    "a rule that is no method": ({"rule": "crf"}, "crf is a rule, and no .*: choose from crf-fed"),
     "a keyword that is none": (
         {"lerning_rate": 1}, "fedcrf.simulate 'lerning_rate': did you mean learning_rate"
     ),
@@ -890,6 +891,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"attack": "label-flip", "loss": mse_loss, "model": lambda: nn.Linear(5, 1),
          "sites": {name: (x, y[:, None] + 0.5) for name, (x, y) in sites().items()}},
         "attack LabelFlip poisons labels or images, and targets are no labels",
+    ),
+    "pixels stamped on no images": (
+        {"attack": "badnets"}, r"BadNets stamps pixels, and inputs of shape \(5,\) are no images"
     ),
     "judging by a number": ({"judge": 3}, r"judge is 3: give patterns of names: there are"),
     "judging nothing": ({"judge": "*lora*"}, r"no tensor is named like '\*lora\*': there are"),

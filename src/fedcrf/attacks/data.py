@@ -167,6 +167,11 @@ class PixelPattern(Backdoor):
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         """Raise a `FedcrfError` also if the pattern is larger than the images."""
         super().check_data(image_shape, num_classes)
+        if len(image_shape) != 3:  # real sites may hold anything
+            raise FedcrfError(
+                f"{type(self).__name__} stamps pixels, and inputs of shape {image_shape} are no "
+                "images (channels, height, width): give images, or another attack"
+            )
         _, height, width = image_shape
         areas = self.areas(height, width)
         tall = max(rows.stop for rows, _ in areas) - min(rows.start for rows, _ in areas)

@@ -331,6 +331,8 @@ def find_method(name: str, *, known: bool = True) -> Method:
     if not last and known and name in GONE_METHODS:
         raise FedcrfError(f"method {name} is {GONE_METHODS[name]} now: give that")
     if not last and known and not outside:
+        if of_rule := [method.name for method in METHODS.values() if method.rule == name]:
+            raise FedcrfError(f"{name} is a rule, and no method: choose from {', '.join(of_rule)}")
         raise unknown_name("method", name, [*METHODS, *installed("rule")])
     if known and last not in ("", *OBJECTIVES, *installed("objective")) and not is_outside(last):
         raise unknown_name("objective or server optimizer", last, (*OBJECTIVES, *SERVER_OPTIMIZERS))
