@@ -580,7 +580,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "another size": (RobustCRF(sketch_size=65).infer(np.eye(3, D)).memory, "sketch size"),
     "another seed": (
         RobustCRF(sketch_size=64, sketch_seed=4).infer(np.eye(3, D)).memory,
-        "sketch seed 4, here 0",
+        "another sketch seed",
     ),
     "fewer labels": (
         {**FIRST, "labels": np.array([0.0, 1.0]), "beliefs": FIRST["beliefs"][:, :2]},

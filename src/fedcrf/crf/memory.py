@@ -296,7 +296,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
         settings = ([*each.layout.tolist(), each.labels.tolist()] for each in (self, like))
         other = "; ".join(
-            f"{name} {kept}, here {here}"
+            f"another {name}" if "seed" in name else f"{name} {kept}, here {here}"  # it is secret
             for name, kept, here in zip(parts, *settings, strict=True)
             if kept != here
         )

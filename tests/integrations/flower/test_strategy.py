@@ -992,7 +992,7 @@ def test_memory_of_another_rule_is_refused_before_anything_runs(
     ("made_by", "given_to", "model", "said"),
     [
         (CRFRobust(sketch_size=64), CRFRobust(sketch_size=32), MODEL, "sketch size 64, here 32"),
-        (CRFRobust(sketch_seed=3), CRFRobust(sketch_seed=4), MODEL, "sketch seed 3, here 4"),
+        (CRFRobust(sketch_seed=3), CRFRobust(sketch_seed=4), MODEL, "another sketch seed"),
         (CRFRobust(), CRFRobust(), {"bias": np.ones(5)}, "model size 8, here 5"),
         (
             Choosy(),
