@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import tarfile
 from collections.abc import Sequence
@@ -200,14 +201,18 @@ def test_rounds_outlast_a_cell_that_fails(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(isinstance(each, CellFailed) for each in lost)
 
 
-@pytest.mark.parametrize("damage", ["cut", "rubbish", "empty", "no run"])
+@pytest.mark.parametrize("damage", ["cut", "rubbish", "empty", "no run", "no TOML", "no text"])
 def test_a_damaged_archive_is_named(damage: str, whole: tuple[Path, Log], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(packed(whole[0]), tmp_path / "ipm-2"))
     path = folder / "seed-0.tar.xz"
     content = path.read_bytes()
-    if damage == "no run":
-        with tarfile.open(path, "w:xz"):
-            pass
+    if damage.startswith("no "):
+        descriptions = {"no TOML": b"methods = [", "no text": b"\xff"}
+        with tarfile.open(path, "w:xz") as archive:
+            if damage in descriptions:
+                member = tarfile.TarInfo("run.toml")
+                member.size = len(descriptions[damage])
+                archive.addfile(member, io.BytesIO(descriptions[damage]))
     else:
         path.write_bytes({"cut": content[:-200], "rubbish": b"x" * 99, "empty": b""}[damage])
     with pytest.raises(FedcrfError, match=r"archive .*seed-0\.tar\.xz cannot be read"):

@@ -731,10 +731,11 @@ def _packed_run(path: Path) -> tuple[RunSpec, dict[str, bytes]]:
                     files[member.name] = content.read()
         if DESCRIPTION not in files:
             raise tarfile.TarError("it holds no run")
-    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+        description = tomllib.loads(files.pop(DESCRIPTION).decode())
+    except (OSError, EOFError, ValueError, tarfile.TarError, lzma.LZMAError) as error:
         mend = "take it and its cells' lines away to run them anew"
         raise FedcrfError(f"archive {path} cannot be read ({error}): {mend}") from None
-    return resolve(tomllib.loads(files.pop(DESCRIPTION).decode()), reading=True), files
+    return resolve(description, reading=True), files
 
 
 def described(spec: RunSpec) -> bytes:
