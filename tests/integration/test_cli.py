@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -442,6 +443,20 @@ def a_run_with(text: str) -> Callable[[Path], None]:
     return make
 
 
+def a_suite_of(text: str) -> Callable[[Path], None]:
+    """Make a suite of one attack, and of these sections."""
+    conditions = "\n".join(
+        f'[[conditions]]\nname = "{name}"\ntitle = "{name}"\nattack = {{ name = "{attack}" }}'
+        for name, attack in (("quiet", "none"), ("bad", "ipm"))
+    )
+    head = 'title = "Mine"\nmethods = ["fedavg"]\nseeds = [0]\nattackers = 1\n[run]\n'
+    return a_file("mine.toml", f"{head}{text}\n{conditions}\n")
+
+
+def sites_of(**arrays: object) -> Callable[[Path], None]:
+    return lambda folder: np.savez(folder / "sites.npz", **arrays)  # type: ignore[arg-type]
+
+
 def nothing(folder: Path) -> None:
     pass
 
@@ -543,6 +558,11 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("none of the methods uses 'rfa'",),
     ),
     "attack": (nothing, ("run", "--attack", "ipmm"), ("attack", "ipmm", "'ipm'")),
+    "attack without a name": (
+        nothing,
+        ("run", "--attack", ""),
+        ("unknown attack ''", "ipm"),
+    ),
     "attackers alone": (nothing, ("run", "--attackers", "3"), ("[attack]", "--attack")),
     "attackers of words": (
         nothing,
@@ -665,6 +685,34 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
     "show without a folder": (nothing, ("show",), ("RUN",)),
     "partition alpha": (nothing, ("partition", "--alpha", "0"), ("alpha 0",)),
     "partition clients": (nothing, ("partition", "--clients", "2000"), ("2000", "1437")),
+    "partition into a folder": (nothing, ("partition", "-o", "."), ("--output .", "stem")),
+    "data set of a suite": (
+        a_suite_of('[partitions.iid]\nscheme = "iid"\n[datasets.mine]\ndata.dataset = "digit"'),
+        ("robustness", "mine.toml", "--output", "out"),
+        ("'digit'", "'digits'"),
+    ),
+    "too many clients of a suite": (
+        a_suite_of(
+            '[datasets.digits]\n[partitions.iid]\nscheme = "iid"\nnum_clients = 2000\n'
+        ),
+        ("robustness", "mine.toml", "--output", "out"),
+        ("2000", "1437"),
+    ),
+    "a site without a list": (
+        sites_of(a_x=1.0, a_y=2),
+        ("run", "--sites", "sites.npz"),
+        ("site 'a' has no inputs and no targets",),
+    ),
+    "a site without examples": (
+        sites_of(a_x=np.ones((20, 2)), a_y=[0, 1] * 10, b_x=np.ones((0, 2)), b_y=np.ones(0, int)),
+        ("run", "--sites", "sites.npz"),
+        ("site 'b' has no examples",),
+    ),
+    "a site beyond float32": (
+        sites_of(a_x=np.full((20, 2), 1e300), a_y=[0, 1] * 10),
+        ("run", "--sites", "sites.npz"),
+        ("inputs of site 'a'", "float32"),
+    ),
     "partition seed": (nothing, ("partition", "--seed", "-1"), ("--seed", "-1")),
 }  # fmt: skip
 

@@ -520,6 +520,8 @@ def partition(
     stem = output or Path("runs") / f"partition-{name}"
     if stem.suffix in (".png", ".svg", ".csv"):
         stem = stem.with_suffix("")
+    if not stem.name:
+        raise FedcrfError(f"--output {stem} is a folder: give the stem of a file's name")
     stem.parent.mkdir(parents=True, exist_ok=True)
     table = stem.with_name(f"{stem.name}.csv")
     write_text(table, counts_table(record).as_csv())

@@ -29,6 +29,8 @@ INPUTS, TARGET = "x", "y"
 SUFFIXES = (".csv", ".parquet", ".npz")
 """Of files that are read as a site."""
 
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
@@ -79,16 +81,14 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
 
 def site_sizes(name: str, label_column: str | None) -> list[int]:
     """Return how many examples each real site of a data set's name holds."""
-    sites = read_site_files(Path(name.removeprefix(SITES)), label_column).sites
-    return [len(targets) for _, targets in sites.values()]
+    return [len(targets) for _, targets in _read(name, label_column).sites.values()]
 
 
 def site_dataset(name: str, label_column: str | None) -> ImageDataset:
     """Return what real sites hold, one behind the other, as a data set of that name."""
-    read = read_site_files(Path(name.removeprefix(SITES)), label_column)
+    read = _read(name, label_column)
     held = {f"site '{name}'": pair for name, pair in read.sites.items()}
     for called, (inputs, targets) in held.items():
-        check_pair(inputs, targets, called)
         if inputs.ndim not in (2, 4) or inputs.dtype.kind not in "biuf":
             raise FedcrfError(
                 f"inputs of {called} have shape {inputs.shape[1:]}, {inputs.dtype}: give "
@@ -96,6 +96,11 @@ def site_dataset(name: str, label_column: str | None) -> ImageDataset:
             )
         if not np.isfinite(inputs).all():
             raise FedcrfError(f"inputs of {called} are NaN or infinite: fill them in")
+        if inputs.dtype.kind == "f" and np.abs(inputs).max(initial=0) > LARGEST_FLOAT32:
+            raise FedcrfError(
+                f"inputs of {called} are beyond {LARGEST_FLOAT32:.3g}: give numbers that float32 "
+                "can hold"
+            )
         if targets.ndim != 1 or targets.dtype.kind not in "iu" or targets.min() < 0:
             raise FedcrfError(
                 f"targets of {called} are no labels from 0 on: give such, or use "
@@ -108,6 +113,14 @@ def site_dataset(name: str, label_column: str | None) -> ImageDataset:
     numbers_as_channels = (*inputs.shape, 1, 1)[:4]
     examples = LabelledImages(inputs.astype(np.float32).reshape(numbers_as_channels), labels)
     return ImageDataset(name, examples, None, names, sites=tuple(read.sites))
+
+
+def _read(name: str, label_column: str | None) -> SiteFiles:
+    """Read the sites of a data set's name, of which each must have examples, with targets."""
+    read = read_site_files(Path(name.removeprefix(SITES)), label_column)
+    for site, pair in read.sites.items():
+        check_pair(*pair, f"site '{site}'")
+    return read
 
 
 def check_pair(inputs: Any, targets: Any, called: str) -> None:

@@ -475,6 +475,9 @@ def run_suite(
     failed: list[CellFailed] = []
     cells = suite.cells  # what cannot be run is said before there is a folder
     store.check_suite()
+    if not store.is_suite:  # likewise of their data
+        for run in _runs(suite, store, cells, suite.seeds[0]):
+            _check(*run, workplace)
     with store.locked():
         scores = store.scores()
         known = score_table(scores, store.descriptions(scores), suite)

@@ -546,6 +546,6 @@ def _checked_attack(options: Options) -> Options:
         for key in options:
             if key not in ("name", "attackers"):
                 raise FedcrfError(f"nobody attacks: leave attack.{key} out, or name an attack")
-    elif options and not isinstance(options["name"], str):
+    elif options and not (options["name"] and isinstance(options["name"], str)):
         raise unknown_name("attack", str(options["name"]), ATTACKS)
     return options
