@@ -12,7 +12,7 @@ import logging
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -508,19 +508,22 @@ def run_suite(
                         scored.append(key)
                 observer(event)
 
-            together: list[tuple[RunSpec, Store]] = []
-            for number, runs in enumerate(of_seeds, start=1):
-                together += runs
-                last = number == len(of_seeds)
-                if together and (last or _num_cells(together) >= CELLS_TOGETHER):
-                    failed += run_grids(together, workplace, keep)
-                    store.pack(scored, same.values())
-                    together = []
+            for runs in _together(of_seeds):
+                failed += run_grids(runs, workplace, keep)
+                store.pack(scored, same.values())
     return failed
 
 
-def _num_cells(runs: Runs) -> int:
-    return sum(len(spec.methods) for spec, _ in runs)
+def _together(of_seeds: Iterable[Runs]) -> Iterator[Runs]:
+    """Yield the runs of one seed or of several, with so many cells that no core waits."""
+    runs: list[tuple[RunSpec, Store]] = []
+    for of_seed in of_seeds:
+        runs += of_seed
+        if sum(len(spec.methods) for spec, _ in runs) >= CELLS_TOGETHER:
+            yield runs
+            runs = []
+    if runs:
+        yield runs
 
 
 def _runs(suite: Suite, store: Store, wanted: Container[CellKey], seed: int) -> Runs:

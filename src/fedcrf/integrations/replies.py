@@ -22,7 +22,7 @@ from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.base import misfit_of
 from fedcrf.statistics import as_numpy, is_floating
-from fedcrf.statistics.inputs import NO_ARRAY, in_form_of, is_torch_tensor
+from fedcrf.statistics.inputs import NO_ARRAY, in_form_of, is_real, is_torch_tensor
 
 T = TypeVar("T")
 
@@ -231,7 +231,7 @@ def _sorted_out(
 
 def check_numbers(name: str, tensor: NDArray[Any]) -> None:
     """Raise a `FedcrfError` unless a tensor holds real numbers."""
-    if tensor.dtype.kind not in "biuf" and not is_floating(tensor.dtype):
+    if not is_real(tensor.dtype):
         raise FedcrfError(f"holds {tensor.dtype} as '{name}': give real numbers")
 
 

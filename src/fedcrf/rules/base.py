@@ -34,11 +34,10 @@ from fedcrf.statistics import (
     ModelGeometry,
     UpdateGeometry,
     centred_geometry,
-    is_floating,
     model_geometry,
     weighted_average,
 )
-from fedcrf.statistics.inputs import Layers, finite_clients
+from fedcrf.statistics.inputs import Layers, finite_clients, is_real
 from fedcrf.statistics.one_pass import scatter
 from fedcrf.statistics.sums import update_norms
 
@@ -407,7 +406,7 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
                     f"'{name}' of {who} is a {type(tensor).__name__}: give NumPy arrays, those of "
                     "torch tensors with .numpy()"
                 )
-            if tensor.dtype.kind not in "biuf" and not is_floating(tensor.dtype):
+            if not is_real(tensor.dtype):
                 raise FedcrfError(f"'{name}' of {who} holds {tensor.dtype}: give real numbers")
         misfit = misfit_of(state, model)
         if misfit is not None:
@@ -582,8 +581,9 @@ class Round:
 
     def drawing(self, seed: int | None) -> tuple[np.random.Generator, Memory]:
         """Return a generator that is new in every round, and the memory for the next round."""
-        draws = np.random.default_rng(np.random.SeedSequence([seed or 0, self.rounds]))
-        return draws, {ROUNDS: np.array(self.rounds + 1)}
+        rounds = self.rounds
+        draws = np.random.default_rng(np.random.SeedSequence([seed or 0, rounds]))
+        return draws, {ROUNDS: np.array(rounds + 1)}
 
     def weighted(
         self,

@@ -130,6 +130,11 @@ def is_floating(dtype: Any) -> bool:
     return bool(dtype.is_floating_point)
 
 
+def is_real(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a dtype is of real numbers, or of truth values, which count as 0 and 1."""
+    return dtype.kind in "biu" or is_floating(dtype)
+
+
 def as_layers(updates: Any) -> list[Layers]:
     """Return the updates as one list of flat layers for each client, checked against each other.
 
@@ -263,7 +268,7 @@ def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArr
         words = given.dtype.kind == "O" and any(
             isinstance(each, str | bytes) for each in given.flat
         )
-        if words or (given.dtype.kind not in "biufO" and not is_floating(given.dtype)):
+        if words or (given.dtype.kind != "O" and not is_real(given.dtype)):
             raise TypeError  # NumPy would make numbers of words, and drop imaginary parts
         found = given.astype(np.float64)
     except NO_ARRAY:
