@@ -100,6 +100,15 @@ def test_sequences_with_batch_norm() -> None:
     assert result.model["1.running_mean"].abs().max() > 0
 
 
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_training_has_gradients_wherever_it_is_called(around: Any) -> None:
+    alone = simulate(rounds=1)
+    with around():
+        within = simulate(rounds=1)
+    assert_same(alone, within)
+    assert repr(within).startswith("<CRF-robust, 4 sites, 1 round: test loss ")
+
+
 def test_a_regression() -> None:
     result = example("diabetes").run(rounds=8)
     assert "test_accuracy" not in result.metrics
@@ -918,7 +927,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"record_to": Path(__file__).with_name("x" * 300)},
         "xxx/description.json: File name too long; name another folder as record_to",
     ),
-    "a folder that is none": ({"record_to": 3}, "record_to is a int: give the path of a folder"),
+    "a folder that is none": ({"record_to": 3}, "record_to is 3: give a path"),
+    "a folder of no name": ({"record_to": "a\0b"}, r"record_to is 'a\\x00b': give a path"),
     "shares of more than all": ({"validation": 0.6, "test": 0.6}, "sum to less than 1, not"),
     "inputs that are text": (
         {"sites": odd("west", targets=lambda y: y.astype(object))}, "site 'west' are object, not n"

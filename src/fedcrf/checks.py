@@ -25,10 +25,14 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
+
 from fedcrf.errors import EarlierNameWarning, FedcrfError, KeywordError, unknown_name
 
 LARGEST = 1e100
 """Largest setting: squares of labels times a strength must not overflow."""
+
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 T = TypeVar("T")
 
@@ -212,7 +216,10 @@ def _must_be(kind: str, possible: Callable[[Any], bool]) -> Check:
 
 
 check_text = _must_be("a text", lambda value: isinstance(value, str) and value != "")
-check_path = _must_be("a path", lambda value: isinstance(value, str | Path) and str(value) != "")
+check_path = _must_be(
+    "a path",
+    lambda value: isinstance(value, str | Path) and str(value) != "" and "\0" not in str(value),
+)
 check_function = _must_be("a function", callable)
 
 

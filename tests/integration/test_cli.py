@@ -864,6 +864,10 @@ def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     assert (swept.rc, swept.err) == (0, "")
     assert "iterations" in swept.out
     assert (tmp_path / "sweep" / "sweep.csv").read_text().count("\n") == 3
+    assert command_line("sweep", *axis, *small, "-o", tmp_path / "sweep").rc == 0, "goes on"
+    refused = command_line("sweep", *axis, *small, "-o", tmp_path)
+    assert (refused.rc, refused.err.count("\n")) == (2, 1)
+    assert "is not empty and holds no sweep: choose another with --output" in refused.err
     unused = command_line("sweep", "--over", "rules.rfa.iterations=1,2", "-o", tmp_path / "no")
     assert unused.rc == 2
     assert unused.err.count("\n") == 1
@@ -918,6 +922,12 @@ def test_report_and_explain(finished: tuple[Path, Result], command_line: Command
     result = command_line("report", folder, "-o", page)
     assert (result.rc, result.err, result.out) == (0, "", f"wrote {page}\n")
     assert "CRF-FedAvg" in page.read_text(encoding="utf-8")
+    assert command_line("report", folder, "-o", page).rc == 0, "a page is written anew"
+    others = page.with_name("notes.md")
+    others.write_text("# Notes")
+    refused = command_line("report", folder, "-o", others)
+    assert (refused.rc, others.read_text()) == (2, "# Notes")
+    assert refused.err.endswith("notes.md: this file is no page: name another\n")
     rounds = rounds_of(folder, "crf-fedavg-seed-0")
     record = rounds[4]
     result = command_line("explain", folder, "--round", 5, "--client", 3)

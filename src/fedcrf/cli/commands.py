@@ -245,13 +245,17 @@ def sweep(
     from fedcrf.experiments.analysis.conditions import sweep_table, write_sweep
     from fedcrf.experiments.results import table
     from fedcrf.experiments.settings import read_toml, setting
+    from fedcrf.experiments.store import check_free
     from fedcrf.experiments.study import Study, parse_axis
 
     described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_toml(run_file)]
     chosen = tuple(setting(text) for text in settings or [])
     axes = tuple(parse_axis(text) for text in over)
     study = Study((*described, said), axes, chosen)
-    failed, _ = _carry_out(study.runs(output), place)
+    runs = study.runs(output)
+    if not any(path.exists() for path in (output / "sweep.csv", *(each.path for _, each in runs))):
+        check_free(output, "sweep.csv", "sweep")
+    failed, _ = _carry_out(runs, place)
     results = table(output, study)
     print_tables([sweep_table(study, results)], "latex" if latex else "terminal")
     with _failing(failed):

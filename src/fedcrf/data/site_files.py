@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import LARGEST_FLOAT32
 from fedcrf.data.dataset import ImageDataset, LabelledImages
 from fedcrf.errors import FedcrfError, failing
 
@@ -29,7 +30,6 @@ INPUTS, TARGET = "x", "y"
 SUFFIXES = (".csv", ".parquet", ".npz")
 """Of files that are read as a site."""
 
-LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 

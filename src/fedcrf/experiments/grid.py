@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from fedcrf.attacks import DataAttack
-from fedcrf.data import ImageDataset, load_dataset
+from fedcrf.data import ImageDataset, PartitionSettings, load_dataset
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import FIRST, provenance
 from fedcrf.experiments.settings import DataSettings
@@ -191,7 +191,7 @@ def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[Cell
         FedcrfError: Anything the user can mend; nothing is run in that case.
     """
     workplace.torch_device()
-    made = [_check(spec, store, workplace) for spec, store in runs]
+    made = _checked(runs, workplace)
     failed: list[CellFailed] = []
 
     def tell(event: Event) -> None:
@@ -219,9 +219,23 @@ def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[Cell
         return failed
 
 
-def _check(spec: RunSpec, store: Store, workplace: Workplace) -> list[PartitionRecord]:
+def _checked(runs: Runs, workplace: Workplace) -> list[list[PartitionRecord]]:
     """Look at all that can be wrong before anything is written; return what clients will hold."""
-    dataset = workplace.load(spec.data)
+    load = lru_cache(maxsize=1)(workplace.load)  # the runs of a suite share data and partitions
+
+    @lru_cache
+    def made(data: DataSettings, partition: PartitionSettings, seed: int) -> PartitionRecord:
+        dataset = load(data)
+        splits = client_splits(dataset.train.labels, partition, seed)
+        check_splits(splits)
+        return partition_record(seed, splits, dataset)
+
+    for spec, store in runs:
+        _check(spec, store, load(spec.data))
+    return [[made(spec.data, spec.partition, seed) for seed in spec.seeds] for spec, _ in runs]
+
+
+def _check(spec: RunSpec, store: Store, dataset: ImageDataset) -> None:
     store.check(spec)
     store.check_data(spec.seeds, dataset.fingerprint)
     cells = spec.cells()
@@ -232,12 +246,6 @@ def _check(spec: RunSpec, store: Store, workplace: Workplace) -> list[PartitionR
         threat.attack.check_data(dataset.image_shape, dataset.num_classes)
     if any(isinstance(cell.rule, ByzFLRule) for cell in cells):
         check_installed("byzfl")
-    made = []
-    for seed in spec.seeds:
-        splits = client_splits(dataset.train.labels, spec.partition, seed)
-        check_splits(splits)
-        made.append(partition_record(seed, splits, dataset))
-    return made
 
 
 def _claim(
@@ -476,8 +484,7 @@ def run_suite(
     cells = suite.cells  # what cannot be run is said before there is a folder
     store.check_suite()
     if not store.is_suite:  # likewise of their data
-        for run in _runs(suite, store, cells, suite.seeds[0]):
-            _check(*run, workplace)
+        _checked(_runs(suite, store, cells, suite.seeds[0]), workplace)
     with store.locked():
         scores = store.scores()
         known = score_table(scores, store.descriptions(scores), suite)

@@ -139,10 +139,10 @@ class SimulationResult:
         last = self.records[-1]
         accuracy = last.test.accuracy
         said = f", test accuracy {accuracy:.3f}" if math.isfinite(accuracy) else ""
-        return (
-            f"<{self.description.title}, {len(self.sites)} sites, {last.round} rounds: test loss "
-            f"{last.test.loss:.4g}{said}>"
-        )
+        sites = f"{len(self.sites)} site{'' if len(self.sites) == 1 else 's'}"
+        rounds = f"{last.round} round{'' if last.round == 1 else 's'}"
+        loss = f"test loss {last.test.loss:.4g}"
+        return f"<{self.description.title}, {sites}, {rounds}: {loss}{said}>"
 
     @property
     def _rounds(self) -> pd.Index:

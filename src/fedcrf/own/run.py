@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedcrf._version import __version__
 from fedcrf.attacks import Attack, DataAttack, Threat, find_attack
-from fedcrf.checks import check_whole, checked_number, is_number
+from fedcrf.checks import check_path, check_whole, checked_number, is_number
 from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError, KeywordError, failing, in_a_line, listed, unknown_name
 from fedcrf.experiments.provenance import provenance
@@ -228,15 +228,15 @@ def _naming_arguments() -> Iterator[None]:
 
 
 @_naming_arguments()
+@torch.inference_mode(False)  # training needs gradients, wherever it is called
 def run(given: SimpleNamespace) -> SimulationResult:
     """Carry out what `fedcrf.simulate` was called with."""
     for name in given.unknown:
         raise _unknown_argument(name, given)
     check_whole("rounds", given.rounds, least=1)
     check_whole("seed", given.seed, least=0)
-    if not isinstance(given.record_to, str | Path | None):
-        kind = type(given.record_to).__name__
-        raise FedcrfError(f"record_to is a {kind}: give the path of a folder")
+    if given.record_to is not None:
+        check_path("record_to", given.record_to)
     rate = given.learning_rate
     if type(rate) not in (int, float):  # a number of NumPy or torch, or a fraction
         rate = checked_number("learning_rate", rate)

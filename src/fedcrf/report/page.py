@@ -446,7 +446,13 @@ PROGRAM = ("base", "overview", "trust", "weights", "causes", "client", "clients"
 
 
 def write_page(report: Report, path: Path) -> None:
-    """Write a report as one self-contained HTML file."""
+    """Write a report as one self-contained HTML file.
+
+    Raises:
+        FedcrfError: The file is there already, and is no page of HTML.
+    """
+    if path.is_file() and not b"<!doctype html".startswith(path.read_bytes()[:14].lower()):
+        raise FedcrfError(f"report {path}: this file is no page: name another")
     page = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)

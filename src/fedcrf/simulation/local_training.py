@@ -12,12 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedcrf.checks import Count, NotNegative, Positive, Settings, Share, check_whole, is_number
+from fedcrf.checks import (
+    LARGEST_FLOAT32,
+    Count,
+    NotNegative,
+    Positive,
+    Settings,
+    Share,
+    check_whole,
+    is_number,
+)
 from fedcrf.errors import FedcrfError
 from fedcrf.objectives import CLASSIFICATION, Objective, Plain, Task
 from fedcrf.simulation.federation import Examples, Stream, generator
-
-LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 MOST_EXAMPLES = 2**31 - 1
 """In a step: more than any client has."""

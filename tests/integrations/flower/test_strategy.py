@@ -345,6 +345,14 @@ def test_rounds_without_training_end_no_run() -> None:
     assert result.arrays == arrays(MODEL)
 
 
+@pytest.mark.parametrize("begin", ["start", "resume"])
+@pytest.mark.parametrize("rounds", ["3", -1, 2.5])
+def test_a_number_of_rounds_that_is_none(begin: str, rounds: Any, tmp_path: Path) -> None:
+    strategy = CRFAvg(checkpoint_to=tmp_path / "checkpoint")
+    with pytest.raises(FedcrfError, match=r"num_rounds .*: give a whole number, 0 or more"):
+        getattr(strategy, begin)(Nodes({}), arrays(MODEL), num_rounds=rounds)
+
+
 @dataclass(frozen=True)
 class Deciding(Rule):
     """A rule that decides by a function."""

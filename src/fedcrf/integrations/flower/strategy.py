@@ -20,6 +20,7 @@ from fedcrf.checks import (
     Settings,
     Text,
     check_given,
+    check_whole,
     function,
 )
 from fedcrf.errors import FedcrfError
@@ -156,8 +157,9 @@ class RuleStrategy(Settings, FedAvg):
         """Run the rounds as ``FedAvg`` does; what ``evaluate_fn`` returns is recorded too.
 
         Raises:
-            FedcrfError: Two rounds in a row without a usable reply.
+            FedcrfError: Two rounds in a row without a usable reply, or no number of rounds.
         """
+        check_whole("num_rounds", num_rounds, least=0)
 
         def evaluated(number: int, arrays: ArrayRecord) -> MetricRecord | None:
             assert evaluate_fn is not None
@@ -187,6 +189,7 @@ class RuleStrategy(Settings, FedAvg):
             FedcrfError: There is no ``checkpoint_to``; the file is damaged, or of another rule or
                 model; or two rounds in a row had no usable reply.
         """
+        check_whole("num_rounds", num_rounds, least=0)
         saved = self._server.saved()
         if saved is None:
             return self.start(grid, initial_arrays, num_rounds, **arguments)
