@@ -199,6 +199,16 @@ def test_a_report_that_is_not_finite_has_no_effect(rule: Rule, values: Mapping[i
 
 
 @every_rule
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow on purpose
+def test_who_is_excluded_for_an_overflow_has_no_weight(rule: Rule) -> None:
+    round_ = spoilt(sample(7, seed=1, dtype=np.float64), {2: 1e200})
+    result = round_.aggregate(rule)
+    assert_array_equal(result.weights[result.excluded], 0.0)
+    if not np.isnan(result.weights).any() and result.weights.any():
+        assert abs(result.weights.sum() - 1.0) < 1e-9 or rule.needs_steps
+
+
+@every_rule
 @pytest.mark.parametrize("m", [1, 3, 5])
 def test_no_usable_report_keeps_the_global_model(rule: Rule, m: int) -> None:
     round_ = spoilt(sample(m), dict.fromkeys(range(m), math.nan))

@@ -26,9 +26,11 @@ class Krum(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the chosen clients' models."""
-        f, n = self.num_byzantine or 0, len(given.used)
-        order = np.argsort(krum_scores(given.geometry, f), kind="stable")
-        best = order[: min(n, 1 if self.single else max(1, n - f))]
+        f = self.num_byzantine or 0
+        scores = krum_scores(given.geometry, f)
+        used = given.used  # behind the geometry, which finds out whose lengths overflow
+        order = used[np.argsort(scores[used], kind="stable")]
+        best = order[: 1 if self.single else max(1, len(used) - f)]
         weights = np.zeros(len(given.reports))
         weights[best] = 1.0 / max(1, len(best))
         return given.weighted(weights)
