@@ -52,7 +52,7 @@ class SimulationResult:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """By round what was measured: of training, validation and test the loss and the metrics."""
+        """By round: the training loss, and loss and metrics of validation and test."""
         rows = []
         for record in self.records:
             row = {"training_loss": record.training_loss}
