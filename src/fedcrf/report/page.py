@@ -451,8 +451,10 @@ def write_page(report: Report, path: Path) -> None:
     Raises:
         FedcrfError: The file is there already, and is no page of HTML.
     """
-    if path.is_file() and not b"<!doctype html".startswith(path.read_bytes()[:14].lower()):
-        raise FedcrfError(f"report {path}: this file is no page: name another")
+    if path.is_file():
+        with path.open("rb") as file:
+            if not b"<!doctype html".startswith(file.read(14).lower()):  # an empty file may be
+                raise FedcrfError(f"report {path}: this file is no page: name another")
     page = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
