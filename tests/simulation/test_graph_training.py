@@ -1,9 +1,9 @@
-"""Training by CUDA graphs and in lanes gives what `train_client` gives; on a GPU where one is."""
+"""Training by CUDA graphs gives what training step by step gives; on a GPU where one is."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,19 @@ import torch
 from torch import nn
 
 from fedcrf.models import MLP, ResNet9, ResNet18, ResNet20, SmallCNN
-from fedcrf.objectives import CLASSIFICATION, Plain, Proximal, Task
-from fedcrf.simulation import engine
+from fedcrf.objectives import Plain, Proximal, Task
+from fedcrf.simulation import local_training
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
-from fedcrf.simulation.graph_training import GraphTraining, can_be_graph
-from fedcrf.simulation.local_training import LocalTraining, epochs, train_client
+from fedcrf.simulation.local_training import (
+    GraphTraining,
+    LocalTraining,
+    NetworkTraining,
+    can_be_graph,
+    epochs,
+    trainer,
+)
 from fedcrf.simulation.rounds import Simulation, seeded_network
-from simulation.small import Broken, DropoutPlan, same_state, simulation
+from simulation.small import DropoutPlan, same_state, simulation
 
 SHAPE, CLASSES = (3, 16, 16), 3
 
@@ -32,11 +38,24 @@ DEVICES = [
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """Give a device whose networks are trained as on a GPU; there with kernels that repeat."""
-    monkeypatch.setattr(engine, "can_be_graph", lambda *_: True)
+    """Give a GPU with kernels that repeat, or the CPU, where a step stands for a graph."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    if request.param == "cpu":
+        monkeypatch.setattr(GraphTraining, "_captured", lambda training: Replayed(training))
+        monkeypatch.setattr(local_training, "can_be_graph", lambda *_: True)
     return torch.device(request.param)
+
+
+class Replayed:
+    """A graph's replay on the CPU: the step itself."""
+
+    def __init__(self, training: Any) -> None:
+        self._training = training
+
+    def replay(self) -> None:
+        training = self._training
+        training._loss = training._step(training._inputs, training._labels)
 
 
 def examples(count: int, seed: int, device: torch.device) -> Examples:
@@ -70,8 +89,12 @@ SETTINGS = {
 }
 
 
-def tolerance(device: torch.device) -> dict[str, float]:
-    return {"rtol": 1e-3, "atol": 1e-4} if device.type == "cuda" else {"rtol": 1e-5, "atol": 1e-6}
+def assert_same(network: nn.Module, expected: nn.Module) -> None:
+    for name, tensor in expected.state_dict().items():
+        found = network.state_dict()[name]
+        torch.testing.assert_close(
+            found, tensor, rtol=1e-4, atol=1e-5, msg=lambda text, of=name: f"{of}: {text}"
+        )
 
 
 @pytest.mark.parametrize("objective", [Plain(), Proximal(0.3)], ids=["plain", "proximal"])
@@ -82,46 +105,43 @@ def test_steps_are_those_of_the_general_training(device, plan, settings, objecti
     settings = SETTINGS[settings]
     start = seeded_network(PLANS[plan], 0, device, SHAPE, CLASSES)
     trained = copy.deepcopy(start)
-    training = GraphTraining(trained, settings, objective)
+    training = GraphTraining(trained, settings)
     for client, count in enumerate((30, 21)):
         data = examples(count, client, device)
-        expected, passes = copy.deepcopy(start), epochs(settings, count, np.random.default_rng(1))
-        loss = train_client(expected, data, objective, passes, settings=settings)
+        kept = data.images.clone()
+        expected = copy.deepcopy(start)
+        general = NetworkTraining(expected, settings)
         trained.load_state_dict(start.state_dict())
-        passes = epochs(settings, count, np.random.default_rng(1))
-        found, steps = to_the_end(training, data, passes)
-        assert found == pytest.approx(loss, rel=1e-3)
-        assert steps == settings.num_steps(count)
-        for name, tensor in expected.state_dict().items():
-            torch.testing.assert_close(
-                trained.state_dict()[name], tensor, **tolerance(device), msg=name
-            )
+        losses = [
+            train(data, objective, epochs(settings, count, np.random.default_rng(1)))
+            for train in (general, training)
+        ]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+        assert_same(trained, expected)
+        assert torch.equal(data.images, kept), "the client's examples"
 
 
-def to_the_end(training: GraphTraining, *arguments: Any) -> tuple[float, int]:
-    """Return the loss of a round, and how many steps it had."""
-    work, steps = training.steps(*arguments), 0
-    with torch.cuda.stream(training.stream):
-        while True:
-            try:
-                next(work)
-            except StopIteration as end:
-                return end.value, steps
-            steps += 1
-
-
-def test_a_learning_rate_that_falls_is_used(device) -> None:
-    settings = LocalTraining(0.1, batch_size=5, milestones=(1,), learning_rate_decay=0.1)
-    data = examples(20, 0, device)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        LocalTraining(0.1, batch_size=5, milestones=(1,), learning_rate_decay=0.1),
+        LocalTraining(0.1, batch_size=5, worker_momentum=0.9),
+    ],
+    ids=["milestones", "worker-momentum"],
+)
+def test_what_changes_from_round_to_round(device, settings) -> None:
     start = seeded_network(MLP((4,)), 0, device, SHAPE, CLASSES)
-    expected, trained = copy.deepcopy(start), copy.deepcopy(start)
-    training = GraphTraining(trained, settings, Plain())
-    for number in (1, 2, 3):
-        passes = [epochs(settings, 20, np.random.default_rng(number)) for _ in range(2)]
-        train_client(expected, data, Plain(), passes[0], None, number, settings=settings)
-        to_the_end(training, data, passes[1], None, number)
-    for name, tensor in expected.state_dict().items():
-        torch.testing.assert_close(trained.state_dict()[name], tensor, **tolerance(device))
+    networks = copy.deepcopy(start), copy.deepcopy(start)
+    trainings = NetworkTraining(networks[0], settings), GraphTraining(networks[1], settings)
+    kept = [[torch.zeros_like(each) for each in start.parameters()] for _ in trainings]
+    momenta = kept if settings.worker_momentum else (None, None)
+    for number, count in ((1, 20), (2, 20), (3, 13)):
+        for training, own in zip(trainings, momenta, strict=True):
+            passes = epochs(settings, count, np.random.default_rng(number))
+            training(examples(count, number, device), Plain(), passes, own, number)
+        assert_same(networks[1], networks[0])
+    for one, other in zip(*kept, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_learns_alike(device) -> None:
@@ -130,7 +150,7 @@ def test_bfloat16_learns_alike(device) -> None:
         settings = LocalTraining(0.01, batch_size=20, local_epochs=4, precision=precision)
         network = seeded_network(PLANS["small-cnn"], 0, device, SHAPE, CLASSES)
         data, passes = examples(200, 1, device), epochs(settings, 200, np.random.default_rng(0))
-        losses[precision], _ = to_the_end(GraphTraining(network, settings, Plain()), data, passes)
+        losses[precision] = GraphTraining(network, settings)(data, Plain(), passes)
         assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
     assert losses["float32"] != losses["bfloat16"], "it was not used at all"
     assert losses["float32"] == pytest.approx(losses["bfloat16"], rel=0.05)
@@ -154,36 +174,51 @@ def run(device: torch.device, **changes: Any) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize(
-    "training", [LocalTraining(batch_size=8), LocalTraining(batch_size=8, worker_momentum=0.9)]
+    "training",
+    [LocalTraining(batch_size=8), LocalTraining(batch_size=8, worker_momentum=0.9)],
+    ids=["sgd", "worker-momentum"],
 )
-def test_lanes_change_nothing(device, monkeypatch, training) -> None:
-    """Clients that train side by side have the bits of those that train one after the other."""
-    found = []
-    for lanes in (1, 2, 4, 4):
-        monkeypatch.setattr(engine, "LANES", lanes)
-        found.append(run(device, training=training))
-    expected, records = found[0]
-    for state, others in found[1:]:
-        assert same_state(state.model, expected.model)
-        assert [each.training_loss for each in others] == [each.training_loss for each in records]
-    monkeypatch.setattr(engine, "can_be_graph", lambda *_: False)
-    general, others = run(device, training=training)
-    assert [each.training_loss for each in others] == pytest.approx(
-        [each.training_loss for each in records], rel=1e-2
+def test_a_run_repeats_to_the_bit_and_is_that_of_the_general_training(
+    device, monkeypatch, training
+) -> None:
+    (state, records), (again, others) = (run(device, training=training) for _ in range(2))
+    assert same_state(state.model, again.model)
+    assert [each.training_loss for each in others] == [each.training_loss for each in records]
+    monkeypatch.setattr(local_training, "can_be_graph", lambda *_: False)
+    _, general = run(device, training=training)
+    assert [each.training_loss for each in general] == pytest.approx(
+        [each.training_loss for each in records], rel=1e-3
     )
-    assert general.model.keys() == expected.model.keys()
 
 
 def test_what_is_no_graph() -> None:
-    """What draws, is a user's, or is not on a GPU, is trained by the general code."""
-    network = ResNet9(width=4).build(SHAPE, CLASSES)
-    assert not can_be_graph(network, Plain(), CLASSIFICATION), "it is on the CPU"
+    """What draws, is a user's, or is not on a GPU, is trained step by step."""
+    network, settings = ResNet9(width=4).build(SHAPE, CLASSES), LocalTraining()
+    assert type(trainer(network, settings)) is NetworkTraining, "it is on the CPU"
     if not torch.cuda.is_available():
         return
     network = network.cuda()
-    assert can_be_graph(network, Plain(), CLASSIFICATION)
-    assert not can_be_graph(network, Broken(), CLASSIFICATION)
-    assert not can_be_graph(network, Plain(), Task(loss=nn.functional.cross_entropy))
-    assert not can_be_graph(DropoutPlan().build(SHAPE, CLASSES).cuda(), Plain(), CLASSIFICATION)
+    assert type(trainer(network, settings)) is GraphTraining
+    assert not can_be_graph(network, Task(loss=nn.functional.cross_entropy))
+    assert not can_be_graph(network, Task(optimizer=torch.optim.Adam))
+    assert not can_be_graph(DropoutPlan().build(SHAPE, CLASSES).cuda(), Task())
     network.register_forward_hook(lambda *_: None)
-    assert not can_be_graph(network, Plain(), CLASSIFICATION)
+    assert not can_be_graph(network, Task())
+
+
+@dataclass(frozen=True)
+class Counting:
+    """An objective of a user's that does something in every step."""
+
+    steps: list[int]
+
+    def correct_gradients(self, parameters: Any, global_parameters: Any) -> None:
+        self.steps.append(len(parameters))
+
+
+def test_an_objective_of_a_user_s_is_asked_in_every_step(device) -> None:
+    network = seeded_network(MLP((4,)), 0, device, SHAPE, CLASSES)
+    settings, counting = LocalTraining(batch_size=5), Counting([])
+    passes = epochs(settings, 17, np.random.default_rng(0))
+    GraphTraining(network, settings)(examples(17, 0, device), counting, passes)
+    assert counting.steps == [4] * 4

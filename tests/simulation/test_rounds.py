@@ -18,7 +18,7 @@ from fedcrf.objectives import Plain, Proximal
 from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized, Rule
 from fedcrf.simulation.engine import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples, Stream, generator
-from fedcrf.simulation.local_training import LocalTraining, epochs, train_client
+from fedcrf.simulation.local_training import LocalTraining, NetworkTraining, epochs
 from fedcrf.simulation.records import RoundRecord
 from fedcrf.simulation.rounds import EarlyStopping, load_checkpoint, save_checkpoint
 from simulation.small import (
@@ -140,7 +140,7 @@ def test_a_round_is_what_it_says() -> None:
         network.load_state_dict({k: torch.from_numpy(v) for k, v in start.model.items()})
         shuffle = generator(5, Stream.SHUFFLE, 1, client)
         passes = epochs(whole.training, len(data), shuffle)
-        losses.append(train_client(network, data, Plain(), passes, settings=whole.training))
+        losses.append(NetworkTraining(network, whole.training)(data, Plain(), passes))
         for name, tensor in network.state_dict().items():
             total[name] += sizes[client] / sum(sizes) * tensor.numpy().astype(np.float64)
     for name, array in state.model.items():

@@ -21,9 +21,9 @@ from fedcrf.objectives import OBJECTIVES, Objective, Plain, Proximal
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import (
     LocalTraining,
+    NetworkTraining,
     epochs,
     fewest_in_a_step,
-    train_client,
     trainer,
 )
 from simulation.small import (
@@ -99,7 +99,7 @@ def generally(
     shuffle: np.random.Generator,
 ) -> float:
     passes = epochs(settings, len(data), shuffle)
-    return train_client(model, data, objective, passes, settings=settings)
+    return NetworkTraining(model, settings)(data, objective, passes)
 
 
 def as_a_run_does(

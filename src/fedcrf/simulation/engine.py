@@ -25,15 +25,7 @@ from fedcrf.processes import Child, in_child
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.state import FlatState, Layout
 from fedcrf.simulation.federation import Examples, PooledExamples, Stream, torch_seed
-from fedcrf.simulation.graph_training import LANES, GraphTraining, can_be_graph
-from fedcrf.simulation.local_training import (
-    Batches,
-    MLPTraining,
-    Trainer,
-    momentum_of,
-    trained,
-    trainer,
-)
+from fedcrf.simulation.local_training import Batches, MLPTraining, momentum_of, trained, trainer
 from fedcrf.simulation.records import ClientMetrics, Metrics
 from fedcrf.statistics import as_numpy
 
@@ -82,6 +74,7 @@ def metrics_of(sets: Mapping[str, Scores]) -> dict[str, dict[str, float]] | None
 
 def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
     """Return loss and accuracy from every example's score, and by the client that owns it."""
+    owners = owners.to(scores[ACCURACY].device)
     counts = torch.bincount(owners)
     right = torch.bincount(owners, weights=scores[ACCURACY].double(), minlength=len(counts))
     accuracies = (right / counts)[counts > 0]
@@ -210,80 +203,36 @@ Trained = tuple[float, Mapping[str, float]]
 """A client's mean loss over the steps of a round, and the evidence that it reports."""
 
 
-class _Lane:
-    """A network, and what trains it for one client after the other."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.network = simulation.network()
-        self.trainer: Trainer | GraphTraining = (
-            GraphTraining(self.network, simulation.training, simulation.objective)
-            if can_be_graph(self.network, simulation.objective, simulation.task)
-            else trainer(self.network, simulation.training, simulation.task)
-        )
-
-    @property
-    def stream(self) -> torch.cuda.Stream | None:
-        """The CUDA stream that trains beside those of other lanes; None for the current one."""
-        return self.trainer.stream if isinstance(self.trainer, GraphTraining) else None
-
-
 class Worker:
-    """Works for one client after the other, with one network; on a GPU for several at a time."""
+    """Works for one client after the other, with one network."""
 
     def __init__(self, simulation: Simulation, memory: RoundMemory) -> None:
         self._simulation, self.memory = simulation, memory
-        self._lanes = [_Lane(simulation)]
-        if isinstance(self._lanes[0].trainer, GraphTraining):
-            most = min(LANES, simulation.most_participants)
-            self._lanes += [_Lane(simulation) for _ in range(1, most)]
-        self._network = self._lanes[0].network
+        self._network = simulation.network()
+        self._trainer = trainer(self._network, simulation.training, simulation.task)
         self._batches = Batches(simulation.training, simulation.seed, simulation.fewest_in_a_step)
         self._momenta = [
             momentum_of(row, trained(self._network)) for row in memory.personal.get(MOMENTUM, ())
         ]
 
     def train(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
-        """Train clients, by slot of the memory and number, from the published model.
-
-        Each lane takes the next client as soon as it is done with one, and has its turn to launch a
-        step.
-        """
-        found: dict[int, Trained] = {}
-        left = iter(clients)
+        """Train clients, by slot of the memory and number, from the published model."""
+        simulation, trained = self._simulation, list[Trained]()
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
-            works = [(lane, self._work(lane, left, number, found)) for lane in self._lanes]
-            for lane in self._lanes:
-                if lane.stream is not None:
-                    lane.stream.wait_stream(torch.cuda.current_stream())
-            while works:
-                works = [(lane, work) for lane, work in works if _goes_on(lane, work)]
-        return [found[slot] for slot, _ in clients]
-
-    def _work(
-        self,
-        lane: _Lane,
-        clients: Iterator[tuple[int, int]],
-        number: int,
-        found: dict[int, Trained],
-    ) -> Iterator[None]:
-        """Train one client after the other in a lane; yield after the launch of each step."""
-        simulation, train = self._simulation, lane.trainer
-        for slot, client in clients:
-            self._load(lane.network, client)
-            examples = simulation.examples(client, number)
-            passes = self._batches.of(client, number, len(examples))
-            momenta = self._momenta[client] if self._momenta else None
-            if isinstance(train, GraphTraining):
-                loss = yield from train.steps(examples, passes, momenta, number)
-            else:
-                if not isinstance(train, MLPTraining):  # which draws nothing
+            for slot, client in clients:
+                self._load(client)
+                if not isinstance(self._trainer, MLPTraining):  # which draws nothing
                     self._seed(torch_seed(simulation.seed, Stream.TRAINING, number, client))
-                loss = train(examples, simulation.objective, passes, momenta, number)
-            places = map(torch.from_numpy, self.memory.state(slot).values())
-            torch._foreach_copy_(list(places), self._tensors(lane.network))
-            for name, tensor in simulation.task.personal_tensors(lane.network).items():
-                self.memory.personal[name][client] = tensor
-            found[slot] = loss, self._evidence(lane.network, examples)
+                examples = simulation.examples(client, number)
+                passes = self._batches.of(client, number, len(examples))
+                momenta = self._momenta[client] if self._momenta else None
+                loss = self._trainer(examples, simulation.objective, passes, momenta, number)
+                places = map(torch.from_numpy, self.memory.state(slot).values())
+                torch._foreach_copy_(list(places), self._tensors())
+                for name, tensor in simulation.task.personal_tensors(self._network).items():
+                    self.memory.personal[name][client] = tensor
+                trained.append((loss, self._evidence(examples)))
+        return trained
 
     def score(self, name: str, start: int, stop: int) -> None:
         """Score the published model on some of the examples of a set, into the memory."""
@@ -293,28 +242,28 @@ class Worker:
             owned = part.by_owner()
         places = {of: scores[start:stop] for of, scores in self.memory.scores[name].items()}
         for owner, where in owned:
-            self._load(self._network, owner)
-            for of, values in self._scores(self._network, part[where]).items():
+            self._load(owner)
+            for of, values in self._scores(part[where]).items():
                 places[of][where] = values
 
-    def _scores(self, network: nn.Module, examples: Examples) -> Scores:
+    def _scores(self, examples: Examples) -> Scores:
         simulation = self._simulation
-        return score(network, examples, simulation.evaluation_batch_size, simulation.task)
+        return score(self._network, examples, simulation.evaluation_batch_size, simulation.task)
 
-    def _evidence(self, network: nn.Module, examples: Examples) -> dict[str, float]:
+    def _evidence(self, examples: Examples) -> dict[str, float]:
         """Return a client's evidence about the model that it trained, which the network holds."""
         evidence = {}
         if RESIDUAL_LOSS in self._simulation.rule.wanted_evidence:
-            evidence[RESIDUAL_LOSS] = evaluation_of(self._scores(network, examples)).loss
+            evidence[RESIDUAL_LOSS] = evaluation_of(self._scores(examples)).loss
         if LABEL_DIVERGENCE in self._simulation.rule.wanted_evidence:
             num_classes = self._simulation.federation.num_classes
             evidence[LABEL_DIVERGENCE] = label_divergence(examples.labels, num_classes)
         return evidence
 
-    def _load(self, network: nn.Module, client: int | None = None) -> None:
-        torch._foreach_copy_(self._tensors(network), list(self.memory.model.values()))
+    def _load(self, client: int | None = None) -> None:
+        torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
         if client is not None and self._simulation.task.personal:
-            for name, tensor in self._simulation.task.personal_tensors(network).items():
+            for name, tensor in self._simulation.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
 
     def _seed(self, seed: int) -> None:
@@ -323,15 +272,9 @@ class Worker:
         if self._simulation.federation.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def _tensors(self, network: nn.Module) -> list[Tensor]:
-        """Return a network's tensors; asked anew, since a module may replace a buffer."""
-        return list(self._simulation.task.shared_tensors(network).values())
-
-
-def _goes_on(lane: _Lane, work: Iterator[None]) -> bool:
-    """Have a lane's next step launched; tell whether there was one."""
-    with torch.cuda.stream(lane.stream):  # None leaves it as it is
-        return next(work, _Lane) is None
+    def _tensors(self) -> list[Tensor]:
+        """Return the network's tensors; asked anew, since a module may replace a buffer."""
+        return list(self._simulation.task.shared_tensors(self._network).values())
 
 
 def label_divergence(labels: Tensor, num_classes: int) -> float:
@@ -379,7 +322,7 @@ class Engine:
         self.memory.publish(model)
         clients = self._simulation.participants(number)
         sizes = [len(self._simulation.federation.clients[client]) for client in clients]
-        shares = shared_out(sizes, self.processes)
+        shares = shared_out(sizes, self.processes) if self.processes else [[*range(len(clients))]]
         found = self._carry_out(
             [("train", [(slot, clients[slot]) for slot in share], number) for share in shares]
         )
@@ -485,11 +428,10 @@ def engine_for(simulation: Simulation, num_workers: int) -> Iterator[Engine]:
 def shared_out(sizes: Sequence[int], num_workers: int) -> list[list[int]]:
     """Return the pieces in which workers fetch clients: places in the (m,) sizes.
 
-    Large and small clients are spread over them, so that they are about as much work each. Without
-    workers there is one piece, the largest client first.
+    Large and small clients are spread over them, so that they are about as much work each.
     """
     places = sorted(range(len(sizes)), key=lambda place: -sizes[place])
-    count = min(len(places), PIECES * num_workers or 1)
+    count = min(len(places), PIECES * num_workers)
     return [places[first::count] for first in range(count)]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedcrf import models
 from fedcrf.checks import (
     LARGEST_FLOAT32,
     Count,
@@ -23,7 +23,7 @@ from fedcrf.checks import (
     is_number,
 )
 from fedcrf.errors import FedcrfError
-from fedcrf.objectives import CLASSIFICATION, Objective, Plain, Task
+from fedcrf.objectives import CLASSIFICATION, OBJECTIVES, Objective, Plain, Task
 from fedcrf.simulation.federation import Examples, Stream, generator
 
 MOST_EXAMPLES = 2**31 - 1
@@ -252,38 +252,60 @@ def fewest_in_a_step(network: nn.Module, inputs: Tensor) -> int:
     return 2 if min(values, default=2) < 2 else 1
 
 
-def train_client(
-    model: nn.Module,
-    examples: Examples,
-    objective: Objective,
-    passes: Iterable[Pass],
-    momenta: list[Tensor] | None = None,
-    number: int = 1,
-    *,
-    settings: LocalTraining,
-    task: Task = CLASSIFICATION,
-) -> float:
-    """Train ``model`` in place, from the global model it holds, for one round.
+class NetworkTraining:
+    """Local training of any network, by autograd: SGD, or a task's optimizer."""
 
-    Args:
-        model: The global model; afterwards the client's model.
-        examples: The client's training part; at least one.
-        objective: Corrects the loss's gradients.
-        passes: Which examples each step has.
-        momenta: For worker momentum the client's m/(1 − β), as `momentum_of` has it; renewed.
-        number: The round, of the learning rate's schedule.
-        settings: Step size, momentum.
-        task: The loss, and the optimizer.
+    def __init__(
+        self, network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICATION
+    ) -> None:
+        self._network, self._settings, self._task = network, settings, task
 
-    Returns:
-        The mean loss of the examples over the round, each measured in its step.
-    """
-    model.train()
-    parameters = trained(model)
-    start = [parameter.detach().clone() for parameter in parameters]
-    buffers: list[Tensor] = []
-    if task.optimizer is None:
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(
+    def __call__(
+        self,
+        examples: Examples,
+        objective: Objective,
+        passes: Iterable[Pass],
+        momenta: list[Tensor] | None = None,
+        number: int = 1,
+    ) -> float:
+        """Train the network in place, from the global model it holds, for one round.
+
+        Args:
+            examples: The client's training part; at least one.
+            objective: Corrects the loss's gradients.
+            passes: Which examples each step has.
+            momenta: For worker momentum the client's m/(1 − β), as `momentum_of` has it; renewed.
+            number: The round, of the learning rate's schedule.
+
+        Returns:
+            The mean loss of the examples over the round, each measured in its step.
+        """
+        self._begin(examples, objective, momenta, number)
+        self._total = torch.zeros((), dtype=torch.float64, device=examples.labels.device)
+        seen = 0
+        for indices, sizes in passes:
+            order = indices.to(examples.labels.device)
+            seen += len(order)
+            for batch in torch.split(order, list(sizes)):
+                self._take(examples, batch)
+        for kept, buffer in zip(momenta or (), self._buffers, strict=False):
+            if kept is not buffer:  # on a GPU, or of another dtype
+                kept.copy_(buffer)
+        return float(self._total) / seen
+
+    def _begin(
+        self, examples: Examples, objective: Objective, momenta: list[Tensor] | None, number: int
+    ) -> None:
+        """Keep the global model's parameters, and make the optimizer."""
+        self._network.train()
+        self._objective, settings = objective, self._settings
+        parameters = self._parameters = trained(self._network)
+        self._start = [parameter.detach().clone() for parameter in parameters]
+        self._buffers: list[Tensor] = []
+        if self._task.optimizer is not None:
+            self._optimizer = self._task.optimizer(parameters)
+            return
+        self._optimizer = torch.optim.SGD(
             parameters,
             lr=settings.step_size(number),
             momentum=settings.beta,
@@ -291,32 +313,116 @@ def train_client(
             fused=True,
         )
         if settings.beta and momenta is not None:
-            buffers = [m.to(p) for m, p in zip(momenta, parameters, strict=True)]
-            for parameter, buffer in zip(parameters, buffers, strict=True):
-                optimizer.state[parameter]["momentum_buffer"] = buffer
-    else:
-        optimizer = task.optimizer(parameters)
-    total = torch.zeros((), dtype=torch.float64, device=examples.labels.device)
-    seen = 0
-    for indices, sizes in passes:
-        order = indices.to(examples.labels.device)
-        seen += len(order)
-        for batch in torch.split(order, list(sizes)):
-            with torch.autocast(
-                batch.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"
-            ):
-                outputs = model(examples.images.index_select(0, batch))
-            loss = task.loss_of(outputs, examples.labels.index_select(0, batch))
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            with torch.no_grad():
-                objective.correct_gradients(parameters, start)
-                total += loss.detach() * len(batch)
-            optimizer.step()
-    for kept, buffer in zip(momenta or (), buffers, strict=False):
-        if kept is not buffer:  # on a GPU, or of another dtype
-            kept.copy_(buffer)
-    return float(total) / seen
+            self._buffers = [m.to(p) for m, p in zip(momenta, parameters, strict=True)]
+            for parameter, buffer in zip(parameters, self._buffers, strict=True):
+                self._optimizer.state[parameter]["momentum_buffer"] = buffer
+
+    def _take(self, examples: Examples, batch: Tensor) -> None:
+        """Take a step on the examples of a batch."""
+        images, labels = (
+            each.index_select(0, batch) for each in (examples.images, examples.labels)
+        )
+        self._total += self._step(images, labels) * len(batch)
+
+    def _step(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Take a step, and return the mean loss before it."""
+        with torch.autocast(
+            images.device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"
+        ):
+            outputs = self._network(images)
+        loss = self._task.loss_of(outputs, labels)
+        self._optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        with torch.no_grad():
+            self._objective.correct_gradients(self._parameters, self._start)
+        self._optimizer.step()
+        return loss.detach()
+
+
+REPEATED = (
+    nn.Sequential, nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d,
+    nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.ZeroPad2d, nn.Identity,
+)  # fmt: skip
+"""Modules that do the same in every step: they draw nothing and branch on nothing."""
+
+
+def can_be_graph(network: nn.Module, task: Task) -> bool:
+    """Tell whether a network is on a GPU, and its step known to be the same kernels every time."""
+    return (
+        task.loss is None
+        and task.optimizer is None
+        and all(tensor.is_cuda for tensor in network.parameters())
+        and all(
+            (type(module) in REPEATED or type(module).__module__ == models.__name__)
+            and not (module._forward_hooks or module._forward_pre_hooks)
+            for module in network.modules()
+        )
+    )
+
+
+WARM_UP = 3
+"""Steps before a capture, in which libraries set up what no graph can hold."""
+
+
+class GraphTraining(NetworkTraining):
+    """The same on a GPU, where a step of a whole batch is one CUDA graph.
+
+    It is some two hundred kernels of a few microseconds. Launched one by one they wait for the
+    host. A graph has its addresses, learning rate and objective for good; where one of them changes
+    it is captured anew.
+    """
+
+    _made_for: tuple[Any, ...] = ()
+    _graph: torch.cuda.CUDAGraph | None = None
+
+    def _begin(
+        self, examples: Examples, objective: Objective, momenta: list[Tensor] | None, number: int
+    ) -> None:
+        images, labels = examples.images, examples.labels
+        rate = self._settings.step_size(number)
+        made_for = objective, rate, images.shape[1:], images.dtype, labels.shape[1:], labels.dtype
+        if made_for != self._made_for:
+            buffers = [torch.zeros_like(each) for each in trained(self._network)]
+            super()._begin(examples, objective, buffers, number)
+            self._made_for, self._graph = made_for, None
+            self._inputs, self._labels = (
+                each.new_empty((self._settings.batch_size, *each.shape[1:]))
+                for each in (images, labels)
+            )
+        self._network.train()
+        with torch.no_grad():
+            for kept, now in zip(self._start, self._parameters, strict=True):
+                kept.copy_(now)
+        for place, buffer in enumerate(self._buffers):
+            buffer.zero_() if momenta is None else buffer.copy_(momenta[place])
+
+    def _take(self, examples: Examples, batch: Tensor) -> None:
+        whole = len(batch) == len(self._labels)
+        if not whole or type(self._objective) not in OBJECTIVES.values():
+            super()._take(examples, batch)
+            return
+        torch.index_select(examples.images, 0, batch, out=self._inputs)
+        torch.index_select(examples.labels, 0, batch, out=self._labels)
+        if self._graph is None:
+            self._graph = self._captured()
+        self._graph.replay()
+        self._total += self._loss * len(batch)
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """Return a graph of a step; what the warm-up changes is put back."""
+        changed = [*self._network.state_dict().values(), *self._buffers]
+        before = [tensor.clone() for tensor in changed]
+        aside = torch.cuda.Stream(self._labels.device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream(self._labels.device))
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                self._step(self._inputs, self._labels)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=aside):
+            self._loss = self._step(self._inputs, self._labels)
+        for tensor, kept in zip(changed, before, strict=True):
+            tensor.copy_(kept)
+        return graph
 
 
 def trained(network: nn.Module) -> list[nn.Parameter]:
@@ -399,7 +505,7 @@ class MLPTraining:
         momenta: list[Tensor] | None = None,
         number: int = 1,
     ) -> float:
-        """Train the network in place; see `train_client`."""
+        """Train the network in place; see `NetworkTraining`."""
         settings = self._settings
         step, decay = -settings.step_size(number), settings.client_decay
         if type(objective) is not Plain:  # which does not look at it
@@ -464,7 +570,7 @@ class MLPTraining:
 
 
 Trainer = Callable[[Examples, Objective, Iterable[Pass], list[Tensor] | None, int], float]
-"""Trains the network it was made for; its arguments are those of `train_client` from there on."""
+"""Trains the network it was made for; see `NetworkTraining`."""
 
 
 def trainer(network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICATION) -> Trainer:
@@ -473,4 +579,5 @@ def trainer(network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICA
     default = task.loss is None and task.optimizer is None and settings.precision == "float32"
     if layers is not None and default:
         return MLPTraining(layers, settings)
-    return partial(train_client, network, settings=settings, task=task)
+    training = GraphTraining if can_be_graph(network, task) else NetworkTraining
+    return training(network, settings, task)
