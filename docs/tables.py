@@ -294,29 +294,40 @@ def fixed_rounds() -> str:
 
 
 CONFIRMATION = RESULTS / "paper" / "mnist-confirmation" / "early-stopping"
-SMALL_CIFAR = RESULTS / "paper" / "cifar10-small"
+PAPER = RESULTS / "paper"
+CIFAR = {
+    "ResNet9": ("cifar10-noniid", "cifar10-crf-fedprox"),
+    "a quarter of the channels": tuple(
+        f"cifar10-small/{run}" for run in ("fedavg", "fedprox", "rfa")
+    ),
+}
+"""By network, the runs of the paper's protocol on skewed CIFAR-10."""
 
 
-def small_cifar() -> str:
-    """Return CIFAR-10 by a network of a quarter of the channels, and what its precision does."""
-    cells = pd.concat(results_of(SMALL_CIFAR / run) for run in ("fedavg", "fedprox", "rfa"))
-    rounds = cells.groupby("method")[["best_round", "rounds"]].mean()
-    rows = tuple(
-        (
-            method_title(method),
-            *entries,
-            " of ".join(f"{number:.0f}" for number in rounds.loc[method]),
-            estimate_text(PUBLISHED[Column("cifar10", "noniid")].get(method)),
+def cifar() -> str:
+    """Return the accuracies of CIFAR-10 by network, and what precision does to them."""
+    parts = []
+    for network, runs in CIFAR.items():
+        cells = pd.concat(results_of(PAPER / run) for run in runs)
+        rounds = cells.groupby("method")[["best_round", "rounds"]].mean()
+        rows = tuple(
+            (
+                method_title(method),
+                *entries,
+                " of ".join(f"{number:.0f}" for number in rounds.loc[method]),
+                estimate_text(PUBLISHED[Column("cifar10", "noniid")].get(method)),
+            )
+            for method, entries in method_rows(cells)
         )
-        for method, entries in method_rows(cells)
-    )
-    header = (
-        "method", "n", "a quarter of the channels", "Δ to FedAvg [95 %]", "best round",
-        "the paper, all channels",
-    )  # fmt: skip
-    precision = (SMALL_CIFAR / "precision" / "sweep.md").read_text(encoding="utf-8")
-    table = Table("", header, rows).as_markdown()
-    return f"{table}\nFedAvg on clients that hold alike data, five rounds:\n\n{precision}"
+        header = ("method", "n", network, "Δ to FedAvg [95 %]", "best round", "the paper")
+        parts.append(Table("", header, rows).as_markdown())
+    for network, run in (
+        ("ResNet9", "cifar10-precision"),
+        (next(reversed(CIFAR)), "cifar10-small/precision"),
+    ):
+        table = (PAPER / run / "sweep.md").read_text(encoding="utf-8")
+        parts.append(f"FedAvg on clients that hold alike data, five rounds, {network}:\n\n{table}")
+    return "\n".join(parts)
 
 
 MINI_BATCHES = LIMITS / "mini-batches"
@@ -628,7 +639,7 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/what-was-tried.md", "judged"): judged,
     ("results/README.md", "commands"): commands,
     ("results/README.md", "paper"): paper,
-    ("results/README.md", "cifar"): small_cifar,
+    ("results/README.md", "cifar"): cifar,
     ("results/README.md", "robustness"): home,
     ("results/README.md", "attackers"): fewer_or_more,
     ("results/limits/README.md", "limits"): limits,
