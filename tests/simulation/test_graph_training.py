@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedcrf.models import MLP, ResNet9, ResNet18, ResNet20, SmallCNN
+from fedcrf.models import MLP, ResNet9, ResNet20, SmallCNN
 from fedcrf.objectives import Plain, Proximal, Task
 from fedcrf.simulation import local_training
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples
 from fedcrf.simulation.local_training import (
+    MOST_EXAMPLES,
     GraphTraining,
     LocalTraining,
     NetworkTraining,
@@ -78,7 +79,6 @@ PLANS = {
     "mlp": MLP((16,)),
     "small-cnn": SmallCNN((4, 8), hidden=8, batch_norm=True),
     "resnet9": ResNet9(width=8),
-    "resnet18": ResNet18(),
     "resnet20": ResNet20(width=4),
 }
 
@@ -86,6 +86,7 @@ SETTINGS = {
     "the paper's": LocalTraining(batch_size=8),
     "no momentum": LocalTraining(0.05, momentum=0.0, batch_size=8, weight_decay=0.01),
     "epochs": LocalTraining(batch_size=8, local_epochs=2, weight_decay=0.1),
+    "one batch": LocalTraining(batch_size=MOST_EXAMPLES),
 }
 
 

@@ -351,11 +351,11 @@ def can_be_graph(network: nn.Module, task: Task) -> bool:
     return (
         task.loss is None
         and task.optimizer is None
-        and all(tensor.is_cuda for tensor in network.parameters())
+        and all(each.is_cuda and not each._backward_hooks for each in network.parameters())
         and all(
-            (type(module) in REPEATED or type(module).__module__ == models.__name__)
-            and not (module._forward_hooks or module._forward_pre_hooks)
-            for module in network.modules()
+            (type(each) in REPEATED or type(each).__module__ == models.__name__)
+            and not (each._forward_hooks or each._forward_pre_hooks or each._backward_hooks)
+            for each in network.modules()
         )
     )
 
@@ -385,10 +385,6 @@ class GraphTraining(NetworkTraining):
             buffers = [torch.zeros_like(each) for each in trained(self._network)]
             super()._begin(examples, objective, buffers, number)
             self._made_for, self._graph = made_for, None
-            self._inputs, self._labels = (
-                each.new_empty((self._settings.batch_size, *each.shape[1:]))
-                for each in (images, labels)
-            )
         self._network.train()
         with torch.no_grad():
             for kept, now in zip(self._start, self._parameters, strict=True):
@@ -397,14 +393,17 @@ class GraphTraining(NetworkTraining):
             buffer.zero_() if momenta is None else buffer.copy_(momenta[place])
 
     def _take(self, examples: Examples, batch: Tensor) -> None:
-        whole = len(batch) == len(self._labels)
+        whole = len(batch) == self._settings.batch_size
         if not whole or type(self._objective) not in OBJECTIVES.values():
             super()._take(examples, batch)
             return
-        torch.index_select(examples.images, 0, batch, out=self._inputs)
-        torch.index_select(examples.labels, 0, batch, out=self._labels)
         if self._graph is None:
+            self._inputs = examples.images.index_select(0, batch)
+            self._labels = examples.labels.index_select(0, batch)
             self._graph = self._captured()
+        else:
+            torch.index_select(examples.images, 0, batch, out=self._inputs)
+            torch.index_select(examples.labels, 0, batch, out=self._labels)
         self._graph.replay()
         self._total += self._loss * len(batch)
 
