@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,12 @@ from fedcrf.rules import (
     CRF,
     RULES,
     Adam,
+    AggregationResult,
     ClientReport,
     CRFEvidence,
     CRFRobust,
     CRFRobustEvidence,
+    Deciding,
     FedAvg,
     FoolsGold,
     Krum,
@@ -32,6 +35,7 @@ from fedcrf.rules import (
     Optimized,
     Rule,
 )
+from fedcrf.rules import Round as GivenRound
 from paper import baselines as slow
 from rules.rounds import (
     BASELINES,
@@ -206,6 +210,28 @@ def test_who_is_excluded_for_an_overflow_has_no_weight(rule: Rule) -> None:
     assert_array_equal(result.weights[result.excluded], 0.0)
     if not np.isnan(result.weights).any() and result.weights.any():
         assert abs(result.weights.sum() - 1.0) < 1e-9 or rule.needs_steps
+
+
+@dataclass(frozen=True)
+class Hasty(Deciding):
+    """Asks who is finite before it asks for statistics, one after the other."""
+
+    asked: tuple[str, ...]
+
+    def decide(self, given: GivenRound) -> AggregationResult:
+        chosen = np.ones(len(given.used), bool)
+        for name in self.asked:
+            getattr(given, name)
+        return given.weighted(given.equal_weights(chosen))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow on purpose
+@pytest.mark.parametrize("asked", [*itertools.permutations(("geometry", "products", "norms"), 2)])
+def test_a_rule_may_ask_who_is_finite_before_a_pass_finds_it_out(asked: tuple[str, ...]) -> None:
+    round_ = spoilt(sample(7, seed=1, dtype=np.float64), {2: 1e200, 5: math.nan})
+    result = round_.aggregate(Hasty(asked))
+    assert np.flatnonzero(result.excluded).tolist() == [2, 5]
+    assert_allclose(result.weights, np.where(result.excluded, 0.0, 0.2))
 
 
 @every_rule

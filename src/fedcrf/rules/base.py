@@ -430,24 +430,37 @@ def misfit_of(state: State, model: State) -> str | None:
     return None
 
 
+class _LateExclusionError(Exception):
+    """A statistic excludes a report after a rule has asked who is finite."""
+
+    def __init__(self, finite: NDArray[np.bool_]) -> None:
+        super().__init__(finite)
+        self.finite = finite
+
+
 class Round:
     """A round as a rule sees it: what is computed of it, when it is first asked for.
 
-    The arguments are those of `Rule.aggregate`; None is taken for an empty memory. ``states`` are
-    the m models.
+    The first arguments are those of `Rule.aggregate`; None is taken for an empty memory. ``states``
+    are the m models; ``finite`` is who may have weight as far as is known.
 
     Raises:
         FedcrfError: No reports, one that does not fit the global model, or no memory by names.
     """
 
     def __init__(
-        self, memory: Memory | None, model: State, reports: Sequence[ClientReport]
+        self,
+        memory: Memory | None,
+        model: State,
+        reports: Sequence[ClientReport],
+        finite: NDArray[np.bool_] | None = None,
     ) -> None:
         check_reports(model, reports)
         memory = {} if memory is None else memory
         check_memory(memory)
         self.memory, self.model, self.reports = memory, model, reports
         self.states = [report.state for report in reports]
+        self._finite, self._asked = finite, False
 
     @cached_property
     def layers(self) -> tuple[list[Layers], Layers]:
@@ -455,10 +468,24 @@ class Round:
         origin, *models = layers_alike(self.model, [self.model, *self.states])
         return models, origin
 
-    @cached_property
+    @property
     def finite(self) -> NDArray[np.bool_]:
-        """(m,) who may have weight; `geometry`, `products` and `norms` find it out themselves."""
-        return finite_clients([floating_layers(state, self.model) for state in self.states])
+        """(m,) who may have weight; `geometry`, `products` and `norms` find whose length overflows.
+
+        What is set is who may as far as a statistic knows; nobody comes back.
+        """
+        self._asked = True
+        if self._finite is None:
+            layers = [floating_layers(state, self.model) for state in self.states]
+            self._finite = finite_clients(layers)
+        return self._finite
+
+    @finite.setter
+    def finite(self, found: NDArray[np.bool_]) -> None:
+        before = found if self._finite is None else self._finite
+        self._finite = before & found
+        if self._asked and (before & ~found).any():
+            raise _LateExclusionError(self._finite)
 
     @cached_property
     def geometry(self) -> UpdateGeometry:
@@ -660,8 +687,16 @@ class Deciding(Rule):
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         """Return the next global model, with weights and reasons; see `Rule.aggregate`."""
-        return self.decide(Round(memory, model, reports))
+        finite = None
+        while True:
+            try:
+                return self.decide(Round(memory, model, reports, finite))
+            except _LateExclusionError as late:
+                finite = late.finite
 
     @abstractmethod
     def decide(self, given: Round) -> AggregationResult:
-        """Return the next global model, with weights and reasons."""
+        """Return the next global model, with weights and reasons.
+
+        It begins anew where a statistic excludes a report after it has asked who is finite.
+        """

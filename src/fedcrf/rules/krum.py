@@ -28,7 +28,7 @@ class Krum(Deciding):
         """Return the mean of the chosen clients' models."""
         f = self.num_byzantine or 0
         scores = krum_scores(given.geometry, f)
-        used = given.used  # behind the geometry, which finds out whose lengths overflow
+        used = given.used
         order = used[np.argsort(scores[used], kind="stable")]
         best = order[: 1 if self.single else max(1, len(used) - f)]
         weights = np.zeros(len(given.reports))
