@@ -20,12 +20,12 @@ from fedcrf.simulation.local_training import (
     GraphTraining,
     LocalTraining,
     NetworkTraining,
-    can_be_graph,
     epochs,
+    repeats,
     trainer,
 )
 from fedcrf.simulation.rounds import Simulation, seeded_network
-from simulation.small import DropoutPlan, same_state, simulation
+from simulation.small import same_state, simulation
 
 SHAPE, CLASSES = (3, 16, 16), 3
 
@@ -44,7 +44,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     if request.param == "cpu":
         monkeypatch.setattr(GraphTraining, "_captured", lambda training: Replayed(training))
-        monkeypatch.setattr(local_training, "can_be_graph", lambda *_: True)
+        monkeypatch.setattr(local_training, "is_on_gpu", lambda _: True)
     return torch.device(request.param)
 
 
@@ -185,26 +185,53 @@ def test_a_run_repeats_to_the_bit_and_is_that_of_the_general_training(
     (state, records), (again, others) = (run(device, training=training) for _ in range(2))
     assert same_state(state.model, again.model)
     assert [each.training_loss for each in others] == [each.training_loss for each in records]
-    monkeypatch.setattr(local_training, "can_be_graph", lambda *_: False)
+    monkeypatch.setattr(local_training, "is_on_gpu", lambda _: False)
     _, general = run(device, training=training)
     assert [each.training_loss for each in general] == pytest.approx(
         [each.training_loss for each in records], rel=1e-3
     )
 
 
-def test_what_is_no_graph() -> None:
-    """What draws, is a user's, or is not on a GPU, is trained step by step."""
-    network, settings = ResNet9(width=4).build(SHAPE, CLASSES), LocalTraining()
-    assert type(trainer(network, settings)) is NetworkTraining, "it is on the CPU"
-    if not torch.cuda.is_available():
-        return
-    network = network.cuda()
-    assert type(trainer(network, settings)) is GraphTraining
-    assert not can_be_graph(network, Task(loss=nn.functional.cross_entropy))
-    assert not can_be_graph(network, Task(optimizer=torch.optim.Adam))
-    assert not can_be_graph(DropoutPlan().build(SHAPE, CLASSES).cuda(), Task())
-    network.register_forward_hook(lambda *_: None)
-    assert not can_be_graph(network, Task())
+def dropout(layers: nn.Sequential) -> None:
+    layers.append(nn.Dropout())
+
+
+def cumulative(layers: nn.Sequential) -> None:
+    layers.append(nn.BatchNorm1d(CLASSES, momentum=None))
+
+
+def hook_forward(layers: nn.Sequential) -> None:
+    layers[0].register_forward_hook(lambda *_: None)
+
+
+def hook_backward(layers: nn.Sequential) -> None:
+    layers[0].register_full_backward_hook(lambda *_: None)
+
+
+def hook_gradient(layers: nn.Sequential) -> None:
+    next(layers.parameters()).register_hook(lambda gradient: gradient)
+
+
+@pytest.mark.parametrize(
+    "change", [dropout, cumulative, hook_forward, hook_backward, hook_gradient]
+)
+def test_what_draws_or_runs_python_in_a_step_is_no_graph(change) -> None:
+    layers = ResNet9(width=4).build(SHAPE, CLASSES)
+    assert repeats(layers, Task())
+    change(layers)
+    assert not repeats(layers, Task())
+
+
+@pytest.mark.parametrize(
+    "task", [Task(loss=nn.functional.cross_entropy), Task(optimizer=torch.optim.Adam)]
+)
+def test_a_task_of_a_user_s_is_no_graph(task) -> None:
+    assert not repeats(ResNet9(width=4).build(SHAPE, CLASSES), task)
+
+
+def test_on_the_cpu_a_network_is_trained_step_by_step() -> None:
+    network = ResNet9(width=4).build(SHAPE, CLASSES)
+    assert type(trainer(network, LocalTraining())) is NetworkTraining
 
 
 @dataclass(frozen=True)

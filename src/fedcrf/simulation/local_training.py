@@ -346,18 +346,24 @@ REPEATED = (
 """Modules that do the same in every step: they draw nothing and branch on nothing."""
 
 
-def can_be_graph(network: nn.Module, task: Task) -> bool:
-    """Tell whether a network is on a GPU, and its step known to be the same kernels every time."""
+def repeats(network: nn.Module, task: Task) -> bool:
+    """Tell whether a network's step is known to be the same kernels every time."""
     return (
         task.loss is None
         and task.optimizer is None
-        and all(each.is_cuda and not each._backward_hooks for each in network.parameters())
+        and not any(each._backward_hooks for each in network.parameters())
         and all(
             (type(each) in REPEATED or type(each).__module__ == models.__name__)
             and not (each._forward_hooks or each._forward_pre_hooks or each._backward_hooks)
+            and getattr(each, "momentum", 0.0) is not None  # batch norm would count its batches
             for each in network.modules()
         )
     )
+
+
+def is_on_gpu(network: nn.Module) -> bool:
+    """Tell whether all parameters of a network are on a CUDA device."""
+    return all(parameter.is_cuda for parameter in network.parameters())
 
 
 WARM_UP = 3
@@ -578,5 +584,6 @@ def trainer(network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICA
     default = task.loss is None and task.optimizer is None and settings.precision == "float32"
     if layers is not None and default:
         return MLPTraining(layers, settings)
-    training = GraphTraining if can_be_graph(network, task) else NetworkTraining
+    as_graph = is_on_gpu(network) and repeats(network, task)
+    training = GraphTraining if as_graph else NetworkTraining
     return training(network, settings, task)
