@@ -177,6 +177,10 @@ def test_terminal_shows_every_cell_as_it_is() -> None:
         ({"data": {"dataset": "mnist"}}, "0.890 ± 0.034"),
         ({"data": {"dataset": "mnist"}, "partition": {"scheme": "iid"}}, "0.975 ± 0.002"),
         ({"data": {"dataset": "cifar100"}}, "0.404 ± 0.005"),
+        (
+            {"data": {"dataset": "cifar100"}, "training": {"precision": "bfloat16"}},
+            "0.404 ± 0.005",
+        ),
         ({"data": {"dataset": "mnist"}, "partition": {"alpha": 0.1}}, None),
         ({"data": {"dataset": "mnist"}, "rounds": {"maximum": 2}}, None),
         ({"data": {"dataset": "mnist"}, "partition": {"num_clients": 5}}, None),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,11 +141,15 @@ def check_tables_folder(folder: Path) -> None:
 
 
 def published_column(spec: RunSpec) -> Mapping[str, Estimate]:
-    """Return the paper's column for a run in just its setting; empty for any other run."""
+    """Return the paper's column for a run in just its setting; empty for any other run.
+
+    The paper does not say its precision, so that any is its own.
+    """
     columns = [column for column in PUBLISHED if column.dataset == spec.data.dataset]
     if columns:
         for at, paper in paper_study(columns, spec.methods, spec.seeds).points:
-            if spec.describe() == paper.describe():
+            training = replace(paper.training, precision=spec.training.precision)
+            if spec.describe() == replace(paper, training=training).describe():
                 return PUBLISHED[Column(at["dataset"], at["partition"])]
     return {}
 
