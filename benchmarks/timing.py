@@ -33,11 +33,11 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 LONG = 0.5
-"""Seconds of a call beside which it does not count that its memory has to be brought."""
+"""Seconds of a call beside which the allocation of its memory does not count."""
 
 
 def seconds_again(work: Callable[[], object]) -> float:
-    """Return the wall time of a second call, whose memory is there; of a long one its own."""
+    """Return the wall time of a second call, whose memory is allocated; a long one has only one."""
     first = seconds(work)
     return first if first > LONG else seconds(work)
 

@@ -49,9 +49,10 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 class Replayed:
-    """A graph's replay on the CPU: the step itself."""
+    """A graph's replay on the CPU, behind the same warm-up: the step itself."""
 
     def __init__(self, training: Any) -> None:
+        training._warm_up()
         self._training = training
 
     def replay(self) -> None:
@@ -131,18 +132,24 @@ def test_steps_are_those_of_the_general_training(device, plan, settings, objecti
     ids=["milestones", "worker-momentum"],
 )
 def test_what_changes_from_round_to_round(device, settings) -> None:
+    """Of two clients in turn, each with its own momentum."""
     start = seeded_network(MLP((4,)), 0, device, SHAPE, CLASSES)
     networks = copy.deepcopy(start), copy.deepcopy(start)
     trainings = NetworkTraining(networks[0], settings), GraphTraining(networks[1], settings)
-    kept = [[torch.zeros_like(each) for each in start.parameters()] for _ in trainings]
-    momenta = kept if settings.worker_momentum else (None, None)
+    kept = [
+        [[torch.zeros_like(each) for each in start.parameters()] for _ in range(2)]
+        for _ in trainings
+    ]
     for number, count in ((1, 20), (2, 20), (3, 13)):
-        for training, own in zip(trainings, momenta, strict=True):
-            passes = epochs(settings, count, np.random.default_rng(number))
-            training(examples(count, number, device), Plain(), passes, own, number)
-        assert_same(networks[1], networks[0])
-    for one, other in zip(*kept, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        for client in range(2):
+            for training, network, momenta in zip(trainings, networks, kept, strict=True):
+                network.load_state_dict(start.state_dict())
+                own = momenta[client] if settings.worker_momentum else None
+                passes = epochs(settings, count, np.random.default_rng(number))
+                training(examples(count, client, device), Plain(), passes, own, number)
+            assert_same(networks[1], networks[0])
+            for one, other in zip(*(momenta[client] for momenta in kept), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_learns_alike(device) -> None:
@@ -186,10 +193,12 @@ def test_a_run_repeats_to_the_bit_and_is_that_of_the_general_training(
     assert same_state(state.model, again.model)
     assert [each.training_loss for each in others] == [each.training_loss for each in records]
     monkeypatch.setattr(local_training, "is_on_gpu", lambda _: False)
-    _, general = run(device, training=training)
+    other, general = run(device, training=training)
     assert [each.training_loss for each in general] == pytest.approx(
         [each.training_loss for each in records], rel=1e-3
     )
+    for name, array in state.model.items():
+        np.testing.assert_allclose(other.model[name], array, rtol=0.01, atol=0.01)
 
 
 def dropout(layers: nn.Sequential) -> None:
@@ -208,18 +217,48 @@ def hook_backward(layers: nn.Sequential) -> None:
     layers[0].register_full_backward_hook(lambda *_: None)
 
 
+def hook_before_backward(layers: nn.Sequential) -> None:
+    layers[0].register_full_backward_pre_hook(lambda *_: None)
+
+
+def hook_accumulated(layers: nn.Sequential) -> None:
+    next(layers.parameters()).register_post_accumulate_grad_hook(lambda _: None)
+
+
+def replace_forward(layers: nn.Sequential) -> None:
+    layers[0].forward = lambda images: images
+
+
 def hook_gradient(layers: nn.Sequential) -> None:
     next(layers.parameters()).register_hook(lambda gradient: gradient)
 
 
 @pytest.mark.parametrize(
-    "change", [dropout, cumulative, hook_forward, hook_backward, hook_gradient]
+    "change",
+    [
+        dropout,
+        cumulative,
+        hook_forward,
+        hook_backward,
+        hook_before_backward,
+        hook_gradient,
+        hook_accumulated,
+        replace_forward,
+    ],
 )
 def test_what_draws_or_runs_python_in_a_step_is_no_graph(change) -> None:
     layers = ResNet9(width=4).build(SHAPE, CLASSES)
     assert repeats(layers, Task())
     change(layers)
     assert not repeats(layers, Task())
+
+
+def test_hooks_of_every_module_are_no_graph() -> None:
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not repeats(ResNet9(width=4).build(SHAPE, CLASSES), Task())
+    finally:
+        hook.remove()
 
 
 @pytest.mark.parametrize(
@@ -229,9 +268,12 @@ def test_a_task_of_a_user_s_is_no_graph(task) -> None:
     assert not repeats(ResNet9(width=4).build(SHAPE, CLASSES), task)
 
 
-def test_on_the_cpu_a_network_is_trained_step_by_step() -> None:
+def test_a_graph_is_for_a_gpu(monkeypatch) -> None:
     network = ResNet9(width=4).build(SHAPE, CLASSES)
     assert type(trainer(network, LocalTraining())) is NetworkTraining
+    monkeypatch.setattr(local_training, "is_on_gpu", lambda _: True)
+    assert type(trainer(network, LocalTraining())) is GraphTraining
+    assert type(trainer(network.append(nn.Dropout()), LocalTraining())) is NetworkTraining
 
 
 @dataclass(frozen=True)

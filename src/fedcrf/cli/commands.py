@@ -103,7 +103,7 @@ MEMORY_OF_CELL = 8 << 30
 """Bytes of GPU memory that a cell of the largest model takes, amply."""
 
 MOST_ON_GPU = 4
-"""Cells on one GPU beyond which they wait for each other."""
+"""Cells on one GPU; more are no faster together."""
 
 
 @with_flags

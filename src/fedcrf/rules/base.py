@@ -470,9 +470,10 @@ class Round:
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """(m,) who may have weight; `geometry`, `products` and `norms` find whose length overflows.
+        """(m,) who may have weight.
 
-        What is set is who may as far as a statistic knows; nobody comes back.
+        `geometry`, `products` and `norms` also exclude reports whose length overflows. A report
+        that was excluded stays excluded.
         """
         self._asked = True
         if self._finite is None:
@@ -698,5 +699,6 @@ class Deciding(Rule):
     def decide(self, given: Round) -> AggregationResult:
         """Return the next global model, with weights and reasons.
 
-        It begins anew where a statistic excludes a report after it has asked who is finite.
+        If a statistic excludes a report after ``given.finite`` was asked for, this is called again
+        without that report.
         """

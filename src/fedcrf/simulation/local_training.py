@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedcrf import models
@@ -345,19 +346,31 @@ REPEATED = (
 )  # fmt: skip
 """Modules that do the same in every step: they draw nothing and branch on nothing."""
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = tuple(f"_global{hooks}" for hooks in HOOKS)
+GRADIENT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""Where torch keeps the user's functions that run in a step: of a module, of all, of a tensor."""
+
 
 def repeats(network: nn.Module, task: Task) -> bool:
     """Tell whether a network's step is known to be the same kernels every time."""
     return (
         task.loss is None
         and task.optimizer is None
-        and not any(each._backward_hooks for each in network.parameters())
-        and all(
-            (type(each) in REPEATED or type(each).__module__ == models.__name__)
-            and not (each._forward_hooks or each._forward_pre_hooks or each._backward_hooks)
-            and getattr(each, "momentum", 0.0) is not None  # batch norm would count its batches
-            for each in network.modules()
+        and not any(getattr(module, hooks) for hooks in GLOBAL_HOOKS)
+        and not any(
+            getattr(each, hooks, None) for hooks in GRADIENT_HOOKS for each in network.parameters()
         )
+        and all(map(_repeats, network.modules()))
+    )
+
+
+def _repeats(layer: nn.Module) -> bool:
+    return (
+        (type(layer) in REPEATED or type(layer).__module__ == models.__name__)
+        and "forward" not in vars(layer)
+        and not any(getattr(layer, hooks) for hooks in HOOKS)
+        and getattr(layer, "momentum", 0.0) is not None  # batch norm would count its batches
     )
 
 
@@ -373,9 +386,9 @@ WARM_UP = 3
 class GraphTraining(NetworkTraining):
     """The same on a GPU, where a step of a whole batch is one CUDA graph.
 
-    It is some two hundred kernels of a few microseconds. Launched one by one they wait for the
-    host. A graph has its addresses, learning rate and objective for good; where one of them changes
-    it is captured anew.
+    A step is about two hundred kernels of a few microseconds, which wait for the host if it
+    launches them one by one. A graph keeps its addresses, learning rate and objective. If one of
+    them changes, a new graph is captured. An objective of a user's is asked in every step.
     """
 
     _made_for: tuple[Any, ...] = ()
@@ -384,6 +397,10 @@ class GraphTraining(NetworkTraining):
     def _begin(
         self, examples: Examples, objective: Objective, momenta: list[Tensor] | None, number: int
     ) -> None:
+        if type(objective) not in OBJECTIVES.values():
+            self._made_for = ()
+            super()._begin(examples, objective, momenta, number)
+            return
         images, labels = examples.images, examples.labels
         rate = self._settings.step_size(number)
         made_for = objective, rate, images.shape[1:], images.dtype, labels.shape[1:], labels.dtype
@@ -399,8 +416,7 @@ class GraphTraining(NetworkTraining):
             buffer.zero_() if momenta is None else buffer.copy_(momenta[place])
 
     def _take(self, examples: Examples, batch: Tensor) -> None:
-        whole = len(batch) == self._settings.batch_size
-        if not whole or type(self._objective) not in OBJECTIVES.values():
+        if not self._made_for or len(batch) != self._settings.batch_size:
             super()._take(examples, batch)
             return
         if self._graph is None:
@@ -414,20 +430,27 @@ class GraphTraining(NetworkTraining):
         self._total += self._loss * len(batch)
 
     def _captured(self) -> torch.cuda.CUDAGraph:
-        """Return a graph of a step; what the warm-up changes is put back."""
+        """Return a graph of a step."""
+        device = self._labels.device
+        graph = torch.cuda.CUDAGraph()
+        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.device(device):
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                self._warm_up()
+            torch.cuda.current_stream().wait_stream(aside)
+            with torch.cuda.graph(graph, stream=aside):
+                self._loss = self._step(self._inputs, self._labels)
+        return graph
+
+    def _warm_up(self) -> None:
+        """Take some steps, and put back what they change."""
         changed = [*self._network.state_dict().values(), *self._buffers]
         before = [tensor.clone() for tensor in changed]
-        aside = torch.cuda.Stream(self._labels.device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream(self._labels.device))
-        with torch.cuda.stream(aside):
-            for _ in range(WARM_UP):
-                self._step(self._inputs, self._labels)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=aside):
-            self._loss = self._step(self._inputs, self._labels)
+        for _ in range(WARM_UP):
+            self._step(self._inputs, self._labels)
         for tensor, kept in zip(changed, before, strict=True):
             tensor.copy_(kept)
-        return graph
 
 
 def trained(network: nn.Module) -> list[nn.Parameter]:

@@ -143,7 +143,7 @@ def check_tables_folder(folder: Path) -> None:
 def published_column(spec: RunSpec) -> Mapping[str, Estimate]:
     """Return the paper's column for a run in just its setting; empty for any other run.
 
-    The paper does not say its precision, so that any is its own.
+    The paper does not say in which precision it trained, so that a run of any precision counts.
     """
     columns = [column for column in PUBLISHED if column.dataset == spec.data.dataset]
     if columns:
