@@ -80,7 +80,7 @@ PLANS = {
     "mlp": MLP((16,)),
     "small-cnn": SmallCNN((4, 8), hidden=8, batch_norm=True),
     "resnet9": ResNet9(width=8),
-    "resnet20": ResNet20(width=4),
+    "resnet20": ResNet20(width=8),  # with 4 oneDNN corrupts memory on AVX2
 }
 
 SETTINGS = {
