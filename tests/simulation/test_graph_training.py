@@ -132,7 +132,7 @@ def test_steps_are_those_of_the_general_training(device, plan, settings, objecti
     ids=["milestones", "worker-momentum"],
 )
 def test_what_changes_from_round_to_round(device, settings) -> None:
-    """Of two clients in turn, each with its own momentum."""
+    """The global model; and of two clients in turn, each its own momentum."""
     start = seeded_network(MLP((4,)), 0, device, SHAPE, CLASSES)
     networks = copy.deepcopy(start), copy.deepcopy(start)
     trainings = NetworkTraining(networks[0], settings), GraphTraining(networks[1], settings)
@@ -141,12 +141,13 @@ def test_what_changes_from_round_to_round(device, settings) -> None:
         for _ in trainings
     ]
     for number, count in ((1, 20), (2, 20), (3, 13)):
+        start = seeded_network(MLP((4,)), number, device, SHAPE, CLASSES)
         for client in range(2):
             for training, network, momenta in zip(trainings, networks, kept, strict=True):
                 network.load_state_dict(start.state_dict())
                 own = momenta[client] if settings.worker_momentum else None
                 passes = epochs(settings, count, np.random.default_rng(number))
-                training(examples(count, client, device), Plain(), passes, own, number)
+                training(examples(count, client, device), Proximal(0.3), passes, own, number)
             assert_same(networks[1], networks[0])
             for one, other in zip(*(momenta[client] for momenta in kept), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
