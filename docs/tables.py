@@ -55,6 +55,7 @@ from fedcrf.experiments.study import read_suite  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402
 
 RESULTS = ROOT / "results"
+PAPER = RESULTS / "paper"
 LIMITS = RESULTS / "limits"
 ROBUSTNESS = RESULTS / "robustness"
 IMAGES = ROOT / "docs" / "images"
@@ -230,7 +231,7 @@ def commands() -> str:
 
 def paper() -> str:
     """Return the paper's tables beside ours, and the confirmation: its forty seeds, and claims."""
-    cells = results_of(RESULTS / "paper", paper_study(chosen_columns()))
+    cells = results_of(PAPER, paper_study(chosen_columns()))
     parts = [
         f"{column.title}:\n\n{column_table(cells, column).as_markdown()}"
         for column in chosen_columns("all", ["mnist"])
@@ -293,21 +294,20 @@ def fixed_rounds() -> str:
     return "\n".join(each.as_markdown() for each in tables)
 
 
-CONFIRMATION = RESULTS / "paper" / "mnist-confirmation" / "early-stopping"
-PAPER = RESULTS / "paper"
-CIFAR = {
-    "ResNet9": ("cifar10-noniid", "cifar10-crf-fedprox"),
+CONFIRMATION = PAPER / "mnist-confirmation" / "early-stopping"
+CIFAR: Mapping[str, tuple[str, ...]] = {
+    "ResNet9": ("cifar10-precision", "cifar10-noniid", "cifar10-crf-fedprox"),
     "a quarter of the channels": tuple(
-        f"cifar10-small/{run}" for run in ("fedavg", "fedprox", "rfa")
+        f"cifar10-small/{run}" for run in ("precision", "fedavg", "fedprox", "rfa")
     ),
 }
-"""By network, the runs of the paper's protocol on skewed CIFAR-10."""
+"""By network, the sweep over precision, and the runs of the paper's protocol on skewed CIFAR-10."""
 
 
 def cifar() -> str:
     """Return the accuracies of CIFAR-10 by network, and what precision does to them."""
-    parts = []
-    for network, runs in CIFAR.items():
+    accuracies, precisions = [], []
+    for network, (sweep, *runs) in CIFAR.items():
         cells = pd.concat(results_of(PAPER / run) for run in runs)
         rounds = cells.groupby("method")[["best_round", "rounds"]].mean()
         rows = tuple(
@@ -320,14 +320,11 @@ def cifar() -> str:
             for method, entries in method_rows(cells)
         )
         header = ("method", "n", network, "Δ to FedAvg [95 %]", "best round", "the paper")
-        parts.append(Table("", header, rows).as_markdown())
-    for network, run in (
-        ("ResNet9", "cifar10-precision"),
-        (next(reversed(CIFAR)), "cifar10-small/precision"),
-    ):
-        table = (PAPER / run / "sweep.md").read_text(encoding="utf-8")
-        parts.append(f"FedAvg on clients that hold alike data, five rounds, {network}:\n\n{table}")
-    return "\n".join(parts)
+        accuracies.append(Table("", header, rows).as_markdown())
+        table = (PAPER / sweep / "sweep.md").read_text(encoding="utf-8")
+        title = f"FedAvg on clients that hold alike data, five rounds, {network}"
+        precisions.append(f"{title}:\n\n{table}")
+    return "\n".join([*accuracies, *precisions])
 
 
 MINI_BATCHES = LIMITS / "mini-batches"

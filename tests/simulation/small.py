@@ -35,12 +35,12 @@ SHAPE = (1, 4, 4)
 CLASSES = 3
 
 
-def examples(count: int, seed: int) -> Examples:
+def examples(count: int, seed: int, shape: tuple[int, ...] = SHAPE) -> Examples:
     """Noisy images around one centre a class: learnable, and never quite learnt."""
     rng = np.random.default_rng(seed)
-    centres = np.random.default_rng(0).standard_normal((CLASSES, *SHAPE))
+    centres = np.random.default_rng(0).standard_normal((CLASSES, *shape))
     labels = rng.integers(0, CLASSES, count)
-    images = centres[labels] + 1.5 * rng.standard_normal((count, *SHAPE))
+    images = centres[labels] + 1.5 * rng.standard_normal((count, *shape))
     return Examples(torch.from_numpy(images).float(), torch.from_numpy(labels))
 
 

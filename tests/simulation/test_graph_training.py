@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from devices import DEVICES
 from fedcrf.models import MLP, ResNet9, ResNet20, SmallCNN
 from fedcrf.objectives import Plain, Proximal, Task
 from fedcrf.simulation import local_training
@@ -19,22 +20,17 @@ from fedcrf.simulation.local_training import (
     MOST_EXAMPLES,
     GraphTraining,
     LocalTraining,
+    MLPTraining,
     NetworkTraining,
     epochs,
     repeats,
     trainer,
 )
 from fedcrf.simulation.rounds import Simulation, seeded_network
-from simulation.small import same_state, simulation
+from simulation import small
+from simulation.small import CLASSES, same_state
 
-SHAPE, CLASSES = (3, 16, 16), 3
-
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-    ),
-]
+SHAPE = (3, 16, 16)
 
 
 @pytest.fixture(params=DEVICES)
@@ -61,13 +57,8 @@ class Replayed:
 
 
 def examples(count: int, seed: int, device: torch.device) -> Examples:
-    rng = np.random.default_rng(seed)
-    centres = np.random.default_rng(0).standard_normal((CLASSES, *SHAPE))
-    labels = rng.integers(0, CLASSES, count)
-    images = centres[labels] + rng.standard_normal((count, *SHAPE))
-    return Examples(
-        torch.from_numpy(images).float().to(device), torch.from_numpy(labels).to(device)
-    )
+    each = small.examples(count, seed, SHAPE)
+    return Examples(each.images.to(device), each.labels.to(device))
 
 
 def pooled(counts: list[int], seed: int, device: torch.device) -> PooledExamples:
@@ -176,8 +167,8 @@ def run(device: torch.device, **changes: Any) -> tuple[Any, list[Any]]:
         image_shape=SHAPE,
         num_classes=CLASSES,
     )
-    small = simulation(model=ResNet9(width=8), objective=Plain())
-    whole: Simulation = replace(small, federation=federation, max_rounds=3, **changes)
+    base = small.simulation(model=ResNet9(width=8), objective=Plain())
+    whole: Simulation = replace(base, federation=federation, max_rounds=3, **changes)
     rounds = list(whole.rounds(whole.start()))
     return rounds[-1][0], [record for _, record in rounds]
 
@@ -249,15 +240,34 @@ def hook_gradient(layers: nn.Sequential) -> None:
 )
 def test_what_draws_or_runs_python_in_a_step_is_no_graph(change) -> None:
     layers = ResNet9(width=4).build(SHAPE, CLASSES)
-    assert repeats(layers, Task())
+    assert repeats(layers)
     change(layers)
-    assert not repeats(layers, Task())
+    assert not repeats(layers)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        hook_forward,
+        hook_backward,
+        hook_before_backward,
+        hook_gradient,
+        hook_accumulated,
+        replace_forward,
+        lambda layers: layers.register_forward_hook(lambda *_: None),
+    ],
+)
+def test_a_perceptron_with_a_user_s_function_is_trained_by_autograd(change) -> None:
+    layers = MLP((4,)).build(SHAPE, CLASSES)
+    assert type(trainer(layers, LocalTraining())) is MLPTraining
+    change(layers)
+    assert type(trainer(layers, LocalTraining())) is NetworkTraining
 
 
 def test_hooks_of_every_module_are_no_graph() -> None:
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
-        assert not repeats(ResNet9(width=4).build(SHAPE, CLASSES), Task())
+        assert not repeats(ResNet9(width=4).build(SHAPE, CLASSES))
     finally:
         hook.remove()
 
@@ -265,8 +275,10 @@ def test_hooks_of_every_module_are_no_graph() -> None:
 @pytest.mark.parametrize(
     "task", [Task(loss=nn.functional.cross_entropy), Task(optimizer=torch.optim.Adam)]
 )
-def test_a_task_of_a_user_s_is_no_graph(task) -> None:
-    assert not repeats(ResNet9(width=4).build(SHAPE, CLASSES), task)
+def test_a_task_of_a_user_s_is_no_graph(monkeypatch, task) -> None:
+    monkeypatch.setattr(local_training, "is_on_gpu", lambda _: True)
+    network = ResNet9(width=4).build(SHAPE, CLASSES)
+    assert type(trainer(network, LocalTraining(), task)) is NetworkTraining
 
 
 def test_a_graph_is_for_a_gpu(monkeypatch) -> None:

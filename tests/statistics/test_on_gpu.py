@@ -7,6 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
+from devices import DEVICES
 from fedcrf import ClientCRF, RobustCRF
 from fedcrf.crf import posterior
 from fedcrf.errors import FedcrfError
@@ -22,15 +23,7 @@ from fedcrf.statistics import (
 )
 
 
-@pytest.fixture(
-    params=[
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-        ),
-    ]
-)
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Give a device whose tensors go the way of the GPU's, in blocks of a few columns."""
     monkeypatch.setattr(inputs, "GPU_NUMBERS", 3000)

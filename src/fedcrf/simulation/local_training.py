@@ -352,25 +352,24 @@ GRADIENT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 """Where torch keeps the user's functions that run in a step: of a module, of all, of a tensor."""
 
 
-def repeats(network: nn.Module, task: Task) -> bool:
-    """Tell whether a network's step is known to be the same kernels every time."""
-    return (
-        task.loss is None
-        and task.optimizer is None
-        and not any(getattr(module, hooks) for hooks in GLOBAL_HOOKS)
-        and not any(
-            getattr(each, hooks, None) for hooks in GRADIENT_HOOKS for each in network.parameters()
-        )
-        and all(map(_repeats, network.modules()))
+def is_hooked(network: nn.Module) -> bool:
+    """Tell whether a function of the user's runs in a step: a hook, or another ``forward``."""
+    places: list[tuple[object, Sequence[str]]] = [
+        (module, GLOBAL_HOOKS),
+        *((layer, HOOKS) for layer in network.modules()),
+        *((parameter, GRADIENT_HOOKS) for parameter in network.parameters()),
+    ]
+    return any(getattr(place, hooks, None) for place, names in places for hooks in names) or any(
+        "forward" in vars(layer) for layer in network.modules()
     )
 
 
-def _repeats(layer: nn.Module) -> bool:
-    return (
+def repeats(network: nn.Module) -> bool:
+    """Tell whether a network's step is known to be the same kernels every time."""
+    return not is_hooked(network) and all(
         (type(layer) in REPEATED or type(layer).__module__ == models.__name__)
-        and "forward" not in vars(layer)
-        and not any(getattr(layer, hooks) for hooks in HOOKS)
         and getattr(layer, "momentum", 0.0) is not None  # batch norm would count its batches
+        for layer in network.modules()
     )
 
 
@@ -482,7 +481,7 @@ def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
             tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.requires_grad
             for tensor in model.parameters()
         )
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in model)
+        and not is_hooked(model)
     )
     return linear if expected else None  # type: ignore[return-value]
 
@@ -603,10 +602,11 @@ Trainer = Callable[[Examples, Objective, Iterable[Pass], list[Tensor] | None, in
 
 def trainer(network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICATION) -> Trainer:
     """Return a function that trains ``network`` in place, client after client."""
+    if task.loss is not None or task.optimizer is not None:
+        return NetworkTraining(network, settings, task)
     layers = linear_layers(network)
-    default = task.loss is None and task.optimizer is None and settings.precision == "float32"
-    if layers is not None and default:
+    if layers is not None and settings.precision == "float32":
         return MLPTraining(layers, settings)
-    as_graph = is_on_gpu(network) and repeats(network, task)
-    training = GraphTraining if as_graph else NetworkTraining
-    return training(network, settings, task)
+    if is_on_gpu(network) and repeats(network):
+        return GraphTraining(network, settings, task)
+    return NetworkTraining(network, settings, task)
