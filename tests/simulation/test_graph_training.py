@@ -225,17 +225,23 @@ def hook_gradient(layers: nn.Sequential) -> None:
     next(layers.parameters()).register_hook(lambda gradient: gradient)
 
 
+HOOKED = (
+    hook_forward,
+    hook_backward,
+    hook_before_backward,
+    hook_gradient,
+    hook_accumulated,
+    replace_forward,
+)
+"""What makes a function of a user's run in a step."""
+
+
 @pytest.mark.parametrize(
     "change",
     [
         dropout,
         cumulative,
-        hook_forward,
-        hook_backward,
-        hook_before_backward,
-        hook_gradient,
-        hook_accumulated,
-        replace_forward,
+        *HOOKED,
     ],
 )
 def test_what_draws_or_runs_python_in_a_step_is_no_graph(change) -> None:
@@ -248,12 +254,7 @@ def test_what_draws_or_runs_python_in_a_step_is_no_graph(change) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        hook_forward,
-        hook_backward,
-        hook_before_backward,
-        hook_gradient,
-        hook_accumulated,
-        replace_forward,
+        *HOOKED,
         lambda layers: layers.register_forward_hook(lambda *_: None),
     ],
 )
